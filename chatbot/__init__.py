@@ -1,0 +1,1 @@
+"""An attention seq2seq chatbot, trained by synchronous data parallelism on one or many GPUs."""

@@ -1,0 +1,76 @@
+"""Held-out likelihood of whole replies."""
+
+import dataclasses
+import math
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from chatbot.corpus.batches import fields, pad_batch
+from chatbot.corpus.encoded import Encoded
+from chatbot.model.loss import sequence_loss
+from chatbot.model.seq2seq import Seq2Seq
+
+# Target positions scored at once: logits take positions x vocabulary x 4 bytes.
+POSITIONS = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Likelihood:
+    """Sums over the scored replies."""
+
+    nats: float  # negative log-likelihood, end symbols included
+    tokens: int  # end symbols included
+    characters: int  # of the replies, spaces left out
+
+    @property
+    def nats_per_token(self) -> float:
+        return self.nats / self.tokens
+
+    @property
+    def nats_per_character(self) -> float:
+        """Comparable between models whatever their tokens."""
+        return self.nats / self.characters
+
+    @property
+    def perplexity(self) -> float:
+        """Per token."""
+        return math.exp(min(self.nats_per_token, 700))
+
+
+class Scorer:
+    """Scores replies under a model, traced once for all lengths."""
+
+    def __init__(self, model: Seq2Seq) -> None:
+        self._model = model
+        self._nats = tf.function(
+            self._score,
+            input_signature=[
+                *(tf.TensorSpec([None, None], tf.int32) for _ in range(3)),
+                tf.TensorSpec([None, None], tf.float32),
+            ],
+        )
+
+    def __call__(self, pairs: Encoded) -> Likelihood:
+        """The likelihood of every reply, whole: nothing is truncated to --max-length."""
+        sources, targets = pairs.sources.lengths, pairs.targets.lengths + 1
+        order = np.lexsort((sources, targets))  # similar lengths together, so little is padded
+        nats, done = 0.0, 0
+        with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2) as bar:
+            while done < len(order):
+                count = max(1, POSITIONS // int(targets[order[done]]))
+                rows = order[done : done + count]
+                batch = pad_batch(pairs, rows, int(sources[rows].max()), int(targets[rows].max()))
+                nats += float(self._nats(*fields(batch)))
+                done += len(rows)
+                bar.update(len(rows))
+        return Likelihood(nats, int(targets.sum()), int(pairs.characters.sum()))
+
+    def _score(
+        self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor
+    ) -> tf.Tensor:
+        real = tf.where(weights > 0)
+        logits = self._model(source, target_in, real)
+        nats, _ = sequence_loss(logits, tf.gather_nd(target_out, real), tf.gather_nd(weights, real))
+        return nats

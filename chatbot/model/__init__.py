@@ -1,0 +1,1 @@
+"""The attention seq2seq model, in Keras 3 layers."""

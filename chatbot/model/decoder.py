@@ -1,0 +1,63 @@
+"""The decoder: a recurrent stack whose outputs look back at the question before they name a token.
+
+Attention follows the recurrent layers (Luong et al., 2015, without input feeding), so that
+training runs them over the whole reply at once, on cuDNN's path where there is a GPU.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from chatbot.model.attention import BahdanauAttention, LuongAttention
+from chatbot.model.dropout import Dropout
+from chatbot.model.recurrent import Stack, State
+
+# What decoding carries from step to step, each tensor [rows, ...]: "cells" changes, the rest is the question.
+DecoderState = dict[str, Any]
+
+
+class Decoder(keras.layers.Layer):
+    """Recurrent stack -> attention -> attended, tanh(W [output; context])."""
+
+    def __init__(
+        self,
+        cell: str,
+        units: int,
+        num_layers: int,
+        keep_prob: float,
+        attention: str,
+        attended_size: int,
+    ) -> None:
+        super().__init__()
+        self.stack = Stack(cell, units, num_layers, keep_prob, first_dropout=300)
+        self.attention = {
+            "luong": LuongAttention,
+            "bahdanau": BahdanauAttention,
+            "none": lambda units: None,
+        }[attention](units)
+        self.combine = keras.layers.Dense(attended_size, activation="tanh", use_bias=False)
+        self.dropout = Dropout(keep_prob, 400)
+
+    def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
+        """The state before the first token."""
+        keys = memory if self.attention is None else self.attention.keys(memory)
+        return {"cells": states, "memory": memory, "keys": keys, "mask": mask}
+
+    def call(self, embedded: tf.Tensor, state: DecoderState, seed: tf.Tensor | None) -> tf.Tensor:
+        """embedded [rows, target, embedding] -> attended [rows, target, attended_size], with teacher forcing."""
+        outputs, _ = self.stack(embedded, state["cells"], None, seed)
+        return self.dropout(self.attended(outputs, state), seed)
+
+    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
+        """embedded [rows, embedding] -> attended [rows, attended_size], the state after this token."""
+        output, cells = self.stack.step(embedded, state["cells"])
+        attended = self.attended(output[:, None, :], state)  # [rows, 1, attended_size]
+        return attended[:, 0], {**state, "cells": cells}
+
+    def attended(self, outputs: tf.Tensor, state: DecoderState) -> tf.Tensor:
+        """outputs [rows, target, units] -> [rows, target, attended_size]."""
+        if self.attention is None:
+            return self.combine(outputs)
+        context, _ = self.attention(outputs, state["keys"], state["memory"], state["mask"])
+        return self.combine(tf.concat([outputs, context], axis=-1))

@@ -1,0 +1,89 @@
+"""A trained model on disk: how an attempt's directory is read by everything but the trainer."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from chatbot.config import CHECKPOINTS, Settings, stored_settings
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
+from chatbot.errors import UserError
+from chatbot.model.seq2seq import Seq2Seq, built_model
+
+# Small JSON files that name a checkpoint: the newest, and the one with the best validation.
+LAST, BEST = "last", "best"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A model with all that is needed to use it."""
+
+    settings: Settings
+    vocabulary: Vocabulary
+    model: Seq2Seq
+    step: int
+
+
+def load_trained(attempt: str) -> Trained:
+    """The best checkpoint of an attempt, or its last one when nothing was validated.
+
+    Raises UserError for an unknown attempt or a missing or damaged file.
+    """
+    directory = Settings(attempt=attempt).directory
+    if not directory.is_dir():
+        known = sorted(p.parent.name for p in CHECKPOINTS.glob("*/config.json"))
+        have = f"there are: {', '.join(known)}" if known else "there is none yet: python train.py"
+        raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
+    settings = stored_settings(directory / "config.json")
+    vocabulary = load_vocabulary(directory / "vocabulary.txt")
+    pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
+    model = built_model(settings, len(vocabulary))
+    restore(tf.train.Checkpoint(weights=weights_of(model)), directory / pointer["checkpoint"], exact=False)
+    return Trained(settings, vocabulary, model, pointer["step"])
+
+
+def weights_of(model: Seq2Seq) -> list[tf.Variable]:
+    """The weights in the order a checkpoint keeps them.
+
+    A list of plain tf.Variables: tf.train.Checkpoint does not see into Keras layers that hold layers,
+    and passes over their weights without an error.
+    """
+    return [variable.value for variable in model.trainable_variables]
+
+
+def read_pointer(path: Path) -> dict[str, Any]:
+    """What `last` or `best` says: {"checkpoint": name, "step": number, ...}. Raises UserError."""
+    remedy = "restore it from a backup, or train again under another --attempt"
+    try:
+        pointer = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(pointer["checkpoint"], str) or not isinstance(pointer["step"], int):
+            raise ValueError("fields of another kind")
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing, so no checkpoint was saved yet; train first") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: damaged, it does not name a checkpoint; {remedy}") from None
+    return pointer
+
+
+def restore(checkpoint: tf.train.Checkpoint, prefix: Path, exact: bool) -> None:
+    """Restore every variable of the checkpoint's objects, which must have been built. Raises UserError.
+
+    exact: the file must hold nothing else either.
+    """
+    try:
+        status = checkpoint.read(str(prefix))
+        if exact:
+            status.assert_consumed()
+        else:
+            status.assert_existing_objects_matched().expect_partial()
+    except (tf.errors.OpError, AssertionError, ValueError) as error:
+        missing = not Path(f"{prefix}.index").exists()
+        what = "missing" if missing else "damaged or not of these settings"
+        reason = str(error).strip().split("\n")[0][:150]
+        raise UserError(
+            f"{prefix}: checkpoint {what} ({reason}); restore it from a backup, or train again under another --attempt"
+        ) from None

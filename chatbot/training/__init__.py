@@ -1,0 +1,1 @@
+"""Towers on devices, one shared optimizer, and the loop that drives them."""

@@ -1,0 +1,116 @@
+"""The proof that many towers train as one device does, on the devices at hand.
+
+Small models are trained twice, on all devices and on the first one alone, from the same weights and
+on the same ragged batches, whose size the number of towers does not divide.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.config import Settings
+from chatbot.corpus.batches import Batches, fields
+from chatbot.corpus.encoded import Encoded, ragged
+from chatbot.corpus.vocabulary import BOS, SPECIALS
+from chatbot.model.seq2seq import built_model
+from chatbot.training.optimizer import build_optimizer
+from chatbot.training.towers import StepResult, Towers
+
+STEPS = 10
+TOLERANCE = 1e-5
+VOCABULARY = 23
+NEVER_CLIPPED, ALWAYS_CLIPPED = 1e9, 0.1
+# Rates at which ten steps move the weights far more than the tolerance.
+SETTINGS = Settings(
+    rnn_size=16, embedding_size=12, keep_prob=1.0, batch_size=19, seed=3, learning_rate=0.03
+)
+
+PROOFS = {
+    "SGD": dataclasses.replace(SETTINGS, optimizer="sgd", learning_rate=1.0, max_gradient_norm=NEVER_CLIPPED),
+    "Adam": dataclasses.replace(SETTINGS, max_gradient_norm=NEVER_CLIPPED),
+    "Adam with clipping": dataclasses.replace(SETTINGS, max_gradient_norm=ALWAYS_CLIPPED),
+}
+
+
+def random_pairs(count: int, seed: int) -> Encoded:
+    """Pairs of ragged lengths whose few words repeat in each batch."""
+    rng = np.random.default_rng(seed)
+    sides = [
+        ragged([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)) for _ in range(count)])
+        for _ in range(2)
+    ]
+    return Encoded(*sides, np.full(count, BOS, np.int32), sides[1].lengths)
+
+
+def run(
+    settings: Settings, devices: Sequence[str], pairs: Encoded, steps: int = STEPS
+) -> tuple[list[np.ndarray], list[StepResult], Towers]:
+    """Train a new model; returns its weights, what each step returned, and the towers."""
+    with tf.device(devices[0]):
+        model = built_model(settings, VOCABULARY)
+        optimizer = build_optimizer(settings, model.trainable_variables)
+    towers = Towers(model, optimizer, devices, settings.max_gradient_norm, settings.seed)
+    batches = Batches(pairs, settings.batch_size, settings.seed).shares_from(0, len(devices))
+    results = [
+        towers([tuple(map(tf.constant, fields(share))) for share in next(batches)], number)
+        for number in range(steps)
+    ]
+    return [variable.numpy() for variable in model.trainable_variables], results, towers
+
+
+def difference(settings: Settings, devices: Sequence[str]) -> float:
+    """The largest difference of any weight between all devices and the first alone."""
+    pairs = random_pairs(67, settings.seed)
+    many, _, _ = run(settings, devices, pairs)
+    one, _, _ = run(settings, devices[:1], pairs)
+    return max(float(np.max(np.abs(a - b))) for a, b in zip(many, one, strict=True))
+
+
+def masks_differ(devices: Sequence[str]) -> bool:
+    """Whether towers that get the same pairs get different losses, as different dropout masks give."""
+    pairs = random_pairs(1, 1).select([0] * len(devices))
+    settings = dataclasses.replace(SETTINGS, keep_prob=0.5, batch_size=len(devices))
+    _, (result,), _ = run(settings, devices, pairs, steps=1)
+    losses = result.loss_sums.numpy().tolist()
+    return len(set(losses)) == len(losses)
+
+
+def every_pair_once(towers: int) -> bool:
+    """Whether an epoch shows every pair to exactly one tower, once."""
+    count = 67
+    # Each pair is its own number, written with two tokens.
+    rows = ragged([[5 + i % 8, 5 + i // 8] for i in range(count)])
+    pairs = Encoded(rows, rows, np.full(count, BOS, np.int32), rows.lengths)
+    batches = Batches(pairs, SETTINGS.batch_size, SETTINGS.seed)
+    seen: Counter[tuple[int, ...]] = Counter()
+    shares = batches.shares_from(0, towers)
+    for _ in range(batches.steps_per_epoch):
+        for share in next(shares):
+            real = share.weights[:, 0] > 0
+            seen.update(tuple(source.tolist()) for source in share.source[real])
+    return len(seen) == count and set(seen.values()) == {1}
+
+
+def selftest(devices: Sequence[str]) -> int:
+    """Print each proof and the verdict; returns the exit code, 0 when all hold."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    passed = []
+
+    def verdict(what: str, good: bool) -> None:
+        passed.append(good)
+        print(f"{'ok  ' if good else 'FAIL'}  {what}", flush=True)
+
+    for name, settings in PROOFS.items():
+        apart = difference(settings, devices)
+        verdict(
+            f"{len(devices)} towers and 1 differ by {apart:.1e} after {STEPS} steps of {name}",
+            apart < TOLERANCE,
+        )
+    verdict("towers draw different dropout masks", masks_differ(devices))
+    verdict("every pair of an epoch is seen once, by one tower", every_pair_once(len(devices)))
+    good = all(passed)
+    print(f"Verdict: these devices {'train together as one' if good else 'do NOT train as one: do not use them'}.")
+    return 0 if good else 1

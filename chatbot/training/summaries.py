@@ -1,0 +1,86 @@
+"""What a run tells the world: metrics.jsonl, and TensorBoard with one run a tower."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+# The run folder, beside one folder a tower, of what belongs to the whole.
+WHOLE = "all"
+
+
+class Summaries:
+    """Writes each record to metrics.jsonl and to TensorBoard.
+
+    Every tower has a run of its own with the tag `loss`, and so has the whole, so that one chart
+    lays them over each other.
+    """
+
+    def __init__(self, metrics: Path, tensorboard: Path, towers: Sequence[str], step: int) -> None:
+        """step: where the run (re)starts; records after it, of steps that were never saved, are dropped."""
+        self._towers = list(towers)
+        _drop_after(metrics, step)
+        self._file = metrics.open("a", encoding="utf-8")
+        self._writers = {
+            name: tf.summary.create_file_writer(str(tensorboard / name)) for name in (*towers, WHOLE)
+        }
+
+    def write(self, record: dict[str, Any]) -> None:
+        """A logged step or a validation. NaN and infinity become null: JSON has none."""
+        self._file.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
+        self._file.flush()
+        step = record["step"]
+        for name, loss in zip(self._towers, record.get("tower_losses", ()), strict=False):
+            if loss is not None:
+                with self._writers[name].as_default():
+                    tf.summary.scalar("loss", loss, step)
+        with self._writers[WHOLE].as_default():
+            for name, value in record.items():
+                if name not in ("step", "tower_losses"):
+                    tf.summary.scalar(name.replace(".", "/"), value, step)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def replies(self, pairs: Sequence[tuple[str, str]], replies: Sequence[str], step: int) -> None:
+        """Sample replies beside the reference answers, as a table for TensorBoard's Text page."""
+        rows = [(q, r, a) for (q, a), r in zip(pairs, replies, strict=True)]
+        cells = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+        table = "\n".join(["question | reply | reference", "--- | --- | ---", *cells])
+        with self._writers[WHOLE].as_default():
+            tf.summary.text("replies", table, step)
+
+    def __enter__(self) -> "Summaries":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Write out what is still in memory."""
+        self._file.close()
+        for writer in self._writers.values():
+            writer.close()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Keep the lines up to this step: a run that was killed repeats the steps since its checkpoint."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that was cut off when the run was killed
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(kept), encoding="utf-8")
+    part.replace(path)

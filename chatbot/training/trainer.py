@@ -1,0 +1,139 @@
+"""The training run, in the order it happens."""
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from chatbot.config import TENSORBOARD, Settings
+from chatbot.corpus.batches import Batches
+from chatbot.errors import UserError
+from chatbot.evaluation.likelihood import Scorer
+from chatbot.evaluation.replies import Replier
+from chatbot.model.seq2seq import built_model, start_from_frequencies
+from chatbot.training.checkpoints import Checkpoints, Progress
+from chatbot.training.data import Data
+from chatbot.training.devices import Tower
+from chatbot.training.interrupts import interrupts
+from chatbot.training.optimizer import build_optimizer
+from chatbot.training.summaries import Summaries
+from chatbot.training.towers import Towers
+from chatbot.training.window import Window
+
+# A run without --steps, --epochs and --validation: ten epochs, and small data this many steps.
+LEAST_STEPS, EPOCHS = 1000, 10
+# Validation comes once an epoch, on large data more often.
+MOST_STEPS_UNVALIDATED = 2000
+
+
+def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
+    """Train until the limit, until validation stops improving, or until Ctrl-C; returns the exit code.
+
+    Raises UserError when the batch is smaller than the towers are many, or the loss stops being a number.
+    """
+    if settings.batch_size < len(towers):
+        raise UserError(
+            f"--batch-size {settings.batch_size}: less than the {len(towers)} towers; give each at least one pair"
+        )
+    batches = Batches(data.training, settings.batch_size, settings.seed)
+    with tf.device(towers[0].device):
+        model = built_model(settings, len(data.vocabulary))
+        start_from_frequencies(model, data.training)
+        optimizer = build_optimizer(settings, model.trainable_variables)
+    checkpoints = Checkpoints(settings.directory, model, optimizer)
+    progress = checkpoints.restore()
+    optimizer.learning_rate = settings.learning_rate
+    step = Towers(model, optimizer, [t.device for t in towers], settings.max_gradient_norm, settings.seed)
+    score = Scorer(model)
+    replier = Replier(model, data.vocabulary, settings.max_length)
+    limit = step_limit(settings, batches.steps_per_epoch)
+    validate_every = settings.validate_every or min(batches.steps_per_epoch, MOST_STEPS_UNVALIDATED)
+
+    if progress.step:
+        print(f"Going on from step {progress.step:,} of checkpoints/{settings.attempt}.")
+    if data.validation is None:
+        print("No --validation FILE: nothing to validate on, so the last checkpoint counts.")
+    stop = reason_to_stop(settings, progress, limit)
+    interrupted: list[int] = []
+    metrics = settings.directory / "metrics.jsonl"
+    with (
+        Summaries(metrics, TENSORBOARD / settings.attempt, [t.name for t in towers], progress.step) as summaries,
+        tqdm(desc="Training", total=limit, initial=progress.step, unit=" steps", dynamic_ncols=True) as bar,
+        interrupts() as interrupted,
+    ):
+        window = Window(batches.prefetched(progress.step, len(towers)))
+        while not stop:
+            shares = window.next_shares()
+            window.add(step(shares, progress.step))
+            progress.step += 1
+            bar.update()
+
+            stop = "interrupted" if interrupted else reason_to_stop(settings, progress, limit)
+            at_limit = progress.step == limit
+            validate = data.validation is not None and (progress.step % validate_every == 0 or at_limit)
+            save = validate or bool(stop) or progress.step % settings.save_every == 0
+            if not (save or progress.step == 1 or progress.step % settings.log_every == 0):
+                continue
+
+            record = window.record(progress.step, settings.learning_rate)
+            if not math.isfinite(record["loss"]):
+                raise UserError(
+                    f"the loss is {record['loss']} at step {progress.step}; lower --learning-rate. "
+                    f"Checkpoints up to the last save are kept: use another --attempt, or go on from there"
+                )
+            bar.set_postfix_str(
+                f"loss {record['loss']:.3f}, {record['examples_per_s']:.0f} examples/s, "
+                f"{record['target_tokens_per_s']:,.0f} target tokens/s"
+            )
+            best = False
+            if validate:
+                likelihood = score(data.validation)
+                best = progress.validated(likelihood.nats_per_character)
+                record["validation.nats_per_token"] = likelihood.nats_per_token
+                record["validation.nats_per_character"] = likelihood.nats_per_character
+                bar.write(
+                    f"step {progress.step:,}: validation {likelihood.nats_per_character:.4f} nats per character"
+                    + (", the best so far" if best else f", no better for {progress.without_best}")
+                )
+                summaries.replies(data.samples, replier.best([q for q, _ in data.samples]), progress.step)
+                stop = stop or reason_to_stop(settings, progress, limit)
+            summaries.write(record)
+            if save:
+                checkpoints.save(progress, best)
+            window.restart()
+
+    print(f"Stopped at step {progress.step:,}: {stop}.")
+    if interrupted:
+        print(f"Saved. The same command goes on from here; to talk to it: python chat.py --attempt {settings.attempt}")
+        return 130
+    checkpoints.load_best(progress)
+    print("Sample replies:")
+    for (question, _), reply in zip(data.samples, replier.best([q for q, _ in data.samples]), strict=True):
+        print(f"  {question} -> {reply}")
+    print(f"Curves: tensorboard --logdir tensorboard/{settings.attempt}")
+    print(f"Talk to it: python chat.py --attempt {settings.attempt}")
+    return 0
+
+
+def step_limit(settings: Settings, steps_per_epoch: int) -> int | None:
+    """The last step of the run; None when only validation ends it."""
+    if settings.steps is not None:
+        return settings.steps
+    if settings.epochs is not None:
+        return settings.epochs * steps_per_epoch
+    if settings.validation is not None:
+        return None
+    return max(LEAST_STEPS, EPOCHS * steps_per_epoch)
+
+
+def reason_to_stop(settings: Settings, progress: Progress, limit: int | None) -> str:
+    """Why the run is over, or "" when it is not."""
+    if limit is not None and progress.step >= limit:
+        return f"its {limit:,} steps are done; --steps or --epochs with a larger number goes on"
+    if progress.without_best >= settings.patience:
+        return (
+            f"no better validation in {progress.without_best} in a row; the best was "
+            f"{progress.best_nats:.4f} nats per character at step {progress.best_step:,}"
+        )
+    return ""

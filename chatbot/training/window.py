@@ -1,0 +1,54 @@
+"""What happened since the last line of metrics: sums over steps, and where the time went."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from chatbot.training.towers import Share, StepResult
+
+
+class Window:
+    """Gathers step results on their devices and reads them only when a record is asked for."""
+
+    def __init__(self, batches: Iterable[tuple[Share, ...]]) -> None:
+        self._batches: Iterator[tuple[Share, ...]] = iter(batches)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: what was done since the last record, such as saving, is not training."""
+        self._results: list[StepResult] = []
+        self._waited = 0.0
+        self._began = time.perf_counter()
+
+    def next_shares(self) -> tuple[Share, ...]:
+        """The next batch; the time it is waited for counts as input wait."""
+        asked = time.perf_counter()
+        shares = next(self._batches)
+        self._waited += time.perf_counter() - asked
+        return shares
+
+    def add(self, result: StepResult) -> None:
+        """Count a step."""
+        self._results.append(result)
+
+    def record(self, step: int, learning_rate: float) -> dict[str, Any]:
+        """The metrics of the window. Losses are per real target token; a tower that had none has null."""
+        losses = np.sum([r.loss_sums.numpy() for r in self._results], axis=0, dtype=np.float64)  # [towers]
+        tokens = np.sum([r.weight_sums.numpy() for r in self._results], axis=0, dtype=np.float64)
+        examples = sum(int(r.examples) for r in self._results)
+        norm = float(self._results[-1].gradient_norm)
+        seconds = time.perf_counter() - self._began
+        return {
+            "step": step,
+            "loss": float(losses.sum() / tokens.sum()),
+            "tower_losses": [
+                float(loss / count) if count else None for loss, count in zip(losses, tokens, strict=True)
+            ],
+            "gradient_norm": norm,
+            "learning_rate": learning_rate,
+            "examples_per_s": examples / seconds,
+            "target_tokens_per_s": float(tokens.sum()) / seconds,
+            "input_wait": self._waited / seconds,
+        }

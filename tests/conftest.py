@@ -1,0 +1,30 @@
+"""Four logical CPU devices for every test, made before anything uses TensorFlow."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chatbot.quiet import import_tensorflow
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import_tensorflow()
+import tensorflow as tf  # noqa: E402
+
+CPUS = [f"/CPU:{i}" for i in range(4)]
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * len(CPUS)
+)
+
+
+@pytest.fixture
+def cpus() -> list[str]:
+    """The names of the logical devices."""
+    return CPUS
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory, where checkpoints/ and tensorboard/ may be made."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

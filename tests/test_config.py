@@ -1,0 +1,83 @@
+"""Settings: one declaration gives flags, checks and config.json."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chatbot.config import Settings, changed_settings, storable, stored_settings, train_settings
+from chatbot.errors import UserError
+
+
+def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"rnn_size": 64, "seed": 9, "data": ["a.tsv", "b.tsv"]}))
+    settings = train_settings(["--config", str(file), "--seed", "5"])
+    assert (settings.rnn_size, settings.seed, settings.data) == (64, 5, ("a.tsv", "b.tsv"))
+    assert settings.batch_size == Settings().batch_size
+
+
+def test_epochs_on_the_command_line_replace_steps_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"steps": 64}))
+    assert train_settings(["--config", str(file), "--epochs", "2"]).steps is None
+
+
+def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
+    settings = Settings(data=("a.tsv",), rnn_size=64, bidirectional=False, steps=7)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(storable(settings)))
+    assert stored_settings(file) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"keep_prob": 0.0}, "--keep-prob 0.0: must be above 0"),
+        ({"keep_prob": 1.5}, "--keep-prob 1.5: must be at most 1"),
+        ({"learning_rate": float("nan")}, "--learning-rate nan: must be above 0"),
+        ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
+        ({"batch_size": True}, "--batch-size True: int expected"),
+        ({"batch_size": "many"}, "--batch-size 'many': int expected"),
+        ({"cell": "rnn"}, "--cell rnn: choose one of lstm, gru"),
+        ({"rnn_size": 5}, "--rnn-size 5: a bidirectional encoder halves it"),
+        ({"attempt": "../x"}, "without slashes"),
+        ({"attempt": ".."}, "without slashes"),
+        ({"attempt": "a/b"}, "without slashes"),
+        ({"attempt": ""}, "without slashes"),
+        ({"seed": None}, "--seed None: int expected"),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_flag(values: dict, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Settings(**values)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ("[]", "a JSON object of settings expected"),
+        ('{"data": 3}', "a JSON object of settings expected"),
+        ('{"rnnsize": 3}', "unknown setting 'rnnsize'"),
+        ('{"rnn_size": 0}', "must be at least 1"),
+        ('{"data": [3]}', "str expected"),
+        ("[" * 100_000, "not JSON"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_damaged_config_names_the_file(tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "config.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        stored_settings(file)
+    assert words in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_only_settings_an_attempt_keeps_for_life_count_as_changed() -> None:
+    then = Settings(rnn_size=64, log_every=5, learning_rate=0.1)
+    now = Settings(rnn_size=128, log_every=9, learning_rate=0.2)
+    assert changed_settings(then, now) == ["--rnn-size 64 -> 128"]
