@@ -61,15 +61,11 @@ class Settings:
     )
 
     cell: str = setting("lstm", MODEL, "recurrent cell", choices=("lstm", "gru"), fixed=True)
-    rnn_size: int = setting(
-        256, MODEL, "units of each recurrent layer", kind=int, least=1, fixed=True
-    )
+    rnn_size: int = setting(256, MODEL, "units of each recurrent layer", kind=int, least=1, fixed=True)
     num_layers: int = setting(
         1, MODEL, "recurrent layers of the encoder, and of the decoder", kind=int, least=1, fixed=True
     )
-    embedding_size: int = setting(
-        256, MODEL, "units of a token's embedding", kind=int, least=1, fixed=True
-    )
+    embedding_size: int = setting(256, MODEL, "units of a token's embedding", kind=int, least=1, fixed=True)
     bidirectional: bool = setting(
         True,
         MODEL,
@@ -77,30 +73,18 @@ class Settings:
         kind=bool,
         fixed=True,
     )
-    attention: str = setting(
-        "luong", MODEL, "attention score", choices=("luong", "bahdanau", "none"), fixed=True
-    )
-    keep_prob: float = setting(
-        0.5, MODEL, "share of units that dropout keeps", kind=float, above=0, most=1
-    )
+    attention: str = setting("luong", MODEL, "attention score", choices=("luong", "bahdanau", "none"), fixed=True)
+    keep_prob: float = setting(0.5, MODEL, "share of units that dropout keeps", kind=float, above=0, most=1)
 
-    optimizer: str = setting(
-        "adam", LEARNING, "update rule", choices=("adam", "sgd", "momentum"), fixed=True
-    )
+    optimizer: str = setting("adam", LEARNING, "update rule", choices=("adam", "sgd", "momentum"), fixed=True)
     learning_rate: float = setting(0.002, LEARNING, "step size of the optimizer", kind=float, above=0)
     max_gradient_norm: float = setting(
         5.0, LEARNING, "gradients with a larger global norm are scaled down to it", kind=float, above=0
     )
-    batch_size: int = setting(
-        64, LEARNING, "pairs in a step, over all towers", kind=int, least=1, fixed=True
-    )
+    batch_size: int = setting(64, LEARNING, "pairs in a step, over all towers", kind=int, least=1, fixed=True)
     steps: int | None = setting(None, LEARNING, "stop after this many steps", kind=int, least=1)
-    epochs: int | None = setting(
-        None, LEARNING, "stop after this many passes over the data", kind=int, least=1
-    )
-    patience: int = setting(
-        3, LEARNING, "stop after this many validations without a new best", kind=int, least=1
-    )
+    epochs: int | None = setting(None, LEARNING, "stop after this many passes over the data", kind=int, least=1)
+    patience: int = setting(3, LEARNING, "stop after this many validations without a new best", kind=int, least=1)
     both_directions: str = setting(
         "auto",
         LEARNING,
@@ -109,9 +93,7 @@ class Settings:
         choices=("auto", "on", "off"),
         fixed=True,
     )
-    seed: int = setting(
-        1, LEARNING, "of weights, order and dropout", kind=int, least=0, most=2**31 - 1, fixed=True
-    )
+    seed: int = setting(1, LEARNING, "of weights, order and dropout", kind=int, least=0, most=2**31 - 1, fixed=True)
 
     gpus: str | None = setting(
         None,
@@ -128,9 +110,7 @@ class Settings:
         least=1,
         stored=False,
     )
-    log_device_placement: bool = setting(
-        False, DEVICES, "print the device of each operation", kind=bool, stored=False
-    )
+    log_device_placement: bool = setting(False, DEVICES, "print the device of each operation", kind=bool, stored=False)
     selftest: bool = setting(
         False,
         DEVICES,
@@ -158,7 +138,7 @@ class Settings:
         attempt_directory(self.attempt)
         if self.bidirectional and self.rnn_size % 2:
             raise UserError(
-                f"--rnn-size {self.rnn_size}: a bidirectional encoder halves it; give an even number or --no-bidirectional"
+                f"--rnn-size {self.rnn_size}: both directions share it; make it even or say --no-bidirectional"
             )
 
     @property
@@ -172,11 +152,14 @@ class ChatSettings:
     """What chat.py is told."""
 
     attempt: str = setting("default", RUN, "the training run to talk to")
-    beam_size: int = setting(
-        5, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100
-    )
+    beam_size: int = setting(5, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100)
     length_penalty: float = setting(
-        1.0, SEARCH, "exponent of the length penalty; larger prefers longer replies", kind=float, least=0, most=10
+        1.0,
+        SEARCH,
+        "exponent of the length penalty; larger prefers longer replies",
+        kind=float,
+        least=0,
+        most=10,
     )
 
     def __post_init__(self) -> None:
@@ -192,9 +175,7 @@ class EvaluationSettings:
         ..., DATA, "held-out question-answer pairs, .tsv or .jsonl", many=True, metavar="FILE"
     )
     attempt: str = setting("default", RUN, "the training run to measure")
-    beam_size: int = setting(
-        1, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100
-    )
+    beam_size: int = setting(1, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -9,9 +9,12 @@ class UserError(Exception):
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Run a command's `main`; a UserError becomes one line on standard error and exit code 2."""
+    """Run a command's `main`; a UserError becomes one line on standard error and exit code 2, Ctrl-C 130."""
     try:
         return main() or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr, flush=True)
+        return 130

@@ -78,13 +78,9 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (see python {self.prog} --help)\n")
 
 
-def parse_flags(
-    settings: type, prog: str, description: str, arguments: Sequence[str] | None
-) -> dict[str, Any]:
+def parse_flags(settings: type, prog: str, description: str, arguments: Sequence[str] | None) -> dict[str, Any]:
     """The flags that were given, by the name of their setting; those not given are absent."""
-    parser = OneLineParser(
-        prog=prog, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=prog, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     groups: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         meta = field.metadata

@@ -40,7 +40,7 @@ def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
         ({"batch_size": True}, "--batch-size True: int expected"),
         ({"batch_size": "many"}, "--batch-size 'many': int expected"),
         ({"cell": "rnn"}, "--cell rnn: choose one of lstm, gru"),
-        ({"rnn_size": 5}, "--rnn-size 5: a bidirectional encoder halves it"),
+        ({"rnn_size": 5}, "--rnn-size 5: both directions share it"),
         ({"attempt": "../x"}, "without slashes"),
         ({"attempt": ".."}, "without slashes"),
         ({"attempt": "a/b"}, "without slashes"),

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.encoded import Encoded, Ids, Ragged
+from chatbot.corpus.encoded import Encoded, Ids, Offsets, Ragged
 from chatbot.corpus.vocabulary import EOS, PAD
 
 MOST_BUCKETS = 8
@@ -39,7 +39,7 @@ class Batch:
     weights: npt.NDArray[np.float32]  # [rows, target_length], 1 at real tokens and 0 at padding
 
 
-def choose_buckets(source_lengths: Ids, target_lengths: Ids, batch_size: int) -> list[Bucket]:
+def choose_buckets(source_lengths: Offsets, target_lengths: Offsets, batch_size: int) -> list[Bucket]:
     """Split the pairs into at most MOST_BUCKETS shapes so that little is padded.
 
     Starting from one box that holds all pairs, the cut along source or target length that saves the
@@ -120,24 +120,19 @@ class Batches:
 
     def prefetched(self, step: int, towers: int) -> tf.data.Dataset:
         """`shares_from` made ahead of the training loop, as tuples of tensors in Batch's order."""
-        spec = Batch(
-            *(tf.TensorSpec([None, None], tf.int32) for _ in range(3)),  # type: ignore[arg-type]
-            weights=tf.TensorSpec([None, None], tf.float32),  # type: ignore[arg-type]
-        )
+        ids, weights = (tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.float32))
         return tf.data.Dataset.from_generator(
             lambda: (tuple(map(fields, shares)) for shares in self.shares_from(step, towers)),
-            output_signature=(fields(spec),) * towers,
+            output_signature=((ids, ids, ids, weights),) * towers,
         ).prefetch(4)
 
 
-def fields(batch: Batch) -> tuple:
+def fields(batch: Batch) -> tuple[Ids, Ids, Ids, npt.NDArray[np.float32]]:
     """A batch as a plain tuple of its arrays."""
     return batch.source, batch.target_in, batch.target_out, batch.weights
 
 
-def pad_batch(
-    pairs: Encoded, rows: npt.NDArray[np.int64], source_length: int, target_length: int
-) -> Batch:
+def pad_batch(pairs: Encoded, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:
     """Pad the pairs with these numbers to the given lengths (EOS counted in the target)."""
     source = pad(pairs.sources, rows, source_length)
     body = pad(pairs.targets, rows, target_length)

@@ -95,9 +95,7 @@ class Encoded:
         return digest.hexdigest()
 
 
-def encode(
-    pairs: Sequence[tuple[Sequence[str], Sequence[str]]], vocabulary: Vocabulary
-) -> Encoded:
+def encode(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], vocabulary: Vocabulary) -> Encoded:
     """Encode pairs of words."""
     targets = ragged([vocabulary.ids(target) for _, target in pairs])
     return Encoded(

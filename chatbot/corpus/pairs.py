@@ -42,11 +42,16 @@ def _pairs_of(files: Sequence[str], report: Report) -> Iterator[Pair]:
 
 
 def without(pairs: list[WordPair], held_out: list[WordPair], report: Report) -> list[WordPair]:
-    """The pairs that are not held out: what is validated on must not be trained on."""
+    """The pairs that are not held out: what is validated on must not be trained on.
+
+    Raises UserError when none is left.
+    """
     keys = {_key(pair) for pair in held_out}
     kept = [pair for pair in pairs if _key(pair) not in keys]
     if len(kept) < len(pairs):
-        report.drop("pairs that are in the validation file too", "--data", len(pairs) - len(kept))
+        report.drop("pairs that are in the validation file too", "--validation", len(pairs) - len(kept))
+    if not kept:
+        raise UserError("--data: every pair is in the validation file too; validate on other pairs")
     return kept
 
 

@@ -1,5 +1,7 @@
 """Beam search with frozen finished beams and the length penalty of Wu et al. (2016)."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from chatbot.decoding.step import State, Step, Tokens, log_probabilities
@@ -29,10 +31,14 @@ def beam_search(
     state = tf.nest.map_structure(lambda x: tf.repeat(x, beams, axis=0), state)
     row_starts = tf.range(rows)[:, None] * beams  # [rows, 1]
 
-    def unfinished(position, found, log_probs, lengths, done, state):
+    def unfinished(
+        position: tf.Tensor, found: tf.Tensor, log_probs: tf.Tensor, lengths: tf.Tensor, done: tf.Tensor, state: State
+    ) -> tf.Tensor:
         return (position < max_length) & ~tf.reduce_all(done)
 
-    def advance(position, found, log_probs, lengths, done, state):
+    def advance(
+        position: tf.Tensor, found: tf.Tensor, log_probs: tf.Tensor, lengths: tf.Tensor, done: tf.Tensor, state: State
+    ) -> tuple[Any, ...]:
         last = tf.where(position == 0, tokens.begin, found[:, :, tf.maximum(position - 1, 0)])
         logits, state = step(state, tf.reshape(last, [-1]))
         steps = log_probabilities(logits, tokens, position == 0)  # [rows * beams, vocabulary]
@@ -48,9 +54,7 @@ def beam_search(
 
         parent, ids = chosen // vocabulary, chosen % vocabulary
         take = lambda x: tf.gather(x, parent, batch_dims=1)  # noqa: E731
-        found = tf.tensor_scatter_nd_update(
-            tf.transpose(take(found), [2, 0, 1]), [[position]], ids[None]
-        )
+        found = tf.tensor_scatter_nd_update(tf.transpose(take(found), [2, 0, 1]), [[position]], ids[None])
         found = tf.transpose(found, [1, 2, 0])  # [rows, beams, max_length]
         log_probs = tf.gather(tf.reshape(totals, [rows, -1]), chosen, batch_dims=1)
         from_beam = tf.reshape(row_starts + parent, [-1])

@@ -1,5 +1,7 @@
 """Greedy search: the most probable token at each position."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from chatbot.decoding.step import State, Step, Tokens, log_probabilities
@@ -16,10 +18,14 @@ def greedy_search(
     """
     found = tf.TensorArray(tf.int32, max_length, element_shape=[None])
 
-    def unfinished(position, ids, done, scores, state, found):
+    def unfinished(
+        position: tf.Tensor, ids: tf.Tensor, done: tf.Tensor, scores: tf.Tensor, state: State, found: tf.TensorArray
+    ) -> tf.Tensor:
         return (position < max_length) & ~tf.reduce_all(done)
 
-    def advance(position, ids, done, scores, state, found):
+    def advance(
+        position: tf.Tensor, ids: tf.Tensor, done: tf.Tensor, scores: tf.Tensor, state: State, found: tf.TensorArray
+    ) -> tuple[Any, ...]:
         logits, state = step(state, ids)
         log_probs = log_probabilities(logits, tokens, position == 0)  # [rows, vocabulary]
         best = tf.argmax(log_probs, axis=-1, output_type=tf.int32)  # [rows]

@@ -67,9 +67,7 @@ class Scorer:
                 bar.update(len(rows))
         return Likelihood(nats, int(targets.sum()), int(pairs.characters.sum()))
 
-    def _score(
-        self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor
-    ) -> tf.Tensor:
+    def _score(self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         real = tf.where(weights > 0)
         logits = self._model(source, target_in, real)
         nats, _ = sequence_loss(logits, tf.gather_nd(target_out, real), tf.gather_nd(weights, real))

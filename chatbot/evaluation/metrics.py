@@ -13,9 +13,7 @@ def bleu(replies: Sequence[str], references: Sequence[str]) -> float:
 
 def distinct(replies: Sequence[Sequence[str]], n: int) -> float:
     """Different n-grams over all n-grams of the tokenised replies (Li et al., 2016); 0 when there are none."""
-    grams = Counter(
-        tuple(reply[i : i + n]) for reply in replies for i in range(len(reply) - n + 1)
-    )
+    grams = Counter(tuple(reply[i : i + n]) for reply in replies for i in range(len(reply) - n + 1))
     return len(grams) / max(1, sum(grams.values()))
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from chatbot.corpus.batches import pad
 from chatbot.corpus.cleaning import clean
 from chatbot.corpus.encoded import ragged
-from chatbot.corpus.batches import pad
 from chatbot.corpus.tokenizer import words
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, UNK, Vocabulary
 from chatbot.decoding.beam import beam_search
@@ -42,9 +42,7 @@ class Replier:
         self._max_length = max_length
         self._beam_size = beam_size
         self._length_penalty = length_penalty
-        self._search = tf.function(
-            self._decode, input_signature=[tf.TensorSpec([None, None], tf.int32)]
-        )
+        self._search = tf.function(self._decode, input_signature=[tf.TensorSpec([None, None], tf.int32)])
 
     @property
     def traces(self) -> int:

@@ -31,11 +31,11 @@ class Decoder(keras.layers.Layer):
     ) -> None:
         super().__init__()
         self.stack = Stack(cell, units, num_layers, keep_prob, first_dropout=300)
-        self.attention = {
+        kinds: dict[str, type[LuongAttention | BahdanauAttention]] = {
             "luong": LuongAttention,
             "bahdanau": BahdanauAttention,
-            "none": lambda units: None,
-        }[attention](units)
+        }
+        self.attention = kinds[attention](units) if attention in kinds else None
         self.combine = keras.layers.Dense(attended_size, activation="tanh", use_bias=False)
         self.dropout = Dropout(keep_prob, 400)
 

@@ -3,9 +3,7 @@
 import tensorflow as tf
 
 
-def sequence_loss(
-    logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+def sequence_loss(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Summed cross-entropy in nats, and the summed weights, both scalar float32.
 
     logits [..., vocabulary], targets [...] int32, weights [...] float32 (0 at padding). Unlike

@@ -29,9 +29,7 @@ def last_output(state: State) -> tf.Tensor:
 class Stack(keras.layers.Layer):
     """num_layers recurrent layers, dropout in front of each."""
 
-    def __init__(
-        self, cell: str, units: int, num_layers: int, keep_prob: float, first_dropout: int
-    ) -> None:
+    def __init__(self, cell: str, units: int, num_layers: int, keep_prob: float, first_dropout: int) -> None:
         super().__init__()
         self.recurrent = [recurrent_layer(cell, units) for _ in range(num_layers)]
         self.dropouts = [Dropout(keep_prob, first_dropout + i) for i in range(num_layers)]

@@ -15,6 +15,9 @@ from chatbot.model.seq2seq import Seq2Seq, built_model
 # Small JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST, BEST = "last", "best"
 
+# What TensorFlow's reader raises for a file that is cut off, overwritten or of other shapes.
+UNREADABLE = (tf.errors.OpError, ValueError, LookupError, RuntimeError)
+
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
@@ -40,7 +43,7 @@ def load_trained(attempt: str) -> Trained:
     vocabulary = load_vocabulary(directory / "vocabulary.txt")
     pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
     model = built_model(settings, len(vocabulary))
-    restore(tf.train.Checkpoint(weights=weights_of(model)), directory / pointer["checkpoint"], exact=False)
+    read_variables(directory / pointer["checkpoint"], "weights", weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
 
 
@@ -69,21 +72,26 @@ def read_pointer(path: Path) -> dict[str, Any]:
     return pointer
 
 
-def restore(checkpoint: tf.train.Checkpoint, prefix: Path, exact: bool) -> None:
-    """Restore every variable of the checkpoint's objects, which must have been built. Raises UserError.
+def read_variables(prefix: Path, group: str, variables: list[tf.Variable]) -> None:
+    """Give the variables the values that the checkpoint has in a list of this name. Raises UserError.
 
-    exact: the file must hold nothing else either.
+    Read name by name rather than by tf.train.Checkpoint.read, which is silent about what it does not find.
     """
     try:
-        status = checkpoint.read(str(prefix))
-        if exact:
-            status.assert_consumed()
-        else:
-            status.assert_existing_objects_matched().expect_partial()
-    except (tf.errors.OpError, AssertionError, ValueError) as error:
+        reader = tf.train.load_checkpoint(str(prefix))
+        names = [f"{group}/{i}/.ATTRIBUTES/VARIABLE_VALUE" for i in range(len(variables))]
+        values = [reader.get_tensor(name) for name in names]
+        if reader.has_tensor(f"{group}/{len(variables)}/.ATTRIBUTES/VARIABLE_VALUE"):
+            raise ValueError(f"it has more than {len(variables)} {group}")
+        for variable, value in zip(variables, values, strict=True):
+            if tuple(value.shape) != tuple(variable.shape):
+                raise ValueError(f"one of its {group} has shape {value.shape}, not {tuple(variable.shape)}")
+    except UNREADABLE as error:
         missing = not Path(f"{prefix}.index").exists()
-        what = "missing" if missing else "damaged or not of these settings"
-        reason = str(error).strip().split("\n")[0][:150]
+        what = "missing" if missing else "damaged, or not of these settings"
+        reason = "no such file" if missing else str(error).strip().split("\n")[0][:150]
         raise UserError(
             f"{prefix}: checkpoint {what} ({reason}); restore it from a backup, or train again under another --attempt"
         ) from None
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

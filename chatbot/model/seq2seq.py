@@ -8,7 +8,6 @@ from chatbot.config import Settings
 from chatbot.corpus.encoded import Encoded
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, UNK
 from chatbot.model.decoder import Decoder, DecoderState
-from chatbot.model.dropout import Dropout
 from chatbot.model.encoder import Encoder
 
 

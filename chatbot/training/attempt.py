@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.config import Settings, changed_settings, storable, stored_settings
-from chatbot.corpus.encoded import Encoded
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
 
 
-def begin_attempt(settings: Settings, vocabulary: Vocabulary, pairs: Encoded) -> None:
+def begin_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, Any]) -> None:
     """Write config.json, vocabulary.txt and data.json of a new attempt."""
     directory = settings.directory
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary.save(directory / "vocabulary.txt")
-    write_json(directory / "data.json", {"pairs": len(pairs), "fingerprint": pairs.fingerprint()})
+    write_json(directory / "data.json", data)
     write_json(directory / "config.json", storable(settings))
 
 
@@ -51,19 +50,21 @@ def check_settings(settings: Settings) -> bool:
     return True
 
 
-def check_data(settings: Settings, pairs: Encoded) -> None:
-    """Raises UserError when a resumed attempt gets other pairs than before."""
+def check_data(settings: Settings, data: dict[str, Any]) -> bool:
+    """Whether the resumed attempt learns both directions. Raises UserError when it gets other pairs than before."""
     path = settings.directory / "data.json"
     try:
         then = json.loads(path.read_text(encoding="utf-8"))
-        same, count = then["fingerprint"] == pairs.fingerprint(), then["pairs"]
+        same, count, both = then["fingerprint"] == data["fingerprint"], int(then["pairs"]), then["both_directions"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path}: missing or damaged; restore it from a backup, or use another --attempt") from None
     if not same:
         raise UserError(
-            f"--data: not the pairs that --attempt {settings.attempt} was trained on ({count:,} then, {len(pairs):,} now). "
+            f"--data: not the pairs that --attempt {settings.attempt} was trained on "
+            f"({count:,} then, {data['pairs']:,} now). "
             "Give the old files to go on, or another --attempt to begin anew"
         )
+    return bool(both)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from chatbot.model.saved import BEST, LAST, read_pointer, restore, weights_of
+from chatbot.model.saved import BEST, LAST, read_pointer, read_variables, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_json
 
@@ -34,9 +34,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path, model: Seq2Seq, optimizer: keras.Optimizer) -> None:
         self.directory = directory
-        self._checkpoint = tf.train.Checkpoint(
-            weights=weights_of(model), slots=[variable.value for variable in optimizer.variables]
-        )
+        self._weights = weights_of(model)
+        self._slots = [variable.value for variable in optimizer.variables]
 
     def restore(self) -> Progress:
         """The state of the last checkpoint, weights and optimizer in place; a new Progress when there is none.
@@ -46,7 +45,8 @@ class Checkpoints:
         if not (self.directory / LAST).exists():
             return Progress()
         pointer = read_pointer(self.directory / LAST)
-        restore(self._checkpoint, self.directory / pointer["checkpoint"], exact=True)
+        read_variables(self.directory / pointer["checkpoint"], "weights", self._weights)
+        read_variables(self.directory / pointer["checkpoint"], "slots", self._slots)
         names = {field.name for field in dataclasses.fields(Progress)}
         return Progress(**{name: value for name, value in pointer.items() if name in names})
 
@@ -56,7 +56,7 @@ class Checkpoints:
         A name is written only after its files are whole, and files go only when no name is left.
         """
         name = f"ckpt-{progress.step}"
-        self._checkpoint.write(str(self.directory / name))
+        tf.train.Checkpoint(weights=self._weights, slots=self._slots).write(str(self.directory / name))
         pointer = {"checkpoint": name, **dataclasses.asdict(progress)}
         if best:
             write_json(self.directory / BEST, pointer)
@@ -70,7 +70,7 @@ class Checkpoints:
         """Put the weights of the best checkpoint into the model, where validation chose one."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             best = read_pointer(self.directory / BEST)["checkpoint"]
-            restore(self._checkpoint, self.directory / best, exact=True)
+            read_variables(self.directory / best, "weights", self._weights)
 
     def _pointers(self) -> list[Path]:
         return [p for p in (self.directory / LAST, self.directory / BEST) if p.exists()]

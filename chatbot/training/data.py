@@ -35,7 +35,7 @@ def prepare(settings: Settings) -> Data:
     """
     resumed = check_settings(settings)
     report = Report()
-    held_out = read_pairs([settings.validation], Report()) if settings.validation else []
+    held_out = _held_out(settings.validation) if settings.validation else []
     pairs = read_pairs(settings.data, report)
     if held_out:
         pairs = without(pairs, held_out, report)
@@ -45,18 +45,29 @@ def prepare(settings: Settings) -> Data:
         vocabulary = build_vocabulary(count_words(pairs), settings.vocabulary_size)
     training = _short_enough(encode(pairs, vocabulary), settings.max_length, report)
     _describe(settings, pairs, training, vocabulary, report)
-    if resumed:
-        check_data(settings, training)
-    else:
-        begin_attempt(settings, vocabulary, training)
     # Without validation a run is to know its pairs by heart, and a second task would only be in the way.
     few = bool(held_out) and len(training) < FEW_PAIRS
-    if settings.both_directions == "on" or (settings.both_directions == "auto" and few):
+    both = settings.both_directions == "on" or (settings.both_directions == "auto" and few)
+    description = {"pairs": len(training), "fingerprint": training.fingerprint(), "both_directions": both}
+    if resumed:
+        both = check_data(settings, description)
+    else:
+        begin_attempt(settings, vocabulary, description)
+    if both:
         print("Each pair is learned in both directions (--both-directions).")
         reverse = training.reversed()
         training += reverse.select(np.nonzero(reverse.targets.lengths < settings.max_length)[0])
     samples = [(text_of(q), text_of(a)) for q, a in _spread(held_out or pairs, SAMPLES)]
     return Data(vocabulary, training, encode(held_out, vocabulary) if held_out else None, samples)
+
+
+def _held_out(file: str) -> list[WordPair]:
+    report = Report()
+    pairs = read_pairs([file], report)
+    print(f"Validating on {len(pairs):,} pairs of {file}.")
+    for line in report.lines():
+        print(f"  left out: {line}")
+    return pairs
 
 
 def _short_enough(pairs: Encoded, max_length: int, report: Report) -> Encoded:
@@ -72,9 +83,7 @@ def _short_enough(pairs: Encoded, max_length: int, report: Report) -> Encoded:
     return pairs.select(np.nonzero(fits)[0])
 
 
-def _describe(
-    settings: Settings, pairs: list[WordPair], kept: Encoded, vocabulary: Vocabulary, report: Report
-) -> None:
+def _describe(settings: Settings, pairs: list[WordPair], kept: Encoded, vocabulary: Vocabulary, report: Report) -> None:
     name = ", ".join(settings.data) or "the Chinese ChatterBot corpus"
     print(f"Training on {len(kept):,} pairs of {name}; {len(vocabulary):,} tokens in the vocabulary.")
     for line in report.lines():

@@ -40,9 +40,7 @@ def find_gpus() -> list[Gpu]:
         return []
     try:
         handles = [(i, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            Gpu(i, pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetMemoryInfo(h).total) for i, h in handles
-        ]
+        return [Gpu(i, pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetMemoryInfo(h).total) for i, h in handles]
     finally:
         pynvml.nvmlShutdown()
 
@@ -74,7 +72,7 @@ def choose_gpus(asked: str | None, towers: int | None, found: list[Gpu]) -> list
         )
     if towers is not None and len(numbers) > 1 and towers != len(numbers):
         raise UserError(
-            f"--towers {towers} with {len(numbers)} GPUs: each GPU carries one tower; leave --towers out, or name one GPU"
+            f"--towers {towers} with {len(numbers)} GPUs: a GPU carries one tower; leave --towers out, or name one GPU"
         )
     return [there[i] for i in numbers]
 
@@ -109,9 +107,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
         share = int(gpus[0].memory * 0.9) // towers
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=share >> 20)
         tf.config.set_logical_device_configuration(physical[0], [limit] * towers)
-        return [
-            Tower(f"gpu_{gpus[0].number}_{i}", f"/GPU:{i}", gpus[0].name, share) for i in range(towers)
-        ]
+        return [Tower(f"gpu_{gpus[0].number}_{i}", f"/GPU:{i}", gpus[0].name, share) for i in range(towers)]
     for device in physical:
         tf.config.experimental.set_memory_growth(device, True)
     return [Tower(f"gpu_{g.number}", f"/GPU:{i}", g.name, g.memory) for i, g in enumerate(gpus)]

@@ -24,9 +24,7 @@ TOLERANCE = 1e-5
 VOCABULARY = 23
 NEVER_CLIPPED, ALWAYS_CLIPPED = 1e9, 0.1
 # Rates at which ten steps move the weights far more than the tolerance.
-SETTINGS = Settings(
-    rnn_size=16, embedding_size=12, keep_prob=1.0, batch_size=19, seed=3, learning_rate=0.03
-)
+SETTINGS = Settings(rnn_size=16, embedding_size=12, keep_prob=1.0, batch_size=19, seed=3, learning_rate=0.03)
 
 PROOFS = {
     "SGD": dataclasses.replace(SETTINGS, optimizer="sgd", learning_rate=1.0, max_gradient_norm=NEVER_CLIPPED),
@@ -38,11 +36,11 @@ PROOFS = {
 def random_pairs(count: int, seed: int) -> Encoded:
     """Pairs of ragged lengths whose few words repeat in each batch."""
     rng = np.random.default_rng(seed)
-    sides = [
-        ragged([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)) for _ in range(count)])
+    sources, targets = (
+        ragged([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)).tolist() for _ in range(count)])
         for _ in range(2)
-    ]
-    return Encoded(*sides, np.full(count, BOS, np.int32), sides[1].lengths)
+    )
+    return Encoded(sources, targets, np.full(count, BOS, np.int32), targets.lengths)
 
 
 def run(
@@ -55,8 +53,7 @@ def run(
     towers = Towers(model, optimizer, devices, settings.max_gradient_norm, settings.seed)
     batches = Batches(pairs, settings.batch_size, settings.seed).shares_from(0, len(devices))
     results = [
-        towers([tuple(map(tf.constant, fields(share))) for share in next(batches)], number)
-        for number in range(steps)
+        towers([tuple(map(tf.constant, fields(share))) for share in next(batches)], number) for number in range(steps)
     ]
     return [variable.numpy() for variable in model.trainable_variables], results, towers
 

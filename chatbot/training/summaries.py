@@ -24,9 +24,7 @@ class Summaries:
         self._towers = list(towers)
         _drop_after(metrics, step)
         self._file = metrics.open("a", encoding="utf-8")
-        self._writers = {
-            name: tf.summary.create_file_writer(str(tensorboard / name)) for name in (*towers, WHOLE)
-        }
+        self._writers = {name: tf.summary.create_file_writer(str(tensorboard / name)) for name in (*towers, WHOLE)}
 
     def write(self, record: dict[str, Any]) -> None:
         """A logged step or a validation. NaN and infinity become null: JSON has none."""

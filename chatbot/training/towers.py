@@ -5,7 +5,7 @@ the real tokens of the whole batch, clipped once and applied once, so that N tow
 device does with the whole batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -27,7 +27,7 @@ class StepResult(NamedTuple):
     examples: tf.Tensor  # scalar int32, pairs in the global batch
 
 
-def gradient_function(model: Seq2Seq) -> Callable[..., Any]:
+def gradient_function(model: Seq2Seq) -> Any:
     """The pure function of a tower: (weights, share, tokens, seed) -> (loss sum, weight sum, dense gradients).
 
     weights: the values of model.trainable_variables. tokens: scalar, the real target tokens of the

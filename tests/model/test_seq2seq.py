@@ -1,0 +1,129 @@
+"""The model: padding changes nothing, decoding agrees with training, cuDNN's conditions hold."""
+
+import dataclasses
+import importlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config import Settings
+from chatbot.corpus.vocabulary import BOS, PAD
+from chatbot.model.dropout import Dropout
+from chatbot.model.recurrent import recurrent_layer
+from chatbot.model.seq2seq import Seq2Seq, built_model
+
+# Where Keras decides between cuDNN and its own loop.
+KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
+VOCABULARY = 17
+SMALL = Settings(rnn_size=8, embedding_size=6, num_layers=2, seed=5)
+KINDS = [
+    dataclasses.replace(SMALL, cell=cell, attention=attention, bidirectional=bidirectional)
+    for cell in ("lstm", "gru")
+    for attention in ("luong", "bahdanau", "none")
+    for bidirectional in (True, False)
+]
+NAMES = [f"{s.cell}-{s.attention}-{'bi' if s.bidirectional else 'uni'}" for s in KINDS]
+
+
+def all_logits(model: Seq2Seq, source: list, target_in: list, seed: tf.Tensor | None = None) -> np.ndarray:
+    """[rows, target, vocabulary] logits of every position."""
+    ids = tf.constant(target_in)
+    real = tf.where(tf.ones_like(ids, tf.bool))
+    return tf.reshape(model(tf.constant(source), ids, real, seed=seed), [*ids.shape, VOCABULARY]).numpy()
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=NAMES)
+def test_padding_changes_nothing(settings: Settings) -> None:
+    model = built_model(settings, VOCABULARY)
+    alone = all_logits(model, [[7, 8, 9]], [[BOS, 5, 6]])
+    padded = all_logits(model, [[7, 8, 9, PAD, PAD], [4, 5, 6, 7, 8]], [[BOS, 5, 6, PAD], [BOS, 4, 5, 6]])
+    np.testing.assert_allclose(padded[0, :3], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=NAMES)
+def test_a_token_at_a_time_gives_what_the_whole_reply_gives(settings: Settings) -> None:
+    model = built_model(settings, VOCABULARY)
+    source, target_in = [[7, 8, 9], [4, 5, PAD]], [[BOS, 5, 6, 7], [BOS, 8, 4, 9]]
+    whole = all_logits(model, source, target_in)
+    state = model.encode(tf.constant(source))
+    for position, ids in enumerate(np.transpose(target_in)):
+        logits, state = model.step(state, tf.constant(ids))
+        np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
+
+
+def test_the_question_matters_and_its_order_does() -> None:
+    model = built_model(SMALL, VOCABULARY)
+    logits = all_logits(model, [[7, 8, 9], [9, 8, 7], [7, 8, 8]], [[BOS]] * 3)
+    assert len({tuple(row) for row in logits[:, 0].tolist()}) == 3
+
+
+def test_the_future_of_the_reply_is_not_seen() -> None:
+    model = built_model(SMALL, VOCABULARY)
+    logits = all_logits(model, [[7, 8], [7, 8]], [[BOS, 5, 6], [BOS, 5, 9]])
+    np.testing.assert_array_equal(logits[0, :2], logits[1, :2])
+
+
+def test_weights_are_a_function_of_the_seed() -> None:
+    first, again, other = (built_model(dataclasses.replace(SMALL, seed=s), VOCABULARY) for s in (1, 1, 2))
+    for a, b in zip(first.trainable_variables, again.trainable_variables, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert any(np.any(a.numpy() != b.numpy()) for a, b in zip(first.weights, other.weights, strict=True))
+
+
+def test_dropout_is_a_function_of_its_seed_and_number() -> None:
+    ones = tf.ones([100, 100])
+    seed = tf.constant([1, 2])
+    kept = Dropout(0.8, 3)(ones, seed).numpy()
+    np.testing.assert_array_equal(kept, Dropout(0.8, 3)(ones, seed).numpy())
+    assert np.any(kept != Dropout(0.8, 4)(ones, seed).numpy())
+    assert np.any(kept != Dropout(0.8, 3)(ones, tf.constant([1, 3])).numpy())
+    assert set(np.unique(kept)) == {0.0, np.float32(1.25)}
+    assert abs((kept > 0).mean() - 0.8) < 0.02
+    np.testing.assert_array_equal(Dropout(0.8, 3)(ones, None), ones)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = built_model(dataclasses.replace(SMALL, keep_prob=0.5), VOCABULARY)
+    source, target_in = [[7, 8]], [[BOS, 5]]
+    plain = all_logits(model, source, target_in)
+    assert np.any(plain != all_logits(model, source, target_in, tf.constant([1, 1])))
+    np.testing.assert_array_equal(plain, all_logits(model, source, target_in))
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_recurrent_layers_meet_the_conditions_of_cudnn(cell: str) -> None:
+    """Without a GPU the fused kernel cannot run; what Keras asks before it takes that path can be asked."""
+    layer = recurrent_layer(cell, 4)
+    layer.build((None, None, 3))
+    conditions = {
+        "lstm": lambda: KERAS_RNN._do_lstm_arguments_support_cudnn(
+            layer.activation, layer.recurrent_activation, layer.unroll, layer.use_bias
+        ),
+        "gru": lambda: KERAS_RNN._do_gru_arguments_support_cudnn(
+            layer.activation, layer.recurrent_activation, layer.unroll, layer.use_bias, layer.reset_after
+        ),
+    }
+    assert conditions[cell]()
+    assert layer.use_cudnn == "auto"
+    assert layer.recurrent_dropout == 0.0
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_every_layer_of_the_model_asks_keras_for_its_fused_path(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both directions of the encoder and the decoder, with masks that are right-padded and never empty."""
+    taken = []
+
+    def fused(inputs: tf.Tensor, *state: tf.Tensor, **_: object) -> None:
+        mask = state[-1]
+        if mask is not None:
+            KERAS_RNN._assert_valid_mask(mask)
+        taken.append(inputs.shape)
+        raise NotImplementedError
+
+    monkeypatch.setattr(keras.src.backend, cell, fused)
+    model = built_model(dataclasses.replace(SMALL, cell=cell), VOCABULARY)
+    taken.clear()
+    all_logits(model, [[7, 8, 9], [4, PAD, PAD]], [[BOS, 5], [BOS, 6]])
+    assert len(taken) == 3 * SMALL.num_layers

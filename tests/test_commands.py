@@ -1,0 +1,88 @@
+"""The commands as processes: help at once, one line and exit code 2 for bad input, nothing lost."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands import run
+
+TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
+
+
+@pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation"])
+def test_help_is_instant_and_names_every_default(script: str) -> None:
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = run(script, "--help")
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 0.5
+    assert done.returncode == 0
+    assert b"(default: default)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--steps", "many"], "--steps: invalid int value: 'many'"),
+        (["--stepz", "1"], "unrecognized arguments: --stepz"),
+        (["--steps", "1", "--epochs", "1"], "give one of the two"),
+        (["--keep-prob", "0"], "--keep-prob 0.0: must be above 0"),
+        (["--cell", "rnn"], "--cell: invalid choice: 'rnn'"),
+        (["--attempt", "../other"], "without slashes"),
+        (["--config", "none.json"], "none.json: settings cannot be read"),
+        (["--gpus", "0,1"], "asked for 0, 1; found none"),
+        (["--data", "none.tsv"], "none.tsv: no such file"),
+        (["--data", "."], "a directory"),
+        (["--data", "empty.tsv"], "the file is empty"),
+        (["--data", "good.tsv", "--validation", "none.tsv"], "none.tsv: no such file"),
+        (["--data", "good.tsv", "--validation", "good.tsv"], "every pair is in the validation file"),
+        (
+            ["--data", "good.tsv", "--max-length", "2"],
+            "--max-length 2: every pair is longer, the shortest has 3",
+        ),
+    ],
+)
+def test_bad_input_of_train_is_one_line(workplace: Path, arguments: list[str], words: str) -> None:
+    Path("empty.tsv").touch()
+    Path("good.tsv").write_text("你好 你好 你好\t你好 你好\n")
+    done = run("train.py", *arguments)
+    errors = [line for line in done.stderr.decode().splitlines() if not line.startswith("NO GPU")]
+    assert done.returncode == 2
+    assert len(errors) == 1
+    assert errors[0].startswith("error: ")
+    assert words in errors[0]
+    assert not Path("checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--attempt", "nope"], "no such attempt in checkpoints/; there is none yet: python train.py"),
+        (["--attempt", "a/b"], "without slashes"),
+        (["--beam-size", "0"], "--beam-size 0: must be at least 1"),
+    ],
+)
+def test_bad_input_of_chat_is_one_line(workplace: Path, arguments: list[str], words: str) -> None:
+    done = run("chat.py", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith("error: ")
+    assert words in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+    assert done.stdout == b""
+
+
+def test_train_shows_its_devices_and_the_placement_log_shows_each_tower_on_its_own(workplace: Path) -> None:
+    done = run("train.py", *TINY, "--towers", "2", "--log-device-placement")
+    assert done.returncode == 0
+    assert b"NO GPU: training on the CPU" in done.stderr
+    out = done.stdout.decode()
+    assert re.search(r"^0 +cpu_0 +/CPU:0 +\S.*\n1 +cpu_1 +/CPU:1 +\S", out, re.MULTILINE)
+    placed = re.findall(r"^PartitionedCall(_1)?/(\S+): \(\w+\): .*/device:(\S+)$", out, re.MULTILINE)
+    for tower, device in (("", "CPU:0"), ("_1", "CPU:1")):
+        own = [(name, where) for number, name, where in placed if number == tower]
+        assert {where for _, where in own} == {device}
+        assert any("gradient_tape" in name and "MatMul" in name for name, _ in own)  # backward
+        assert any("gradient_tape" not in name and "MatMul" in name for name, _ in own)  # forward

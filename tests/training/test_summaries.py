@@ -1,0 +1,80 @@
+"""The curves, read back from the real TensorBoard through its HTTP API."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatbot.training.summaries import Summaries
+
+
+@pytest.fixture
+def tensorboard(workplace: Path) -> Iterator[str]:
+    """The address of a TensorBoard that serves a run of two towers."""
+    with Summaries(Path("metrics.jsonl"), Path("tensorboard/a"), ["gpu_2", "gpu_0"], 0) as summaries:
+        for step in (1, 2):
+            record = {"step": step, "loss": 1.5 / step, "tower_losses": [1.0 / step, 2.0 / step]}
+            summaries.write({**record, "gradient_norm": 3.0, "validation.nats_per_character": 5.0 - step})
+        summaries.replies([("问|题", "答案")], ["回复"], 2)
+    command = [
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        "--logdir",
+        "tensorboard",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr
+        try:
+            lines = iter(server.stderr.readline, "")
+            yield next(m[0] for line in lines if (m := re.search(r"http://[\d.:]+", line)))
+        finally:
+            server.terminate()
+
+
+def get(address: str, path: str, **query: str) -> Any:
+    """The JSON that TensorBoard answers."""
+    with urllib.request.urlopen(f"{address}/{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_one_chart_lays_the_towers_over_each_other(tensorboard: str) -> None:
+    plugin = "data/plugin/scalars"
+    deadline = time.monotonic() + 60
+    while len(tags := get(tensorboard, f"{plugin}/tags")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert set(tags) == {"a/gpu_2", "a/gpu_0", "a/all"}
+    assert all("loss" in tags[run] for run in tags)
+    assert set(tags["a/all"]) == {"loss", "gradient_norm", "validation/nats_per_character"}
+    curves = {run: get(tensorboard, f"{plugin}/scalars", run=run, tag="loss") for run in tags}
+    assert {run: [(step, value) for _, step, value in curve] for run, curve in curves.items()} == {
+        "a/gpu_2": [(1, 1.0), (2, 0.5)],
+        "a/gpu_0": [(1, 2.0), (2, 1.0)],
+        "a/all": [(1, 1.5), (2, 0.75)],
+    }
+    (text,) = get(tensorboard, "data/plugin/text/text", run="a/all", tag="replies")
+    assert "回复" in text["text"]
+    assert "<table>" in text["text"]
+
+
+def test_what_is_not_a_number_is_null(workplace: Path) -> None:
+    with Summaries(Path("metrics.jsonl"), Path("tensorboard"), ["cpu_0"], 0) as summaries:
+        summaries.write({"step": 1, "loss": 1.0, "gradient_norm": float("inf"), "tower_losses": [None]})
+    assert json.loads(Path("metrics.jsonl").read_text()) == {
+        "step": 1,
+        "loss": 1.0,
+        "gradient_norm": None,
+        "tower_losses": [None],
+    }

@@ -1,0 +1,215 @@
+"""The run: it learns, stops, saves, resumes where it was, and refuses what does not fit."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config import Settings
+from chatbot.errors import UserError
+from chatbot.model.saved import load_trained
+from chatbot.training.data import prepare
+from chatbot.training.devices import Tower
+from chatbot.training.trainer import step_limit, train
+from chatbot.training.window import Window
+
+SMALL: dict[str, Any] = {"rnn_size": 16, "embedding_size": 8, "batch_size": 4, "log_every": 1, "vocabulary_size": 50}
+TOWERS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
+
+
+@pytest.fixture
+def pairs(workplace: Path) -> Path:
+    """Ten pairs, each a question with its own answer."""
+    path = workplace / "pairs.tsv"
+    path.write_text(
+        "".join(f"{q}{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
+    )
+    return path
+
+
+def trained(towers: int = 2, **settings: Any) -> int:
+    """Run training with small settings; returns the exit code."""
+    chosen = Settings(**{**SMALL, **settings})
+    return train(chosen, prepare(chosen), TOWERS[:towers])
+
+
+def metrics(attempt: str = "default") -> list[dict]:
+    """The lines of metrics.jsonl."""
+    text = Path("checkpoints", attempt, "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def weights(attempt: str) -> list[np.ndarray]:
+    """All weights and slots in the last checkpoint."""
+    directory = Path("checkpoints", attempt)
+    reader = tf.train.load_checkpoint(str(directory / json.loads((directory / "last").read_text())["checkpoint"]))
+    names = sorted(n for n in reader.get_variable_to_shape_map() if n.endswith("VARIABLE_VALUE"))
+    return [reader.get_tensor(name) for name in names]
+
+
+def test_metrics_have_a_line_a_logged_step(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trained(data=(str(pairs),), steps=4, log_every=3) == 0
+    lines = metrics()
+    assert [line["step"] for line in lines] == [1, 3, 4]
+    assert set(lines[0]) == {
+        *("step", "loss", "tower_losses", "gradient_norm", "learning_rate"),
+        *("examples_per_s", "target_tokens_per_s", "input_wait"),
+    }
+    assert all(len(line["tower_losses"]) == 2 for line in lines)
+    out = capsys.readouterr().out
+    assert "甲甲 -> 子" in out.replace("甲 甲", "甲甲")
+    assert "nothing to validate on" in out
+    assert out.rstrip().endswith("python chat.py --attempt default")
+
+
+def test_a_resumed_run_equals_one_that_was_not_interrupted(pairs: Path) -> None:
+    data = (str(pairs),)
+    trained(data=data, steps=7, attempt="whole")
+    trained(data=data, steps=3, attempt="parts")
+    trained(data=data, steps=7, attempt="parts")
+    for a, b in zip(weights("whole"), weights("parts"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    losses = [[(line["step"], line["loss"]) for line in metrics(name)] for name in ("whole", "parts")]
+    assert losses[0] == losses[1]
+    assert trained(data=data, steps=7, attempt="parts") == 0  # nothing left to do
+    assert len(metrics("parts")) == 7
+
+
+def test_a_run_killed_between_checkpoints_repeats_the_steps_since(pairs: Path) -> None:
+    data = (str(pairs),)
+    trained(data=data, steps=2, attempt="killed")
+    with Path("checkpoints/killed/metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "loss": 1.0}\n{"step": 4, "lo')
+    trained(data=data, steps=4, attempt="killed")
+    assert [line["step"] for line in metrics("killed")] == [1, 2, 3, 4]
+
+
+def test_validation_keeps_the_best_and_stops_early(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held_out = pairs.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")  # one of them unlike the training pairs
+    assert (
+        trained(1, data=(str(pairs),), validation=str(held_out), patience=2, learning_rate=0.05, validate_every=5) == 0
+    )
+    out = capsys.readouterr().out
+    assert "no better validation in 2 in a row; the best was" in out
+    validations = [(x["step"], x["validation.nats_per_character"]) for x in metrics() if len(x) > 8]
+    best_step = min(validations, key=lambda v: v[1])[0]
+    assert [step for step, _ in validations][-3:] == [best_step, best_step + 5, best_step + 10]
+    assert json.loads(Path("checkpoints/default/best").read_text())["step"] == best_step
+    assert load_trained("default").step == best_step
+    kept = {p.name.split(".")[0] for p in Path("checkpoints/default").glob("ckpt-*")}
+    assert kept == {f"ckpt-{best_step}", f"ckpt-{best_step + 10}"}
+    assert trained(1, data=(str(pairs),), validation=str(held_out), patience=2, validate_every=5) == 0
+    assert "no better validation in 2 in a row" in capsys.readouterr().out
+
+
+def test_validation_pairs_are_not_trained_on(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held_out = pairs.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t子\n乙乙\t丑\n")
+    settings = Settings(**{**SMALL, "data": (str(pairs),), "validation": str(held_out), "both_directions": "off"})
+    assert len(prepare(settings).training) == 8
+    assert "2 pairs that are in the validation file too" in capsys.readouterr().out
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    pairs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next_shares = Window.next_shares
+
+    def press_ctrl_c_at_the_third(window: Window) -> tuple:
+        pressed.append(0)
+        if len(pressed) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return next_shares(window)
+
+    pressed: list[int] = []
+    monkeypatch.setattr(Window, "next_shares", press_ctrl_c_at_the_third)
+    before = signal.getsignal(signal.SIGINT)
+    assert trained(data=(str(pairs),), steps=9) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    out = capsys.readouterr().out
+    assert "Stopped at step 3: interrupted." in out
+    assert "The same command goes on from here" in out
+    assert json.loads(Path("checkpoints/default/last").read_text())["step"] == 3
+
+
+def test_one_pair_is_trained_on(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (workplace / "one.tsv").write_text("你好\t你好呀\n")
+    assert trained(data=("one.tsv",), steps=2) == 0
+    assert "nothing to validate on" in capsys.readouterr().out
+    assert metrics()[-1]["tower_losses"][1] is None  # the second tower has no pair
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_and_spoils_nothing(pairs: Path) -> None:
+    trained(data=(str(pairs),), steps=2)
+    before = weights("default")
+    with pytest.raises(UserError, match="lower --learning-rate"):
+        trained(data=(str(pairs),), steps=40, learning_rate=1e38, optimizer="adam")
+    for a, b in zip(before, weights("default"), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_does_not_fit_the_attempt_is_refused_and_nothing_changes(pairs: Path) -> None:
+    data = (str(pairs),)
+    trained(data=data, steps=1)
+    files = {p: p.read_bytes() for p in Path("checkpoints/default").iterdir()}
+    with pytest.raises(UserError, match=r"--rnn-size 16 -> 32; --optimizer adam -> sgd"):
+        trained(data=data, steps=2, rnn_size=32, optimizer="sgd")
+    pairs.write_text(pairs.read_text() + "新\t旧\n")
+    with pytest.raises(UserError, match=r"not the pairs that .* was trained on \(10 then, 11 now\)"):
+        trained(data=data, steps=2)
+    with pytest.raises(UserError, match="--batch-size 1: less than the 2 towers"):
+        trained(data=data, steps=2, batch_size=1, attempt="other")
+    assert {p: p.read_bytes() for p in Path("checkpoints/default").iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda d: (d / "ckpt-1.index").unlink(), "checkpoint missing"),
+        (lambda d: (d / "ckpt-1.index").write_bytes(b"damaged"), "checkpoint damaged"),
+        (lambda d: next(d.glob("ckpt-1.data*")).write_bytes(b""), "checkpoint damaged"),
+        (lambda d: next(d.glob("ckpt-1.data*")).write_bytes(bytes(90_000)), "checkpoint damaged"),
+        (lambda d: (d / "last").write_text("{"), "last: damaged"),
+        (lambda d: (d / "last").write_text("[]"), "last: damaged"),
+        (lambda d: (d / "last").unlink(), "last: missing"),
+        (lambda d: (d / "config.json").write_text("{"), "config.json: damaged"),
+        (lambda d: (d / "config.json").unlink(), "config.json: "),
+        (lambda d: (d / "vocabulary.txt").unlink(), "vocabulary.txt: "),
+        (lambda d: (d / "vocabulary.txt").write_text("a\n"), "checkpoint damaged, or not of these settings"),
+    ],
+)
+def test_a_damaged_attempt_is_named_not_guessed(
+    pairs: Path, damage: Callable[[Path], object], words: str, one_step: Path
+) -> None:
+    for file in one_step.iterdir():
+        Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
+        Path("checkpoints/default", file.name).write_bytes(file.read_bytes())
+    damage(Path("checkpoints/default"))
+    with pytest.raises(UserError) as caught:
+        load_trained("default")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of an attempt of one step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("one"))
+        Path("one.tsv").write_text("你好\t你好呀\n")
+        trained(1, data=("one.tsv",), steps=1)
+        return Path("checkpoints/default").resolve()
+
+
+def test_the_limit_of_a_run() -> None:
+    assert step_limit(Settings(steps=5), 10) == 5
+    assert step_limit(Settings(epochs=3), 10) == 30
+    assert step_limit(Settings(), 10) == 1000
+    assert step_limit(Settings(), 1000) == 10_000
+    assert step_limit(Settings(validation="a.tsv"), 10) is None
