@@ -1,7 +1,6 @@
 """TensorFlow's first import, without the dozen log lines that tell a user nothing."""
 
 import os
-import signal
 import sys
 import tempfile
 
@@ -10,10 +9,8 @@ def import_tensorflow() -> None:
     """Import TensorFlow; what it prints meanwhile is shown only when the import fails.
 
     The lines come from C++ before its log level is read, so standard error itself is set aside.
-    TF_CPP_MIN_LOG_LEVEL=0 in the environment brings the later ones back. Ctrl-C meanwhile ends the
-    process at once: raised as an exception inside the import, it would be lost or leave half a module.
+    TF_CPP_MIN_LOG_LEVEL=0 in the environment brings the later ones back.
     """
-    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     kept = os.dup(2)
@@ -30,4 +27,3 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-            signal.signal(signal.SIGINT, on_interrupt)

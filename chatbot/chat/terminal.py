@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from typing import BinaryIO, TextIO
 
@@ -12,6 +13,7 @@ def chat(responder: Responder, attempt: str) -> int:
     """Talk until the input ends or Ctrl-C. Returns the exit code, always 0."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if sys.stdin.isatty():
             _converse(responder, attempt)

@@ -27,7 +27,7 @@ def read_pairs(files: Sequence[str], report: Report) -> list[WordPair]:
         if all(pair):
             pairs.append(pair)
         else:
-            report.drop("pairs with an empty side", name)
+            report.drop("pairs with an empty side")
     if not pairs:
         reasons = "; ".join(report.lines()) or "the file is empty"
         raise UserError(f"{name}: no question-answer pairs: {reasons}. See data/README.md for the formats")
@@ -49,7 +49,7 @@ def without(pairs: list[WordPair], held_out: list[WordPair], report: Report) -> 
     keys = {_key(pair) for pair in held_out}
     kept = [pair for pair in pairs if _key(pair) not in keys]
     if len(kept) < len(pairs):
-        report.drop("pairs that are in the validation file too", "--validation", len(pairs) - len(kept))
+        report.drop("pairs that are in the validation file too", count=len(pairs) - len(kept))
     if not kept:
         raise UserError("--data: every pair is in the validation file too; validate on other pairs")
     return kept

@@ -17,16 +17,14 @@ class Report:
     def __init__(self) -> None:
         self.dropped: dict[str, Dropped] = {}
 
-    def drop(self, reason: str, place: str, count: int = 1) -> None:
-        """Count one more thing left out for this reason; place is where it stands, such as 'chats.tsv, line 7'."""
+    def drop(self, reason: str, place: str = "", count: int = 1) -> None:
+        """Count things left out for this reason; place is where the first stands, such as 'chats.tsv, line 7'."""
         entry = self.dropped.setdefault(reason, Dropped(0, place))
         entry.count += count
-
-    def total(self) -> int:
-        """How many lines and pairs were dropped."""
-        return sum(entry.count for entry in self.dropped.values())
 
     def lines(self) -> list[str]:
         """One line a reason, the most frequent first."""
         ranked = sorted(self.dropped.items(), key=lambda item: -item[1].count)
-        return [f"{entry.count:,} {reason} (first: {entry.first})" for reason, entry in ranked]
+        return [
+            f"{entry.count:,} {reason}" + (f" (first: {entry.first})" if entry.first else "") for reason, entry in ranked
+        ]

@@ -79,7 +79,7 @@ def _short_enough(pairs: Encoded, max_length: int, report: Report) -> Encoded:
             f"--max-length {max_length}: every pair is longer, the shortest has {needed} tokens; give at least that"
         )
     if not fits.all():
-        report.drop(f"pairs longer than --max-length {max_length}", "--data", int((~fits).sum()))
+        report.drop(f"pairs longer than --max-length {max_length}", count=int((~fits).sum()))
     return pairs.select(np.nonzero(fits)[0])
 
 

@@ -39,6 +39,8 @@ def gradient_function(model: Seq2Seq) -> Any:
         weights: list[tf.Tensor], share: Share, tokens: tf.Tensor, seed: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         source, target_in, target_out, token_weights = share
+        # One copy to this tower's device; else a loop over time would fetch the weights at each step.
+        weights = [tf.identity(weight) for weight in weights]
         real = tf.where(token_weights > 0)  # [tokens, 2]
         values = zip(model.trainable_variables, weights, strict=True)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
