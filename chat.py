@@ -10,15 +10,17 @@ from chatbot.errors import exit_code_of
 def main() -> int:
     """Flags, model, conversation: TensorFlow is imported only when the flags are right."""
     settings = chat_settings()
-    from chatbot.quiet import import_tensorflow
+    from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()
+    let_gpu_memory_grow()
     from chatbot.chat.responder import Responder
     from chatbot.chat.terminal import chat
     from chatbot.model.saved import load_trained
 
     trained = load_trained(settings.attempt)
-    return chat(Responder(trained, settings.beam_size, settings.length_penalty), settings.attempt)
+    responder = Responder(trained, settings.beam_size, settings.length_penalty)
+    return chat(responder, f"{settings.attempt} (step {trained.step:,})")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from chatbot.errors import exit_code_of
 def main() -> int:
     """Settings, data, devices, training: TensorFlow is imported only when the first two are right."""
     settings = train_settings()
+    from chatbot.training.attempt import attempt_lock
     from chatbot.training.data import prepare
     from chatbot.training.devices import choose_gpus, find_gpus, open_towers, table
 
@@ -27,7 +28,8 @@ def main() -> int:
     print(table(towers))
     from chatbot.training.trainer import train
 
-    return train(settings, data, towers)
+    with attempt_lock(settings):
+        return train(settings, data, towers)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ DATA, MODEL, LEARNING, DEVICES, RUN, SEARCH = "data", "model", "learning", "devi
 
 def attempt_directory(attempt: str) -> Path:
     """Where an attempt keeps its files. Raises UserError for a name that could lead elsewhere."""
-    if not re.fullmatch(r"\w[\w.-]{0,99}", attempt):
+    if not re.fullmatch(r"\w[\w.-]*", attempt) or len(attempt.encode()) > 200:
         raise UserError(
-            f"--attempt {attempt!r}: a name of letters, digits, '_', '-' and '.' is needed, without slashes"
+            f"--attempt {attempt!r}: a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
         )
     return CHECKPOINTS / attempt
 
@@ -49,6 +49,7 @@ class Settings:
         "longest question and longest reply, in tokens, the end symbol counted; longer pairs are left out",
         kind=int,
         least=2,
+        most=10_000,
         fixed=True,
     )
     vocabulary_size: int = setting(
@@ -136,6 +137,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_fields(self)
         attempt_directory(self.attempt)
+        if self.steps is not None and self.epochs is not None:
+            raise UserError("--steps and --epochs: give one of the two")
         if self.bidirectional and self.rnn_size % 2:
             raise UserError(
                 f"--rnn-size {self.rnn_size}: both directions share it; make it even or say --no-bidirectional"
@@ -190,8 +193,6 @@ def train_settings(arguments: Sequence[str] | None = None) -> Settings:
         "Train an attention seq2seq chatbot on question-answer pairs, one tower a device.",
         arguments,
     )
-    if {"steps", "epochs"} <= given.keys():
-        raise UserError("--steps and --epochs: give one of the two")
     values = read_settings(Path(given["config"])) if "config" in given else {}
     if {"steps", "epochs"} & given.keys():
         values.pop("steps", None)

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -23,7 +24,7 @@ def setting(
     stored: bool = True,
     metavar: str | None = None,
 ) -> Any:
-    """A dataclass field that is also a flag. `flagged` classes check it when they are made.
+    """A dataclass field that is also a flag; `check_fields` checks it.
 
     default: ... marks a flag that must be given. least, most and above bound a number (above is
     exclusive). fixed: an attempt keeps the value for life. stored: it is written to config.json.
@@ -59,14 +60,17 @@ def check_fields(settings: Any) -> None:
         for item in value if meta["many"] else (value,):
             if not isinstance(item, kinds) or (isinstance(item, bool) and meta["kind"] is not bool):
                 raise UserError(f"{flag} {item!r}: {meta['kind'].__name__} expected")
+            if item == "" or (isinstance(item, str) and not item.isprintable()):
+                raise UserError(f"{flag} {item!r}: a printable text is needed")
+            if isinstance(item, float) and not math.isfinite(item):
+                raise UserError(f"{flag} {item}: a finite number is needed")
             if meta["choices"] and item not in meta["choices"]:
                 raise UserError(f"{flag} {item}: choose one of {', '.join(meta['choices'])}")
-            # Written so that NaN, which compares false with everything, is refused too.
-            if meta["least"] is not None and not item >= meta["least"]:
+            if meta["least"] is not None and item < meta["least"]:
                 raise UserError(f"{flag} {item}: must be at least {meta['least']}")
-            if meta["most"] is not None and not item <= meta["most"]:
+            if meta["most"] is not None and item > meta["most"]:
                 raise UserError(f"{flag} {item}: must be at most {meta['most']}")
-            if meta["above"] is not None and not item > meta["above"]:
+            if meta["above"] is not None and item <= meta["above"]:
                 raise UserError(f"{flag} {item}: must be above {meta['above']}")
 
 
@@ -105,5 +109,5 @@ def _options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     if meta["choices"]:
         options["choices"] = meta["choices"]
     if meta["many"]:
-        options["nargs"] = "+"
+        options["nargs"], options["action"] = "+", "extend"
     return options

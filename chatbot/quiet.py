@@ -27,3 +27,11 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
+def let_gpu_memory_grow() -> None:
+    """Take GPU memory as it is needed, not all of it: others work there too."""
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, True)

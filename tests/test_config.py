@@ -17,6 +17,10 @@ def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path: Path)
     assert settings.batch_size == Settings().batch_size
 
 
+def test_files_may_be_named_one_after_the_other() -> None:
+    assert train_settings(["--data", "a", "b", "--data", "c"]).data == ("a", "b", "c")
+
+
 def test_epochs_on_the_command_line_replace_steps_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"steps": 64}))
@@ -35,7 +39,7 @@ def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
     [
         ({"keep_prob": 0.0}, "--keep-prob 0.0: must be above 0"),
         ({"keep_prob": 1.5}, "--keep-prob 1.5: must be at most 1"),
-        ({"learning_rate": float("nan")}, "--learning-rate nan: must be above 0"),
+        ({"learning_rate": float("nan")}, "--learning-rate nan: a finite number is needed"),
         ({"batch_size": 0}, "--batch-size 0: must be at least 1"),
         ({"batch_size": True}, "--batch-size True: int expected"),
         ({"batch_size": "many"}, "--batch-size 'many': int expected"),
@@ -44,8 +48,13 @@ def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
         ({"attempt": "../x"}, "without slashes"),
         ({"attempt": ".."}, "without slashes"),
         ({"attempt": "a/b"}, "without slashes"),
-        ({"attempt": ""}, "without slashes"),
+        ({"attempt": ""}, "a printable text is needed"),
         ({"seed": None}, "--seed None: int expected"),
+        ({"max_gradient_norm": float("inf")}, "--max-gradient-norm inf: a finite number is needed"),
+        ({"validation": ""}, "--validation '': a printable text is needed"),
+        ({"data": ("\udcff.tsv",)}, "a printable text is needed"),
+        ({"attempt": "字" * 100}, "a short name"),
+        ({"steps": 1, "epochs": 1}, "give one of the two"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_flag(values: dict, words: str) -> None:

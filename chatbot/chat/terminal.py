@@ -1,7 +1,6 @@
 """The chat in a terminal, and through a pipe: one reply line for each input line."""
 
 import io
-import os
 import signal
 import sys
 from typing import BinaryIO, TextIO
@@ -9,21 +8,20 @@ from typing import BinaryIO, TextIO
 from chatbot.chat.responder import Responder
 
 
-def chat(responder: Responder, attempt: str) -> int:
+def chat(responder: Responder, name: str) -> int:
     """Talk until the input ends or Ctrl-C. Returns the exit code, always 0."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
+    if sys.stdin is None:
+        return 0
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if sys.stdin.isatty():
-            _converse(responder, attempt)
+            _converse(responder, name)
         else:
             answer_lines(responder, sys.stdin.buffer, sys.stdout)
     except KeyboardInterrupt:
         print(file=sys.stderr)
-    except BrokenPipeError:
-        # Whoever read our replies has left; keep the interpreter from complaining at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -33,12 +31,12 @@ def answer_lines(responder: Responder, questions: BinaryIO, replies: TextIO) -> 
         print(responder.reply(line.decode("utf-8", errors="replace")), file=replies, flush=True)
 
 
-def _converse(responder: Responder, attempt: str) -> None:
+def _converse(responder: Responder, name: str) -> None:
     import readline  # noqa: F401  (line editing and history for input())
 
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    print(f"Talking to {attempt}. Ctrl-D or Ctrl-C leaves.", file=sys.stderr)
+    print(f"Talking to {name}. Ctrl-D or Ctrl-C leaves.", file=sys.stderr)
     while True:
         try:
             text = input("> ")

@@ -24,14 +24,14 @@ def read_file(path: str | Path, report: Report) -> Iterator[Pair]:
     """
     path = Path(path)
     reader = READERS.get(path.suffix.lower())
-    if path.is_dir():
-        raise UserError(f"{path}: a directory; name a file such as {path / 'pairs.tsv'}")
-    if not path.exists():
-        raise UserError(f"{path}: no such file; check the path")
-    if reader is None:
-        known = ", ".join(READERS)
-        raise UserError(f"{path}: unknown format {path.suffix or '(no ending)'!r}; known are {known}")
     try:
+        if path.is_dir():
+            raise UserError(f"{path}: a directory; name a file such as {path / 'pairs.tsv'}")
+        if not path.exists():
+            raise UserError(f"{path}: no such file; check the path")
+        if reader is None:
+            known = ", ".join(READERS)
+            raise UserError(f"{path}: unknown format {path.suffix or '(no ending)'!r}; known are {known}")
         yield from reader(path, report)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None

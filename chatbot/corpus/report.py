@@ -26,5 +26,6 @@ class Report:
         """One line a reason, the most frequent first."""
         ranked = sorted(self.dropped.items(), key=lambda item: -item[1].count)
         return [
-            f"{entry.count:,} {reason}" + (f" (first: {entry.first})" if entry.first else "") for reason, entry in ranked
+            f"{entry.count:,} {reason}" + (f" (first: {entry.first})" if entry.first else "")
+            for reason, entry in ranked
         ]

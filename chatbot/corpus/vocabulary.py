@@ -3,6 +3,7 @@
 A word outside the vocabulary is written with its characters; only a character never seen is UNK.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ LEAST_COUNT = 2
 
 
 class Vocabulary:
-    """Tokens with ids 0..size-1, the four special ones first."""
+    """Tokens with ids 0..size-1, the special ones first."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = [*SPECIALS, *tokens]
@@ -49,6 +50,10 @@ class Vocabulary:
             if i >= len(SPECIALS):
                 tokens.append(self.tokens[i])
         return text_of(tokens)
+
+    def fingerprint(self) -> str:
+        """A hash of the tokens and their order."""
+        return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
 
     def save(self, path: Path) -> None:
         """One token a line, in the order of ids, the special ones left out."""

@@ -12,13 +12,14 @@ def main() -> int:
     settings = evaluation_settings()
     from chatbot.corpus.pairs import read_pairs
     from chatbot.corpus.report import Report
-    from chatbot.quiet import import_tensorflow
+    from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     report = Report()
     pairs = read_pairs(settings.data, report)
     for line in report.lines():
         print(f"Left out: {line}", file=sys.stderr)
     import_tensorflow()
+    let_gpu_memory_grow()
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.model.saved import load_trained
 

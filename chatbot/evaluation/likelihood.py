@@ -12,8 +12,10 @@ from chatbot.corpus.encoded import Encoded
 from chatbot.model.loss import sequence_loss
 from chatbot.model.seq2seq import Seq2Seq
 
-# Target positions scored at once: logits take positions x vocabulary x 4 bytes.
-POSITIONS = 1024
+# Padded positions, questions and replies alike, scored at once.
+POSITIONS = 4096
+# Target positions projected at once: logits take positions x vocabulary x 4 bytes, however long a reply is.
+PROJECTED = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +57,14 @@ class Scorer:
     def __call__(self, pairs: Encoded) -> Likelihood:
         """The likelihood of every reply, whole: nothing is truncated to --max-length."""
         sources, targets = pairs.sources.lengths, pairs.targets.lengths + 1
-        order = np.lexsort((sources, targets))  # similar lengths together, so little is padded
+        longest = np.maximum(sources, targets)
+        order = np.lexsort((sources, targets, longest))  # similar lengths together, so little is padded
         nats, done = 0.0, 0
         with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2) as bar:
             while done < len(order):
-                count = max(1, POSITIONS // int(targets[order[done]]))
-                rows = order[done : done + count]
+                few = order[done : done + max(1, POSITIONS // (2 * int(longest[order[done]])))]
+                # The last of them may be much longer than the first.
+                rows = few[: max(1, POSITIONS // (2 * int(longest[few[-1]])))]
                 batch = pad_batch(pairs, rows, int(sources[rows].max()), int(targets[rows].max()))
                 nats += float(self._nats(*fields(batch)))
                 done += len(rows)
@@ -68,7 +72,12 @@ class Scorer:
         return Likelihood(nats, int(targets.sum()), int(pairs.characters.sum()))
 
     def _score(self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        real = tf.where(weights > 0)
-        logits = self._model(source, target_in, real)
-        nats, _ = sequence_loss(logits, tf.gather_nd(target_out, real), tf.gather_nd(weights, real))
+        """Summed nats of the real target positions, scalar float32."""
+        attended = self._model.attended(source, target_in)  # [rows, target, embedding]
+        real = tf.where(weights > 0)  # [tokens, 2]
+        nats = tf.constant(0.0)
+        for start in tf.range(0, tf.shape(real)[0], PROJECTED):
+            some = real[start : start + PROJECTED]
+            logits = self._model.project(tf.gather_nd(attended, some))
+            nats += sequence_loss(logits, tf.gather_nd(target_out, some), tf.gather_nd(weights, some))[0]
         return nats

@@ -21,11 +21,6 @@ def recurrent_layer(cell: str, units: int) -> keras.layers.RNN:
     return layer(units, return_sequences=True, return_state=True, use_cudnn="auto")
 
 
-def last_output(state: State) -> tf.Tensor:
-    """[rows, units] what the layer put out at the last step: h, of LSTM and GRU alike."""
-    return state[0]
-
-
 class Stack(keras.layers.Layer):
     """num_layers recurrent layers, dropout in front of each."""
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ def read_pointer(path: Path) -> dict[str, Any]:
     remedy = "restore it from a backup, or train again under another --attempt"
     try:
         pointer = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(pointer["checkpoint"], str) or not isinstance(pointer["step"], int):
-            raise ValueError("fields of another kind")
+        if not re.fullmatch(r"ckpt-\d+", pointer["checkpoint"]) or pointer["step"] != int(pointer["checkpoint"][5:]):
+            raise ValueError("no checkpoint of that name")
     except FileNotFoundError:
-        raise UserError(f"{path}: missing, so no checkpoint was saved yet; train first") from None
+        if any(path.parent.glob("ckpt-*.index")):
+            raise UserError(f"{path}: missing, though there are checkpoints beside it; {remedy}") from None
+        raise UserError(f"{path}: missing, no checkpoint was saved yet; train first") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     except (ValueError, KeyError, TypeError):

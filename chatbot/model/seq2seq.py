@@ -41,9 +41,14 @@ class Seq2Seq(keras.Model):
         source [rows, source], target_in [rows, target] int32, real [tokens, 2] (row, position) pairs,
         seed [2] int32 draws the dropout masks (None: no dropout) -> [tokens, vocabulary] float32.
         """
-        state = self.encode(source, seed)
-        attended = self.decoder(self.embedding(target_in), state, seed)  # [rows, target, embedding]
-        return self.project(tf.gather_nd(attended, real))
+        return self.project(tf.gather_nd(self.attended(source, target_in, seed), real))
+
+    def attended(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """What `project` turns into logits.
+
+        source [rows, source], target_in [rows, target] int32 -> [rows, target, embedding].
+        """
+        return self.decoder(self.embedding(target_in), self.encode(source, seed), seed)
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., embedding] -> logits [..., vocabulary]."""

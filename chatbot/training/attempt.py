@@ -3,8 +3,9 @@
     checkpoints/<attempt>/config.json      the settings
                           vocabulary.txt   a token a line
                           data.json        what the training data were
-                          ckpt-<step>.*    weights, optimizer and step (the last and the best)
-                          last, best       which checkpoint is which
+                          ckpt-<step>.*    weights and optimizer (of the last step and of the best)
+                          last, best       which checkpoint is which, with step and validation so far
+                          lock             held while a process trains the attempt
                           metrics.jsonl    a line a logged step
 
 This file begins an attempt and checks that a resumed one fits; checkpoints.py has the rest. Order,
@@ -14,57 +15,91 @@ the random state.
 
 import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from chatbot.config import Settings, changed_settings, storable, stored_settings
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
 
 
-def begin_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, Any]) -> None:
-    """Write config.json, vocabulary.txt and data.json of a new attempt."""
+@contextmanager
+def attempt_lock(settings: Settings) -> Iterator[None]:
+    """Keep the attempt to this process. Raises UserError when another one trains it."""
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with filelock.FileLock(settings.directory / "lock", blocking=False):
+            yield
+    except filelock.Timeout:
+        raise UserError(
+            f"--attempt {settings.attempt}: another process is training it; wait for it, or use another --attempt"
+        ) from None
+
+
+def is_begun(settings: Settings) -> bool:
+    """Whether the attempt has a checkpoint to go on from. Without one it is begun anew, whatever else is there.
+
+    Raises UserError when a checkpoint is there but the names or settings that belong to it are not.
+    """
     directory = settings.directory
-    directory.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(directory / "vocabulary.txt")
-    write_json(directory / "data.json", data)
-    write_json(directory / "config.json", storable(settings))
-
-
-def check_settings(settings: Settings) -> bool:
-    """Whether the attempt exists. Raises UserError when a setting that it keeps for life has changed."""
-    path = settings.directory / "config.json"
-    if not path.exists():
-        if any(settings.directory.glob("ckpt-*")):
-            raise UserError(
-                f"{path}: missing, though there are checkpoints beside it; "
-                "restore it from a backup, or use another --attempt"
-            )
+    if not directory.exists():
         return False
-    changed = changed_settings(stored_settings(path), settings)
+    saved = sorted(path.name for path in directory.iterdir() if re.fullmatch(r"ckpt-\d+\.index|best|last", path.name))
+    for name in ("last", "config.json"):
+        if saved and not (directory / name).exists():
+            raise UserError(
+                f"{directory / name}: missing, though {saved[0]} is there; "
+                f"restore it from a backup, use another --attempt, or remove {directory} to begin anew"
+            )
+    return bool(saved)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raises UserError when a setting that an attempt keeps for life has changed."""
+    changed = changed_settings(stored_settings(settings.directory / "config.json"), settings)
     if changed:
         raise UserError(
             f"--attempt {settings.attempt} was begun with other settings: {'; '.join(changed)}. "
             "Give the old values to go on, or another --attempt to begin anew"
         )
-    return True
 
 
-def check_data(settings: Settings, data: dict[str, Any]) -> bool:
-    """Whether the resumed attempt learns both directions. Raises UserError when it gets other pairs than before."""
+def check_data(settings: Settings, now: dict[str, Any]) -> bool:
+    """Whether the resumed attempt learns both directions. Raises UserError when it gets other pairs than before.
+
+    now: a description of the data, as data.json has it.
+    """
     path = settings.directory / "data.json"
     try:
         then = json.loads(path.read_text(encoding="utf-8"))
-        same, count, both = then["fingerprint"] == data["fingerprint"], int(then["pairs"]), then["both_directions"]
+        pairs, both = int(then["pairs"]), bool(then["both_directions"])
+        same_words, same_pairs = (then[name] == now[name] for name in ("vocabulary", "fingerprint"))
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path}: missing or damaged; restore it from a backup, or use another --attempt") from None
-    if not same:
+    if not same_words:
         raise UserError(
-            f"--data: not the pairs that --attempt {settings.attempt} was trained on "
-            f"({count:,} then, {data['pairs']:,} now). "
-            "Give the old files to go on, or another --attempt to begin anew"
+            f"{settings.directory / 'vocabulary.txt'}: not the vocabulary that the attempt was begun with; "
+            "restore it from a backup, or use another --attempt"
         )
-    return bool(both)
+    if not same_pairs:
+        raise UserError(
+            f"--data and --validation leave other pairs to train on than --attempt {settings.attempt} was begun with "
+            f"({pairs:,} then, {now['pairs']:,} now). Give the old files to go on, or another --attempt to begin anew"
+        )
+    return both
+
+
+def write_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, Any]) -> None:
+    """Write config.json, vocabulary.txt and data.json."""
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    vocabulary.save(settings.directory / "vocabulary.txt")
+    write_json(settings.directory / "data.json", data)
+    write_json(settings.directory / "config.json", storable(settings))
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

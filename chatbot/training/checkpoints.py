@@ -1,11 +1,15 @@
 """The checkpoints of one attempt: weights, optimizer and progress, written atomically."""
 
 import dataclasses
+import math
+import re
+import shutil
 from pathlib import Path
 
 import keras
 import tensorflow as tf
 
+from chatbot.errors import UserError
 from chatbot.model.saved import BEST, LAST, read_pointer, read_variables, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_json
@@ -19,10 +23,16 @@ class Progress:
     best_step: int = 0
     best_nats: float | None = None  # per character
     without_best: int = 0  # validations since the best
+    validation: str | None = None  # fingerprint of the pairs that the best was measured on
+
+    def measured_on(self, validation: str) -> None:
+        """Note the validation pairs; a best that was measured on others does not count."""
+        if validation != self.validation:
+            self.validation, self.best_nats, self.without_best = validation, None, 0
 
     def validated(self, nats: float) -> bool:
         """Take note of a validation at this step; True when it is the best so far."""
-        best = self.best_nats is None or nats < self.best_nats
+        best = math.isfinite(nats) and (self.best_nats is None or nats < self.best_nats)
         if best:
             self.best_step, self.best_nats = self.step, nats
         self.without_best = 0 if best else self.without_best + 1
@@ -44,33 +54,60 @@ class Checkpoints:
         """
         if not (self.directory / LAST).exists():
             return Progress()
-        pointer = read_pointer(self.directory / LAST)
-        read_variables(self.directory / pointer["checkpoint"], "weights", self._weights)
-        read_variables(self.directory / pointer["checkpoint"], "slots", self._slots)
-        names = {field.name for field in dataclasses.fields(Progress)}
-        return Progress(**{name: value for name, value in pointer.items() if name in names})
+        pointers = [read_pointer(path) for path in self._pointers()]
+        prefix = self.directory / pointers[0].pop("checkpoint")
+        kinds = {
+            "step": int,
+            "best_step": int,
+            "best_nats": float | None,
+            "without_best": int,
+            "validation": str | None,
+        }
+        if kinds.keys() != pointers[0].keys() or not all(isinstance(pointers[0][k], kinds[k]) for k in kinds):
+            raise UserError(f"{self.directory / LAST}: damaged; restore it from a backup, or use another --attempt")
+        read_variables(prefix, "weights", self._weights)
+        read_variables(prefix, "slots", self._slots)
+        return Progress(**pointers[0])
 
     def save(self, progress: Progress, best: bool) -> None:
         """Write a checkpoint, then name it the last one, and the best one if it is.
 
         A name is written only after its files are whole, and files go only when no name is left.
+        Raises UserError when a weight is not a number, or the files cannot be written.
         """
+        if not all(bool(tf.reduce_all(tf.math.is_finite(weight))) for weight in self._weights):
+            raise UserError(
+                f"a weight is not a number at step {progress.step}; the last checkpoint is kept: "
+                "go on from it with a lower --learning-rate"
+            )
         name = f"ckpt-{progress.step}"
-        tf.train.Checkpoint(weights=self._weights, slots=self._slots).write(str(self.directory / name))
+        try:
+            tf.train.Checkpoint(weights=self._weights, slots=self._slots).write(str(self.directory / name))
+        except tf.errors.OpError as error:
+            reason = error.message.split("\n")[0][:150]
+            raise UserError(
+                f"{self.directory / name}: cannot be written ({reason}); the checkpoint before it is kept: "
+                "make room and give the same command again"
+            ) from None
         pointer = {"checkpoint": name, **dataclasses.asdict(progress)}
         if best:
             write_json(self.directory / BEST, pointer)
         write_json(self.directory / LAST, pointer)
-        kept = {read_pointer(path)["checkpoint"] for path in self._pointers()}
-        for file in self.directory.glob("ckpt-*"):
-            if file.name.split(".")[0] not in kept:
-                file.unlink()
+        self._remove_unnamed()
 
     def load_best(self, progress: Progress) -> None:
         """Put the weights of the best checkpoint into the model, where validation chose one."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             best = read_pointer(self.directory / BEST)["checkpoint"]
             read_variables(self.directory / best, "weights", self._weights)
+
+    def _remove_unnamed(self) -> None:
+        """Remove old checkpoints, and what a killed process left of one (a folder ckpt-<step>_temp)."""
+        kept = {read_pointer(path)["checkpoint"] for path in self._pointers()}
+        for path in self.directory.iterdir():
+            found = re.match(r"ckpt-\d+(?=[._])", path.name)
+            if found and (path.is_dir() or found[0] not in kept):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _pointers(self) -> list[Path]:
         return [p for p in (self.directory / LAST, self.directory / BEST) if p.exists()]

@@ -1,6 +1,7 @@
 """What a run trains and validates on, read and checked before any device is touched."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from chatbot.corpus.report import Report
 from chatbot.corpus.tokenizer import text_of
 from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
 from chatbot.errors import UserError
-from chatbot.training.attempt import begin_attempt, check_data, check_settings
+from chatbot.training.attempt import check_data, check_settings, is_begun
 
 SAMPLES = 3
 # Where --both-directions auto stops: with more pairs, the decoder sees enough replies to learn the language.
@@ -25,15 +26,18 @@ class Data:
     vocabulary: Vocabulary
     training: Encoded
     validation: Encoded | None
+    description: dict[str, Any]  # what data.json says of them
     samples: list[tuple[str, str]]  # a few pairs as text, of the validation pairs where there are some
 
 
 def prepare(settings: Settings) -> Data:
-    """Read the pairs, print what was found, and begin the attempt or check that it can go on.
+    """Read the pairs, print what was found, and check that an attempt that was begun can go on. Writes nothing.
 
     Raises UserError when the data cannot be used, or differ from those the attempt was begun with.
     """
-    resumed = check_settings(settings)
+    resumed = is_begun(settings)
+    if resumed:
+        check_settings(settings)
     report = Report()
     held_out = _held_out(settings.validation) if settings.validation else []
     pairs = read_pairs(settings.data, report)
@@ -48,17 +52,21 @@ def prepare(settings: Settings) -> Data:
     # Without validation a run is to know its pairs by heart, and a second task would only be in the way.
     few = bool(held_out) and len(training) < FEW_PAIRS
     both = settings.both_directions == "on" or (settings.both_directions == "auto" and few)
-    description = {"pairs": len(training), "fingerprint": training.fingerprint(), "both_directions": both}
+    description = {
+        "pairs": len(training),
+        "fingerprint": training.fingerprint(),
+        "vocabulary": vocabulary.fingerprint(),
+        "both_directions": both,
+    }
     if resumed:
-        both = check_data(settings, description)
-    else:
-        begin_attempt(settings, vocabulary, description)
-    if both:
+        description["both_directions"] = check_data(settings, description)
+    if description["both_directions"]:
         print("Each pair is learned in both directions (--both-directions).")
         reverse = training.reversed()
         training += reverse.select(np.nonzero(reverse.targets.lengths < settings.max_length)[0])
     samples = [(text_of(q), text_of(a)) for q, a in _spread(held_out or pairs, SAMPLES)]
-    return Data(vocabulary, training, encode(held_out, vocabulary) if held_out else None, samples)
+    validation = encode(held_out, vocabulary) if held_out else None
+    return Data(vocabulary, training, validation, description, samples)
 
 
 def _held_out(file: str) -> list[WordPair]:

@@ -20,6 +20,7 @@ class Gpu:
     number: int
     name: str
     memory: int  # bytes
+    uuid: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +53,15 @@ def choose_gpus(asked: str | None, towers: int | None, found: list[Gpu]) -> list
     """
     there = {gpu.number: gpu for gpu in found}
     if asked is None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        if visible is None:
-            return found[:1] if towers else found
-        # A scheduler's choice holds unless --gpus overrides it. UUIDs are left to CUDA: its order is theirs.
-        ids = [int(i) for i in visible.split(",") if i.strip().isdigit()]
-        chosen = [there[i] for i in ids if i in there]
-        return chosen[:1] if towers else chosen
+        visible = _visible(found)
+        if towers is None or len(visible) <= 1:
+            return visible
+        if towers > len(visible):
+            raise UserError(
+                f"--towers {towers} with {len(visible)} GPUs: a GPU carries one tower; leave --towers out, "
+                "or name one GPU to split"
+            )
+        return visible[:towers]
     if not re.fullmatch(r"\d+(,\d+)*", asked):
         raise UserError(f"--gpus {asked}: ids separated by commas expected, such as --gpus 0,1")
     numbers = [int(i) for i in asked.split(",")]
@@ -75,6 +78,22 @@ def choose_gpus(asked: str | None, towers: int | None, found: list[Gpu]) -> list
             f"--towers {towers} with {len(numbers)} GPUs: a GPU carries one tower; leave --towers out, or name one GPU"
         )
     return [there[i] for i in numbers]
+
+
+def _visible(found: list[Gpu]) -> list[Gpu]:
+    """The GPUs that a scheduler left visible, in its order; all of them when it said nothing."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    chosen = []
+    for entry in filter(None, (part.strip() for part in visible.split(","))):
+        match = [gpu for gpu in found if entry == str(gpu.number) or gpu.uuid.startswith(entry)]
+        if entry == "-1":
+            break
+        if not match:
+            raise UserError(f"CUDA_VISIBLE_DEVICES={visible}: no GPU is called {entry}; name GPUs with --gpus 0,1")
+        chosen.append(match[0])
+    return chosen
 
 
 def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False) -> list[Tower]:

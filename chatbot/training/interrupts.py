@@ -1,6 +1,7 @@
 """Ctrl-C and a scheduler's SIGTERM end a run between two steps."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,6 +16,7 @@ def interrupts() -> Iterator[list[int]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
+        print("\nFinishing this step, then saving. Ctrl-C again leaves without saving.", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -7,7 +7,7 @@ from chatbot.config import Settings
 
 def build_optimizer(settings: Settings, variables: list[keras.Variable]) -> keras.Optimizer:
     """The optimizer with its slots made. It clips nothing and sums nothing: towers.py has done both."""
-    rate = settings.learning_rate
+    rate = float(settings.learning_rate)
     optimizer = {
         "adam": lambda: keras.optimizers.Adam(rate),
         "sgd": lambda: keras.optimizers.SGD(rate),

@@ -15,6 +15,7 @@ from chatbot.config import Settings
 from chatbot.corpus.batches import Batches, fields
 from chatbot.corpus.encoded import Encoded, ragged
 from chatbot.corpus.vocabulary import BOS, SPECIALS
+from chatbot.errors import UserError
 from chatbot.model.seq2seq import built_model
 from chatbot.training.optimizer import build_optimizer
 from chatbot.training.towers import StepResult, Towers
@@ -92,7 +93,9 @@ def every_pair_once(towers: int) -> bool:
 
 
 def selftest(devices: Sequence[str]) -> int:
-    """Print each proof and the verdict; returns the exit code, 0 when all hold."""
+    """Print each proof and the verdict; returns the exit code, 0 when all hold. Raises UserError for one device."""
+    if len(devices) < 2:
+        raise UserError("--selftest compares many towers with one: give --towers 2 or more, or several GPUs")
     tf.config.experimental.enable_tensor_float_32_execution(False)
     passed = []
 

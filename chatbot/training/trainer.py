@@ -12,6 +12,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.replies import Replier
 from chatbot.model.seq2seq import built_model, start_from_frequencies
+from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
@@ -36,6 +37,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         raise UserError(
             f"--batch-size {settings.batch_size}: less than the {len(towers)} towers; give each at least one pair"
         )
+    write_attempt(settings, data.vocabulary, data.description)
     batches = Batches(data.training, settings.batch_size, settings.seed)
     with tf.device(towers[0].device):
         model = built_model(settings, len(data.vocabulary))
@@ -43,7 +45,9 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         optimizer = build_optimizer(settings, model.trainable_variables)
     checkpoints = Checkpoints(settings.directory, model, optimizer)
     progress = checkpoints.restore()
-    optimizer.learning_rate = settings.learning_rate
+    optimizer.learning_rate = float(settings.learning_rate)
+    if data.validation:
+        progress.measured_on(data.validation.fingerprint())
     step = Towers(model, optimizer, [t.device for t in towers], settings.max_gradient_norm, settings.seed)
     score = Scorer(model)
     replier = Replier(model, data.vocabulary, settings.max_length)
@@ -53,11 +57,13 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
     if progress.step:
         print(f"Going on from step {progress.step:,} of checkpoints/{settings.attempt}.")
     if data.validation is None:
-        print("No --validation FILE: nothing to validate on, so the last checkpoint counts.")
+        counts = f"the best so far, of step {progress.best_step:,}, stays" if progress.best_step else "the last counts"
+        print(f"No --validation FILE: there is nothing to validate on. Of the checkpoints, {counts}.")
     stop = reason_to_stop(settings, progress, limit)
-    metrics = settings.directory / "metrics.jsonl"
+    metrics, curves = settings.directory / "metrics.jsonl", TENSORBOARD / settings.attempt
+    curves.mkdir(parents=True, exist_ok=True)
     with (
-        Summaries(metrics, TENSORBOARD / settings.attempt, [t.name for t in towers], progress.step) as summaries,
+        Summaries(metrics, curves, [t.name for t in towers], progress.step) as summaries,
         tqdm(desc="Training", total=limit, initial=progress.step, unit=" steps", dynamic_ncols=True) as bar,
         interrupts() as interrupted,
     ):
@@ -75,7 +81,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
                 continue
 
             record = window.record(progress.step, settings.learning_rate)
-            if not math.isfinite(record["loss"]):
+            if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
                 raise UserError(
                     f"the loss is {record['loss']} at step {progress.step}; the last checkpoint is kept: "
                     "go on from it with a lower --learning-rate"
@@ -90,15 +96,15 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
                 best = progress.validated(found.nats_per_character)
                 record["validation.nats_per_token"] = found.nats_per_token
                 record["validation.nats_per_character"] = found.nats_per_character
-                bar.write(
-                    f"step {progress.step:,}: validation {found.nats_per_character:.4f} nats per character, "
-                    + ("the best so far" if best else f"no better for {progress.without_best}")
-                )
                 summaries.replies(data.samples, replier.best([q for q, _ in data.samples]), progress.step)
                 stop = stop or reason_to_stop(settings, progress, limit)
             summaries.write(record)
             if save:
                 checkpoints.save(progress, best)
+            if validate:
+                nats = record["validation.nats_per_character"]
+                verdict = "the best so far" if best else f"no better for {progress.without_best}"
+                bar.write(f"step {progress.step:,}: validation {nats:.4f} nats per character, {verdict}")
             window.restart()
 
     print(f"Stopped at step {progress.step:,}: {stop}.")
@@ -129,9 +135,11 @@ def reason_to_stop(settings: Settings, progress: Progress, limit: int | None) ->
     """Why the run is over, or "" when it is not."""
     if limit is not None and progress.step >= limit:
         return f"its {limit:,} steps are done; --steps or --epochs with a larger number goes on"
-    if progress.without_best >= settings.patience:
-        return (
-            f"no better validation in {progress.without_best} in a row; the best was "
-            f"{progress.best_nats:.4f} nats per character at step {progress.best_step:,}"
+    if settings.validation is not None and progress.without_best >= settings.patience:
+        best = (
+            ""
+            if progress.best_nats is None
+            else (f"; the best was {progress.best_nats:.4f} nats per character at step {progress.best_step:,}")
         )
+        return f"no better validation in {progress.without_best} in a row{best}; a larger --patience goes on"
     return ""

@@ -84,7 +84,7 @@ def test_a_reader_who_leaves_is_no_traceback(attempt: Path) -> None:
     )
     assert status == 0
     assert "Traceback" not in output
-    assert "codes 0" in output
+    assert "codes 1" in output
 
 
 @pytest.mark.parametrize("leave", ["eof", "interrupt"])

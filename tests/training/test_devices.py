@@ -10,7 +10,7 @@ import tensorflow as tf
 from chatbot.errors import UserError
 from chatbot.training.devices import Gpu, Tower, choose_gpus, find_gpus, open_towers, table
 
-FOUR = [Gpu(i, "NVIDIA Test", 24 << 30) for i in range(4)]
+FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
 
 
 def numbers(asked: str | None, towers: int | None = None, found: list[Gpu] = FOUR) -> list[int]:
@@ -23,15 +23,22 @@ def test_gpus_are_those_asked_for_in_that_order(monkeypatch: pytest.MonkeyPatch)
     assert numbers("2,0") == [2, 0]
     assert numbers(None) == [0, 1, 2, 3]
     assert numbers(None, found=[]) == []
-    assert numbers(None, towers=2) == [0]
+    assert numbers(None, towers=2) == [0, 1]
+    assert numbers(None, towers=2, found=FOUR[:1]) == [0]
 
 
 def test_a_schedulers_choice_holds_unless_gpus_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert numbers(None) == [3, 1]
     assert numbers("0") == [0]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert numbers(None) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2abc, GPU-0")
+    assert numbers(None) == [2, 0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-9")
+    with pytest.raises(UserError, match="no GPU is called MIG-9"):
+        numbers(None)
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert numbers(None) == []
 
 
 @pytest.mark.parametrize(
@@ -44,9 +51,13 @@ def test_a_schedulers_choice_holds_unless_gpus_are_asked_for(monkeypatch: pytest
         ("", None, FOUR, ["ids separated by commas"]),
         ("all", None, FOUR, ["ids separated by commas"]),
         ("0,1", 3, FOUR, ["--towers 3 with 2 GPUs"]),
+        (None, 5, FOUR, ["--towers 5 with 4 GPUs"]),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(asked: str, towers: int | None, found: list[Gpu], words: list[str]) -> None:
+def test_what_cannot_be_is_said_in_one_line(
+    asked: str | None, towers: int | None, found: list[Gpu], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(UserError) as caught:
         choose_gpus(asked, towers, found)
     assert all(word in str(caught.value) for word in words)

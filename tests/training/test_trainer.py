@@ -1,6 +1,7 @@
 """The run: it learns, stops, saves, resumes where it was, and refuses what does not fit."""
 
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ import tensorflow as tf
 from chatbot.config import Settings
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
+from chatbot.training.attempt import attempt_lock, write_attempt
+from chatbot.training.checkpoints import Progress
 from chatbot.training.data import prepare
 from chatbot.training.devices import Tower
 from chatbot.training.trainer import step_limit, train
@@ -161,7 +164,7 @@ def test_what_does_not_fit_the_attempt_is_refused_and_nothing_changes(pairs: Pat
     with pytest.raises(UserError, match=r"--rnn-size 16 -> 32; --optimizer adam -> sgd"):
         trained(data=data, steps=2, rnn_size=32, optimizer="sgd")
     pairs.write_text(pairs.read_text() + "新\t旧\n")
-    with pytest.raises(UserError, match=r"not the pairs that .* was trained on \(10 then, 11 now\)"):
+    with pytest.raises(UserError, match=r"other pairs .* was begun with \(10 then, 11 now\)"):
         trained(data=data, steps=2)
     with pytest.raises(UserError, match="--batch-size 1: less than the 2 towers"):
         trained(data=data, steps=2, batch_size=1, attempt="other")
@@ -177,7 +180,8 @@ def test_what_does_not_fit_the_attempt_is_refused_and_nothing_changes(pairs: Pat
         (lambda d: next(d.glob("ckpt-1.data*")).write_bytes(bytes(90_000)), "checkpoint damaged"),
         (lambda d: (d / "last").write_text("{"), "last: damaged"),
         (lambda d: (d / "last").write_text("[]"), "last: damaged"),
-        (lambda d: (d / "last").unlink(), "last: missing"),
+        (lambda d: (d / "last").unlink(), "last: missing, though there are checkpoints beside it"),
+        (lambda d: (d / "last").write_text('{"checkpoint": "../x", "step": 1}'), "last: damaged"),
         (lambda d: (d / "config.json").write_text("{"), "config.json: damaged"),
         (lambda d: (d / "config.json").unlink(), "config.json: "),
         (lambda d: (d / "vocabulary.txt").unlink(), "vocabulary.txt: "),
@@ -195,6 +199,87 @@ def test_a_damaged_attempt_is_named_not_guessed(
         load_trained("default")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: (d / "last").unlink(),
+        lambda d: (d / "config.json").unlink(),
+        lambda d: (d / "data.json").write_text("{}"),
+        lambda d: (d / "vocabulary.txt").write_text("甲\n"),
+        lambda d: (d / "last").write_text('{"checkpoint": "ckpt-1", "step": 1, "best_nats": "x"}'),
+        lambda d: (d / "best").write_text("{"),
+    ],
+)
+def test_a_damaged_attempt_is_not_trained_over(
+    workplace: Path, damage: Callable[[Path], object], one_step: Path
+) -> None:
+    attempt = Path("checkpoints/default")
+    shutil.copytree(one_step, attempt)
+    Path("one.tsv").write_text("你好\t你好呀\n")
+    damage(attempt)
+    before = {path: path.read_bytes() for path in attempt.iterdir()}
+    with pytest.raises(UserError):
+        trained(1, data=("one.tsv",), steps=2)
+    assert {p: b for p, b in before.items() if p.name not in WRITTEN_ANEW} == {
+        p: p.read_bytes() for p in attempt.iterdir() if p.name not in WRITTEN_ANEW
+    }
+
+
+# The same text as before, since the attempt was checked to be the same.
+WRITTEN_ANEW = {"config.json"}
+
+
+def test_what_a_killed_process_left_is_removed(pairs: Path) -> None:
+    trained(data=(str(pairs),), steps=1)
+    Path("checkpoints/default/ckpt-2_temp").mkdir()
+    Path("checkpoints/default/ckpt-2_temp/part").touch()
+    assert trained(data=(str(pairs),), steps=3) == 0
+    assert not Path("checkpoints/default/ckpt-2_temp").exists()
+
+
+def test_an_attempt_without_a_checkpoint_is_begun_anew(pairs: Path) -> None:
+    with pytest.raises(UserError, match="less than the 2 towers"):
+        trained(data=(str(pairs),), steps=1, batch_size=1)
+    chosen = Settings(**{**SMALL, "data": (str(pairs),), "rnn_size": 32})
+    Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
+    write_attempt(chosen, prepare(chosen).vocabulary, prepare(chosen).description)
+    assert trained(data=(str(pairs),), steps=1) == 0
+
+
+def test_other_validation_pairs_begin_a_new_best(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [pairs.with_name(name) for name in ("easy.tsv", "hard.tsv")]
+    for file, text in zip(files, ("辰\t甲乙丙丁\n", "甲\t子\n"), strict=True):
+        file.write_text(text)
+    run = {"data": (str(pairs),), "validate_every": 2, "patience": 2}
+    trained(1, **run, validation=str(files[0]), steps=2)
+    easy = metrics()[-1]["validation.nats_per_character"]
+    trained(1, **run, validation=str(files[1]), steps=4)
+    assert metrics()[-1]["validation.nats_per_character"] > easy
+    assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
+    capsys.readouterr()
+    trained(1, **run, steps=6)
+    assert "the best so far, of step 4, stays" in capsys.readouterr().out
+    assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
+
+
+def test_one_process_an_attempt(workplace: Path) -> None:
+    settings = Settings()
+    with (
+        attempt_lock(settings),
+        pytest.raises(UserError, match="another process is training it"),
+        attempt_lock(settings),
+    ):
+        pass
+    with attempt_lock(settings):
+        pass
+
+
+def test_nan_is_never_the_best() -> None:
+    progress = Progress(step=1)
+    assert not progress.validated(float("nan"))
+    assert progress.validated(3.0)
 
 
 @pytest.fixture(scope="module")
