@@ -56,8 +56,10 @@ class Vocabulary:
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
 
     def save(self, path: Path) -> None:
-        """One token a line, in the order of ids, the special ones left out."""
-        path.write_text("".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]), encoding="utf-8")
+        """One token a line, in the order of ids, the special ones left out. The file is whole or not there."""
+        part = path.with_name(path.name + ".part")
+        part.write_text("".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]), encoding="utf-8")
+        part.replace(path)
 
 
 def build_vocabulary(counts: Counter[str], size: int) -> Vocabulary:

@@ -112,12 +112,17 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         print(f"Saved. The same command goes on from here; to talk to it: python chat.py --attempt {settings.attempt}")
         return 130
     checkpoints.load_best(progress)
+    show_result(settings, data, replier)
+    return 0
+
+
+def show_result(settings: Settings, data: Data, replier: Replier) -> None:
+    """Sample replies, and what to do next."""
     print("Sample replies:")
     for (question, _), reply in zip(data.samples, replier.best([q for q, _ in data.samples]), strict=True):
         print(f"  {question} -> {reply}")
     print(f"Curves: tensorboard --logdir tensorboard/{settings.attempt}")
     print(f"Talk to it: python chat.py --attempt {settings.attempt}")
-    return 0
 
 
 def step_limit(settings: Settings, steps_per_epoch: int) -> int | None:
