@@ -32,7 +32,8 @@ install: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
 	  || { echo "error: $$($(PYTHON) --version) found, 3.10 to 3.13 needed; name one: make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/pip install --disable-pip-version-check --use-pep517 --require-hashes -r requirements.txt
+	@echo "Installing into .venv: half a gigabyte, a minute or two ..."
+	$(BIN)/pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements.txt
 	touch $@
 
 # The CUDA libraries that TensorFlow wants, beside an NVIDIA driver that is already there.

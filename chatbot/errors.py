@@ -35,6 +35,8 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return _fail(f"{place}{error.strerror or error}; check the path, its permissions and the free space")
+    except ModuleNotFoundError as error:
+        return _fail(f"{error}; give `make install`, then `source .venv/bin/activate`")
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr, flush=True)
         return 130

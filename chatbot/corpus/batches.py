@@ -7,6 +7,7 @@ so a resumed run needs to know only at which step it was.
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,7 @@ class Bucket:
     rows: npt.NDArray[np.int64]  # [pairs in the bucket]
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Padded pairs. All arrays have the bucket's static length; only the row count varies."""
 
     source: Ids  # [rows, source_length]
@@ -116,20 +116,15 @@ class Batches:
             return pad_batch(self.pairs, part, *lengths)
         # cuDNN takes no empty batch: a tower without a share gets a row that weighs nothing.
         batch = pad_batch(self.pairs, rows[:1], *lengths)
-        return dataclasses.replace(batch, weights=np.zeros_like(batch.weights))
+        return batch._replace(weights=np.zeros_like(batch.weights))
 
     def prefetched(self, step: int, towers: int) -> tf.data.Dataset:
-        """`shares_from` made ahead of the training loop, as tuples of tensors in Batch's order."""
+        """`shares_from` made ahead of the training loop, as plain tuples of tensors in Batch's order."""
         ids, weights = (tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.float32))
         return tf.data.Dataset.from_generator(
-            lambda: (tuple(map(fields, shares)) for shares in self.shares_from(step, towers)),
+            lambda: (tuple(map(tuple, shares)) for shares in self.shares_from(step, towers)),
             output_signature=((ids, ids, ids, weights),) * towers,
         ).prefetch(4)
-
-
-def fields(batch: Batch) -> tuple[Ids, Ids, Ids, npt.NDArray[np.float32]]:
-    """A batch as a plain tuple of its arrays."""
-    return batch.source, batch.target_in, batch.target_out, batch.weights
 
 
 def pad_batch(pairs: Encoded, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:
@@ -138,7 +133,7 @@ def pad_batch(pairs: Encoded, rows: npt.NDArray[np.int64], source_length: int, t
     body = pad(pairs.targets, rows, target_length)
     lengths = pairs.targets.lengths[rows]
     target_in = np.concatenate([pairs.begins[rows, None], body[:, :-1]], axis=1)
-    target_out = body
+    target_out = body.copy()
     target_out[np.arange(len(rows)), lengths] = EOS
     weights = (np.arange(target_length) <= lengths[:, None]).astype(np.float32)
     return Batch(source, target_in, target_out, weights)

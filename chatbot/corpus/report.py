@@ -24,8 +24,8 @@ class Report:
 
     def lines(self) -> list[str]:
         """One line a reason, the most frequent first."""
-        ranked = sorted(self.dropped.items(), key=lambda item: -item[1].count)
-        return [
-            f"{entry.count:,} {reason}" + (f" (first: {entry.first})" if entry.first else "")
-            for reason, entry in ranked
-        ]
+        lines = []
+        for reason, entry in sorted(self.dropped.items(), key=lambda item: -item[1].count):
+            place = f" (first: {entry.first})" if entry.first else ""
+            lines.append(f"{reason}: {entry.count:,}{place}")
+        return lines

@@ -54,8 +54,8 @@ def beam_search(
 
         parent, ids = chosen // vocabulary, chosen % vocabulary
         take = lambda x: tf.gather(x, parent, batch_dims=1)  # noqa: E731
-        found = tf.tensor_scatter_nd_update(tf.transpose(take(found), [2, 0, 1]), [[position]], ids[None])
-        found = tf.transpose(found, [1, 2, 0])  # [rows, beams, max_length]
+        here = tf.range(max_length) == position  # [max_length]
+        found = tf.where(here, ids[:, :, None], take(found))  # [rows, beams, max_length]
         log_probs = tf.gather(tf.reshape(totals, [rows, -1]), chosen, batch_dims=1)
         from_beam = tf.reshape(row_starts + parent, [-1])
         state = tf.nest.map_structure(lambda x: tf.gather(x, from_beam), state)
@@ -72,9 +72,7 @@ def beam_search(
         state,
     )
     _, found, log_probs, lengths, _, _ = tf.while_loop(unfinished, advance, start)
-    scores = log_probs / _penalty(lengths, length_penalty)
-    order = tf.argsort(scores, direction="DESCENDING", stable=True)
-    return tf.gather(found, order, batch_dims=1), tf.gather(scores, order, batch_dims=1)
+    return found, log_probs / _penalty(lengths, length_penalty)  # in the order of the last top_k: the best first
 
 
 def _penalty(lengths: tf.Tensor, alpha: float) -> tf.Tensor:

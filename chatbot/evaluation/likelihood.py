@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.corpus.batches import fields, pad_batch
+from chatbot.corpus.batches import pad_batch
 from chatbot.corpus.encoded import Encoded
 from chatbot.model.loss import sequence_loss
 from chatbot.model.seq2seq import Seq2Seq
@@ -66,7 +66,7 @@ class Scorer:
                 # The last of them may be much longer than the first.
                 rows = few[: max(1, POSITIONS // (2 * int(longest[few[-1]])))]
                 batch = pad_batch(pairs, rows, int(sources[rows].max()), int(targets[rows].max()))
-                nats += float(self._nats(*fields(batch)))
+                nats += float(self._nats(*batch))
                 done += len(rows)
                 bar.update(len(rows))
         return Likelihood(nats, int(targets.sum()), int(pairs.characters.sum()))

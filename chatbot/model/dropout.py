@@ -7,6 +7,9 @@ import tensorflow as tf
 class Dropout(keras.layers.Layer):
     """Keeps each unit with probability keep_prob and scales it by 1 / keep_prob.
 
+    number: unlike that of every other dropout in the model: 100 and up in the encoder's forward
+    stack, 200 in its backward stack, 300 in the decoder's, 400 before the projection.
+
     keras.layers.Dropout draws one mask for all replicas and orders explicit towers by its seed
     variable. Here the mask depends on the given seed and on this layer's number only.
     """

@@ -40,9 +40,9 @@ def load_trained(attempt: str) -> Trained:
         known = sorted(p.parent.name for p in CHECKPOINTS.glob("*/config.json"))
         have = f"there are: {', '.join(known)}" if known else "there is none yet: python train.py"
         raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
+    pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
     settings = stored_settings(directory / "config.json")
     vocabulary = load_vocabulary(directory / "vocabulary.txt")
-    pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
     model = built_model(settings, len(vocabulary))
     read_variables(directory / pointer["checkpoint"], "weights", weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])

@@ -67,13 +67,13 @@ def built_model(settings: Settings, vocabulary_size: int) -> Seq2Seq:
     model(begin, begin, tf.zeros([1, 2], tf.int32))
     for number, weight in enumerate(model.trainable_variables):
         seed = settings.seed + 1000 * number
-        initializer = {
+        initializers = {
             "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=seed),
             "kernel": keras.initializers.GlorotUniform(seed=seed),
             "recurrent_kernel": keras.initializers.Orthogonal(seed=seed),
-        }.get(weight.name)
-        if initializer is not None:
-            weight.assign(initializer(weight.shape))
+        }
+        if weight.name != "bias":  # stays as Keras made it: zeros, and ones for an LSTM's forget gate
+            weight.assign(initializers[weight.name](weight.shape))
     return model
 
 

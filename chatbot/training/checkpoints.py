@@ -45,7 +45,7 @@ class Checkpoints:
     def __init__(self, directory: Path, model: Seq2Seq, optimizer: keras.Optimizer) -> None:
         self.directory = directory
         self._weights = weights_of(model)
-        self._slots = [variable.value for variable in optimizer.variables]
+        self._optimizer = [variable.value for variable in optimizer.variables]
 
     def restore(self) -> Progress:
         """The state of the last checkpoint, weights and optimizer in place; a new Progress when there is none.
@@ -66,7 +66,7 @@ class Checkpoints:
         if kinds.keys() != pointers[0].keys() or not all(isinstance(pointers[0][k], kinds[k]) for k in kinds):
             raise UserError(f"{self.directory / LAST}: damaged; restore it from a backup, or use another --attempt")
         read_variables(prefix, "weights", self._weights)
-        read_variables(prefix, "slots", self._slots)
+        read_variables(prefix, "optimizer", self._optimizer)
         return Progress(**pointers[0])
 
     def save(self, progress: Progress, best: bool) -> None:
@@ -82,7 +82,7 @@ class Checkpoints:
             )
         name = f"ckpt-{progress.step}"
         try:
-            tf.train.Checkpoint(weights=self._weights, slots=self._slots).write(str(self.directory / name))
+            tf.train.Checkpoint(weights=self._weights, optimizer=self._optimizer).write(str(self.directory / name))
         except tf.errors.OpError as error:
             reason = error.message.split("\n")[0][:150]
             raise UserError(

@@ -20,7 +20,7 @@ class Gpu:
     number: int
     name: str
     memory: int  # bytes
-    uuid: str = ""
+    uuid: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,15 @@ def find_gpus() -> list[Gpu]:
         return []
     try:
         handles = [(i, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [Gpu(i, pynvml.nvmlDeviceGetName(h), pynvml.nvmlDeviceGetMemoryInfo(h).total) for i, h in handles]
+        return [
+            Gpu(
+                number=i,
+                name=pynvml.nvmlDeviceGetName(handle),
+                memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                uuid=pynvml.nvmlDeviceGetUUID(handle),
+            )
+            for i, handle in handles
+        ]
     finally:
         pynvml.nvmlShutdown()
 

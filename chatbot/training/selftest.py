@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config import Settings
-from chatbot.corpus.batches import Batches, fields
+from chatbot.corpus.batches import Batches
 from chatbot.corpus.encoded import Encoded, ragged
 from chatbot.corpus.vocabulary import BOS, SPECIALS
 from chatbot.errors import UserError
@@ -53,9 +53,7 @@ def run(
         optimizer = build_optimizer(settings, model.trainable_variables)
     towers = Towers(model, optimizer, devices, settings.max_gradient_norm, settings.seed)
     batches = Batches(pairs, settings.batch_size, settings.seed).shares_from(0, len(devices))
-    results = [
-        towers([tuple(map(tf.constant, fields(share))) for share in next(batches)], number) for number in range(steps)
-    ]
+    results = [towers([tuple(map(tf.constant, share)) for share in next(batches)], number) for number in range(steps)]
     return [variable.numpy() for variable in model.trainable_variables], results, towers
 
 

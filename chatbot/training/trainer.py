@@ -45,10 +45,10 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         optimizer = build_optimizer(settings, model.trainable_variables)
     checkpoints = Checkpoints(settings.directory, model, optimizer)
     progress = checkpoints.restore()
-    optimizer.learning_rate = float(settings.learning_rate)
+    optimizer.learning_rate = float(settings.learning_rate)  # may differ from the restored one
     if data.validation:
         progress.measured_on(data.validation.fingerprint())
-    step = Towers(model, optimizer, [t.device for t in towers], settings.max_gradient_norm, settings.seed)
+    train_step = Towers(model, optimizer, [t.device for t in towers], settings.max_gradient_norm, settings.seed)
     score = Scorer(model)
     replier = Replier(model, data.vocabulary, settings.max_length)
     limit = step_limit(settings, batches.steps_per_epoch)
@@ -70,7 +70,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         window = Window(batches.prefetched(progress.step, len(towers)))
         while not stop:
             shares = window.next_shares()
-            window.add(step(shares, progress.step))
+            window.add(train_step(shares, progress.step))
             progress.step += 1
             bar.update()
 
@@ -91,7 +91,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
                 f"{record['target_tokens_per_s']:,.0f} target tokens/s"
             )
             best = False
-            if data.validation and validate:
+            if validate and data.validation:
                 found = score(data.validation)
                 best = progress.validated(found.nats_per_character)
                 record["validation.nats_per_token"] = found.nats_per_token
@@ -139,7 +139,7 @@ def step_limit(settings: Settings, steps_per_epoch: int) -> int | None:
 def reason_to_stop(settings: Settings, progress: Progress, limit: int | None) -> str:
     """Why the run is over, or "" when it is not."""
     if limit is not None and progress.step >= limit:
-        return f"its {limit:,} steps are done; --steps or --epochs with a larger number goes on"
+        return f"the {limit:,} steps asked for are done; --steps or --epochs with a larger number goes on"
     if settings.validation is not None and progress.without_best >= settings.patience:
         best = (
             ""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.batches import MOST_BUCKETS, Batches, choose_buckets, fields, pad_batch
+from chatbot.corpus.batches import MOST_BUCKETS, Batches, choose_buckets, pad_batch
 from chatbot.corpus.encoded import Encoded, encode, ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
 
@@ -105,7 +105,7 @@ def test_any_step_can_be_begun_at(step: int) -> None:
         next(whole)
     for _ in range(10):
         for ours, theirs in zip(next(late), next(whole), strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(fields(ours), fields(theirs), strict=True))
+            assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_prefetched_batches_are_the_same() -> None:
@@ -113,4 +113,4 @@ def test_prefetched_batches_are_the_same() -> None:
     expected = batches.shares_from(2, 2)
     for shares in batches.prefetched(2, 2).take(5):
         for tensors, share in zip(shares, next(expected), strict=True):
-            assert all(np.array_equal(t, a) for t, a in zip(tensors, fields(share), strict=True))
+            assert all(np.array_equal(t, a) for t, a in zip(tensors, share, strict=True))

@@ -26,8 +26,8 @@ def test_tsv(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "\ufeff你好\t你好呀\r\n\n没有\n一\t二\t三\n吃了吗\t吃了")
     assert list(read_file(path, report)) == [("你好", "你好呀"), ("吃了吗", "吃了")]
     assert report.lines() == [
-        f"1 lines without a tab (first: {path}, line 3)",
-        f"1 lines with more than one tab (first: {path}, line 4)",
+        f"lines without a tab: 1 (first: {path}, line 3)",
+        f"lines with more than one tab: 1 (first: {path}, line 4)",
     ]
 
 
@@ -47,7 +47,7 @@ def test_a_few_undecodable_lines_are_counted(tmp_path: Path) -> None:
     report = Report()
     path = written(tmp_path, "a.tsv", "一\t二\n三\t四\n".encode() + "五\t六\n".encode("gbk"))
     assert list(read_file(path, report)) == [("一", "二"), ("三", "四")]
-    assert report.lines() == [f"1 lines not UTF-8 (first: {path}, line 3)"]
+    assert report.lines() == [f"lines not UTF-8: 1 (first: {path}, line 3)"]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_a_few_undecodable_lines_are_counted(tmp_path: Path) -> None:
         ("a.tsv", "你好\t再见\n".encode("utf-16"), "line 1: a NUL byte"),
         ("a.tsv", "", "the file is empty"),
         ("a.tsv", "\n\n", "no question-answer pairs"),
-        ("a.tsv", "没有制表符\n", "1 lines without a tab"),
-        ("a.tsv", " \t \n", "1 pairs with an empty side"),
-        ("a.jsonl", "你好\t再见\n", "1 lines that are not JSON"),
+        ("a.tsv", "没有制表符\n", "lines without a tab: 1"),
+        ("a.tsv", " \t \n", "pairs with an empty side: 1"),
+        ("a.jsonl", "你好\t再见\n", "lines that are not JSON: 1"),
         ("a.docx", "你好\t再见\n", "known are .tsv, .jsonl"),
         ("a", "你好\t再见\n", "known are .tsv, .jsonl"),
     ],

@@ -111,4 +111,4 @@ def test_the_command_prints_one_json_object(
         *("bleu", "distinct_1", "distinct_2", "top_reply_share"),
     ]
     assert (found["pairs"], found["characters"]) == (2, 5)
-    assert "1 lines without a tab" in out.err
+    assert "lines without a tab: 1" in out.err

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -73,8 +74,25 @@ def test_the_table_has_a_line_a_tower() -> None:
     ]
 
 
-def test_finding_gpus_without_a_driver_finds_none() -> None:
-    assert isinstance(find_gpus(), list)
+def test_gpus_are_found_through_nvidias_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda i: i,
+        nvmlDeviceGetName=lambda i: f"NVIDIA {i}",
+        nvmlDeviceGetMemoryInfo=lambda i: SimpleNamespace(total=i << 30),
+        nvmlDeviceGetUUID=lambda i: f"GPU-{i}",
+    )
+    monkeypatch.setattr("chatbot.training.devices.pynvml", library)
+    assert find_gpus() == [Gpu(0, "NVIDIA 0", 0, "GPU-0"), Gpu(1, "NVIDIA 1", 1 << 30, "GPU-1")]
+
+    def no_driver() -> None:
+        raise RuntimeError
+
+    library.nvmlInit = no_driver
+    assert find_gpus() == []
 
 
 def opened(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
@@ -100,14 +118,14 @@ def test_the_cpu_is_split_into_towers() -> None:
 
 
 def test_gpus_that_tensorflow_does_not_see_are_named() -> None:
-    done = opened("[Gpu(1, 'x', 1), Gpu(3, 'x', 1)]", "None")
+    done = opened("[Gpu(1, 'x', 1, ''), Gpu(3, 'x', 1, '')]", "None")
     assert "TensorFlow sees 0 of the GPUs 1, 3; install the CUDA libraries with `make gpu`" in done.stderr
 
 
 def test_visible_gpus_are_split_or_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """What TensorFlow is told about GPUs, which are not here: the calls are taken down."""
     told: list[tuple] = []
-    chosen = [Gpu(3, "x", 10 << 30), Gpu(1, "x", 10 << 30)]
+    chosen = [Gpu(3, "x", 10 << 30, ""), Gpu(1, "x", 10 << 30, "")]
     config = tf.config
     monkeypatch.setattr(config, "list_physical_devices", lambda kind="": ["A", "B"][: len(chosen)])
     monkeypatch.setattr(config, "set_soft_device_placement", lambda on: told.append(("soft", on)))
@@ -123,7 +141,7 @@ def test_visible_gpus_are_split_or_grow(monkeypatch: pytest.MonkeyPatch) -> None
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,1"
 
     told.clear()
-    chosen = [Gpu(3, "x", 10 << 30)]
+    chosen = [Gpu(3, "x", 10 << 30, "")]
     towers = open_towers(chosen, 2)
     assert [(t.name, t.device) for t in towers] == [("gpu_3_0", "/GPU:0"), ("gpu_3_1", "/GPU:1")]
     assert told == [("soft", True), ("A", [4608, 4608])]

@@ -116,7 +116,7 @@ def test_validation_pairs_are_not_trained_on(pairs: Path, capsys: pytest.Capture
     held_out.write_text("甲甲\t子\n乙乙\t丑\n")
     settings = Settings(**{**SMALL, "data": (str(pairs),), "validation": str(held_out), "both_directions": "off"})
     assert len(prepare(settings).training) == 8
-    assert "2 pairs that are in the validation file too" in capsys.readouterr().out
+    assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(
