@@ -45,7 +45,7 @@ lock: install
 	$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
 	for pair in dev:requirements.txt gpu:requirements-gpu.txt; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links pyproject.toml --extra $${pair%%:*} -o $${pair##*:}; \
+	    pyproject.toml --extra $${pair%%:*} -o $${pair##*:}; \
 	done
 
 clean:
