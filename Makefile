@@ -9,7 +9,7 @@ train: install
 	$(BIN)/python train.py $(ARGS)
 
 chat: install
-	$(BIN)/python chat.py $(ARGS)
+	@$(BIN)/python chat.py $(ARGS)
 
 tensorboard: install
 	$(BIN)/tensorboard --logdir tensorboard --host localhost $(ARGS)
