@@ -1,5 +1,6 @@
 """Four logical CPU devices for every test, made before anything uses TensorFlow."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -9,11 +10,11 @@ from chatbot.quiet import import_tensorflow
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import_tensorflow()
-import tensorflow as tf  # noqa: E402
+config = importlib.import_module("tensorflow").config
 
 CPUS = [f"/CPU:{i}" for i in range(4)]
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * len(CPUS)
+config.set_logical_device_configuration(
+    config.list_physical_devices("CPU")[0], [config.LogicalDeviceConfiguration()] * len(CPUS)
 )
 
 

@@ -53,7 +53,10 @@ def beam_search(
         _, chosen = tf.math.top_k(tf.reshape(ranks, [rows, -1]), beams)  # [rows, beams]
 
         parent, ids = chosen // vocabulary, chosen % vocabulary
-        take = lambda x: tf.gather(x, parent, batch_dims=1)  # noqa: E731
+
+        def take(x: tf.Tensor) -> tf.Tensor:
+            return tf.gather(x, parent, batch_dims=1)  # of each chosen hypothesis' parent
+
         here = tf.range(max_length) == position  # [max_length]
         found = tf.where(here, ids[:, :, None], take(found))  # [rows, beams, max_length]
         log_probs = tf.gather(tf.reshape(totals, [rows, -1]), chosen, batch_dims=1)

@@ -20,9 +20,12 @@ class Encoder(keras.layers.Layer):
         memory, states = self.forward(embedded, None, mask, seed)
         if self.backward is None:
             return memory, states
-        # Reversing only the real tokens keeps the padding on the right, as cuDNN asks.
         lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)  # [rows]
-        reverse = lambda x: tf.reverse_sequence(x, lengths, seq_axis=1)  # noqa: E731
+
+        def reverse(x: tf.Tensor) -> tf.Tensor:
+            """Only the real tokens, so that the padding stays on the right, as cuDNN asks."""
+            return tf.reverse_sequence(x, lengths, seq_axis=1)
+
         backward, backward_states = self.backward(reverse(embedded), None, mask, seed)
         memory = tf.concat([memory, reverse(backward)], axis=-1)
         joined = [

@@ -37,7 +37,6 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         raise UserError(
             f"--batch-size {settings.batch_size}: less than the {len(towers)} towers; give each at least one pair"
         )
-    write_attempt(settings, data.vocabulary, data.description)
     batches = Batches(data.training, settings.batch_size, settings.seed)
     with tf.device(towers[0].device):
         model = built_model(settings, len(data.vocabulary))
@@ -45,6 +44,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         optimizer = build_optimizer(settings, model.trainable_variables)
     checkpoints = Checkpoints(settings.directory, model, optimizer)
     progress = checkpoints.restore()
+    write_attempt(settings, data.vocabulary, data.description)
     optimizer.learning_rate = float(settings.learning_rate)  # may differ from the restored one
     if data.validation:
         progress.measured_on(data.validation.fingerprint())
