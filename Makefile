@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: train test chat tensorboard check format install gpu lock clean
+.PHONY: train test chat tensorboard check format install gpu beam lock clean
 
 train: install
 	$(BIN)/python train.py $(ARGS)
@@ -40,10 +40,14 @@ install: .venv/installed
 gpu: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-gpu.txt
 
+# Apache Beam, to encode a corpus on many machines.
+beam: install
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-beam.txt
+
 # After a change of pyproject.toml.
 lock: install
 	$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
-	for pair in dev:requirements.txt gpu:requirements-gpu.txt; do \
+	for pair in dev:requirements.txt gpu:requirements-gpu.txt beam:requirements-beam.txt; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
 	    pyproject.toml --extra $${pair%%:*} -o $${pair##*:}; \
 	done

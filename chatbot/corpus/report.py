@@ -1,4 +1,4 @@
-"""What was left out of a corpus, counted by reason."""
+"""What was found in one file of a corpus, and what was left out of it, counted by reason."""
 
 import dataclasses
 
@@ -11,16 +11,23 @@ class Dropped:
     first: str
 
 
+@dataclasses.dataclass
 class Report:
-    """Counts what is dropped on the way from a file to its pairs."""
+    """Counts what is found and dropped on the way from a file to its pairs."""
 
-    def __init__(self) -> None:
-        self.dropped: dict[str, Dropped] = {}
+    file: str = ""  # as the user names it
+    formats: list[str] = dataclasses.field(default_factory=list)  # each once, as found; an archive may hold several
+    encodings: list[str] = dataclasses.field(default_factory=list)
+    pairs: int = 0  # parsed, before cleaning
+    read_bytes: int = 0  # taken from the disk so far
+    dropped: dict[str, Dropped] = dataclasses.field(default_factory=dict)
+    changed: dict[str, int] = dataclasses.field(default_factory=dict)  # utterances changed, by cleaning rule
 
     def drop(self, reason: str, place: str = "", count: int = 1) -> None:
         """Count things left out for this reason; place is where the first stands, such as 'chats.tsv, line 7'."""
         entry = self.dropped.setdefault(reason, Dropped(0, place))
         entry.count += count
+        entry.first = entry.first or place
 
     def lines(self) -> list[str]:
         """One line a reason, the most frequent first."""
