@@ -1,0 +1,103 @@
+"""From a value of JSON or YAML to the pairs in it, whichever of the known shapes it has.
+
+A conversation is a list of utterances or of messages with a role; a record has a question and an answer by name.
+They may stand in lists, and in objects under a known name or of nothing else.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+
+from chatbot.corpus.reading.columns import named
+from chatbot.corpus.reading.lines import Pair
+
+DEEPEST = 8  # lists and objects inside each other
+MESSAGES = (("role", "content"), ("from", "value"))
+ASKING = frozenset({"user", "human", "usr"})
+ANSWERING = frozenset({"assistant", "gpt", "bot", "chatbot", "chatgpt", "model", "sys"})
+CONTAINERS = (
+    *("messages", "conversations", "conversation", "dialog", "dialogue"),
+    *("dialogs", "dialogues", "utterances", "turns", "data"),
+)
+
+Drop = Callable[[str], None]
+
+
+def pairs_of(value: object, columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
+    """The pairs of a value; `drop` is told the reason of each part that gives none."""
+    if depth > DEEPEST:
+        drop("values nested too deeply")
+    elif isinstance(value, list):
+        if set(map(type, value)) == {str}:
+            if len(value) == 1:
+                drop("conversations of one utterance")
+            yield from pairwise(value)
+        else:
+            yield from pairs_in(value, columns, drop, depth)
+    elif isinstance(value, dict):
+        yield from _pairs_of_object(value, columns, drop, depth)
+    else:
+        drop("values that are not a conversation")
+
+
+def pairs_in(values: Iterable[object], columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
+    """The pairs of a list of any size: its values are utterances, messages, or each of them a value with pairs."""
+    asked: str | None = None  # what the next utterance may answer
+    turns = pairs = 0
+    for value in values:
+        if isinstance(value, str):
+            turns += 1
+            if asked is not None:
+                pairs += 1
+                yield asked, value
+            asked = value
+        elif (message := _message(value)) is not None:
+            role, content = message
+            if role == "system":
+                continue
+            turns += 1
+            if not isinstance(content, str):
+                drop("utterances that are not text")
+                asked = None
+            elif role in ASKING:
+                asked = content
+            else:
+                if role in ANSWERING and asked is not None:
+                    pairs += 1
+                    yield asked, content
+                asked = None
+        else:
+            asked = None
+            if isinstance(value, list | dict):
+                yield from pairs_of(value, columns, drop, depth + 1)
+            else:
+                drop("utterances that are not text")
+    if turns and not pairs:
+        drop("conversations of one utterance" if turns == 1 else "conversations without a question and its answer")
+
+
+def _message(value: object) -> tuple[str, object] | None:
+    if isinstance(value, dict):
+        for role, content in MESSAGES:
+            if role in value and content in value:
+                return str(value[role]).casefold(), value[content]
+    return None
+
+
+def _pairs_of_object(value: dict[str, object], columns: tuple[str, ...], drop: Drop, depth: int) -> Iterator[Pair]:
+    names = tuple(value)
+    places = (named(names, columns) if columns else None) or named(names)
+    if places is not None:
+        question, answer = value[names[places[0]]], value[names[places[1]]]
+        if isinstance(question, str) and isinstance(answer, str):
+            yield question, answer
+        else:
+            drop("records without question and answer")
+        return
+    container = next((name for name in CONTAINERS if isinstance(value.get(name), list)), None)
+    if container is not None:
+        yield from pairs_of(value[container], columns, drop, depth + 1)
+    elif value and all(isinstance(part, list | dict) for part in value.values()):
+        for part in value.values():
+            yield from pairs_of(part, columns, drop, depth + 1)
+    else:
+        drop("records without question and answer")

@@ -1,0 +1,92 @@
+"""CSV as in RFC 4180: quotes, doubled quotes, line ends inside quotes; comma or semicolon."""
+
+import csv
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from chatbot.corpus.reading.columns import layout_of, misfit, named, widths
+from chatbot.corpus.reading.lines import UNDECODABLE, Pair, raw_lines, refuse_if_mostly_bad
+from chatbot.corpus.reading.text import Text, first_lines
+from chatbot.corpus.report import Report
+
+AGREEING = 0.6  # the share of rows that have the usual number of columns; in prose, commas fall as they like
+
+
+def delimiter_of(sample: list[str]) -> str | None:
+    """The character that cuts these lines into rows of as many columns, if one does."""
+    best, delimiter = 0, None
+    for candidate in ",;":
+        rows = [row for _, row in rows_of(sample, candidate, lambda number: None) if row]
+        if not rows:
+            continue
+        width, count = widths(rows).most_common(1)[0]
+        header = next((row for row in rows if row[0].casefold() != "sep="), [])
+        if named(tuple(header)):
+            return candidate
+        if width > 1 and count > best and count >= AGREEING * len(rows):
+            best, delimiter = count, candidate
+    return delimiter
+
+
+def rows_of(lines: Iterable[str], delimiter: str, broken: Callable[[int], None]) -> Iterator[tuple[int, list[str]]]:
+    """(number of its first line, row) of each row. `broken` is told the line of a row with a stray or open quote.
+
+    Only that line is lost then: what an open quote had taken for its own is read again from the next line on.
+    """
+    source = iter(lines)
+    again: deque[str] = deque()
+    taken: list[str] = []  # the lines of this row; csv's limit of 131,072 characters a field bounds them
+
+    def feed() -> Iterator[str]:
+        while True:
+            line = again.popleft() if again else next(source, None)
+            if line is None:
+                return
+            taken.append(line)
+            yield line
+
+    number = 1
+    # Files written by hand have a space after the comma, before the quote.
+    reader = csv.reader(feed(), delimiter=delimiter, strict=True, skipinitialspace=True)
+    while True:
+        taken.clear()
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            broken(number)
+            again.extendleft(reversed(taken[1:]))
+            number += 1
+            reader = csv.reader(feed(), delimiter=delimiter, strict=True, skipinitialspace=True)
+            continue
+        yield number, row
+        number += len(taken)
+
+
+def read_csv(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+    """The pairs of a CSV file: of its two columns, or of those that its header or `columns` name."""
+    sample = first_lines(text)
+    delimiter = delimiter_of(sample) or ","
+    rows = [row for _, row in rows_of(sample, delimiter, lambda number: None) if row]
+    layout = layout_of(rows, columns, text.place)
+    question, answer, skip = layout.question, layout.answer, layout.skip
+    bad = count = 0
+
+    def broken(line: int) -> None:
+        report.drop("rows with a stray or unclosed quote", f"{text.place}, line {line}")
+
+    for number, row in rows_of(raw_lines(text, report), delimiter, broken):
+        if not row:
+            continue
+        count += 1
+        if skip:
+            skip -= 1
+        elif len(row) != layout.width and (problem := misfit(row, layout)):
+            report.drop(problem, f"{text.place}, line {number}")
+        elif UNDECODABLE in row[question] or UNDECODABLE in row[answer]:
+            bad += 1
+            report.drop(f"rows not {text.encoding}", f"{text.place}, line {number}")
+        else:
+            yield row[question], row[answer]
+    refuse_if_mostly_bad(text, report, bad, count)

@@ -1,0 +1,29 @@
+"""A line a JSON value."""
+
+from collections.abc import Iterator
+
+import orjson
+
+from chatbot.corpus.reading.conversations import pairs_of
+from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.text import Text
+from chatbot.corpus.report import Report
+
+
+def read_json_lines(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+    """The pairs of each line's conversation or record."""
+    loads = orjson.loads
+    reasons: list[str] = []
+    for number, line in lines(text, report):
+        if not line or line.isspace():
+            continue
+        try:
+            value = loads(line)
+        except orjson.JSONDecodeError:
+            report.drop("lines that are not JSON", f"{text.place}, line {number}")
+            continue
+        yield from pairs_of(value, columns, reasons.append)
+        if reasons:
+            for reason in reasons:
+                report.drop(reason, f"{text.place}, line {number}")
+            reasons.clear()

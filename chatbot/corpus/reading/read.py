@@ -1,0 +1,87 @@
+"""From a source to its pairs, whatever its format is."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from chatbot.corpus.reading.columns import checked
+from chatbot.corpus.reading.conv import read_conv
+from chatbot.corpus.reading.cornell import read_cornell
+from chatbot.corpus.reading.csv_rows import read_csv
+from chatbot.corpus.reading.form import format_of
+from chatbot.corpus.reading.json_document import read_json
+from chatbot.corpus.reading.json_lines import read_json_lines
+from chatbot.corpus.reading.lines import Pair
+from chatbot.corpus.reading.parallel import read_parallel
+from chatbot.corpus.reading.shown import shown
+from chatbot.corpus.reading.sources import Source
+from chatbot.corpus.reading.text import Text, texts
+from chatbot.corpus.reading.tsv import read_tsv
+from chatbot.corpus.reading.yaml_document import read_yaml
+from chatbot.corpus.report import Report
+from chatbot.errors import UserError
+
+FORMATS: dict[str, Callable[[Text, tuple[str, ...], Report], Iterator[Pair]]] = {
+    "tsv": read_tsv,
+    "csv": read_csv,
+    "conv": read_conv,
+    "jsonl": read_json_lines,
+    "json": read_json,
+    "yaml": read_yaml,
+}
+
+
+def read(source: Source, report: Report, columns: Sequence[str] = ()) -> Iterator[Pair]:
+    """The pairs of a source as they stand there, lazily and in its order; the report grows with them.
+
+    columns: names (or numbers from 1) of the question's and the answer's column or field, where there are several.
+    Raises UserError for content of no known format, or too damaged to be used. No pairs at all is not an error here.
+    """
+    report.file = source.name
+    try:
+        for pair in _pairs(source, report, checked(columns)):
+            report.pairs += 1
+            yield pair
+    except OSError as error:
+        raise UserError(f"{source.name}: cannot be read ({error.strerror or error}); check the file") from None
+
+
+def _pairs(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[Pair]:
+    if source.kind == "file":
+        return _pairs_of_file(source, report, columns)
+    report.formats.append(source.kind)
+    if source.kind == "parallel":
+        return read_parallel(source.paths, source.name, report)
+    if source.kind == "cornell":
+        return read_cornell(source.paths, source.name, report)
+    return _pairs_of_chatterbot(source, report)
+
+
+def _pairs_of_file(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[Pair]:
+    unknown: Text | None = None
+    for text in texts(source.paths[0], source.name, report):
+        if text.whole and not text.sample.strip():
+            continue
+        form = format_of(text)
+        if form is None:
+            report.drop("files of unknown format", text.place)
+            unknown = unknown or text
+            continue
+        _note(report.formats, form)
+        _note(report.encodings, text.encoding)
+        yield from FORMATS[form](text, columns, report)
+    if unknown is not None and not report.formats:
+        raise UserError(
+            f"{unknown.place}: unknown format, it begins with {shown(unknown.sample, 40)!r}; "
+            f"known are {', '.join(FORMATS)}, see data/README.md"
+        )
+
+
+def _pairs_of_chatterbot(source: Source, report: Report) -> Iterator[Pair]:
+    for path in source.paths:
+        for text in texts(path, path.name, report):
+            _note(report.encodings, text.encoding)
+            yield from read_yaml(text, (), report)
+
+
+def _note(found: list[str], name: str) -> None:
+    if name not in found:
+        found.append(name)

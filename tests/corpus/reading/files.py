@@ -1,0 +1,87 @@
+"""Files for the tests: written, packed, read, and what a report says of them."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.report import Report
+from chatbot.errors import UserError
+
+Pairs = list[tuple[str, str]]
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    """A file with this content."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def zipped(members: Mapping[str, str | bytes]) -> bytes:
+    """A zip file of these members."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zip": lambda content: zipped({"inner": content}),
+}
+
+
+def pairs_of(path: Path, columns: Sequence[str] = ()) -> tuple[Pairs, Report]:
+    """All pairs of a file, and the report."""
+    (source,) = find_sources([str(path)])
+    report = Report()
+    pairs = list(read(source, report, columns))
+    assert report.pairs == len(pairs)
+    assert report.file == source.name
+    assert report.read_bytes == sum(path.stat().st_size for path in source.paths)
+    return pairs, report
+
+
+def dropped(report: Report) -> dict[str, int]:
+    """How often each reason occurred."""
+    return {reason: entry.count for reason, entry in report.dropped.items()}
+
+
+def pairs_or_one_line(path: Path) -> Pairs | str:
+    """What any file must give: pairs of proper text, or an error of one line."""
+    try:
+        pairs, _ = pairs_of(path)
+    except UserError as error:
+        message = str(error)
+    else:
+        for pair in pairs:
+            for utterance in pair:
+                assert isinstance(utterance, str)
+                assert "\ufffd" not in utterance
+                utterance.encode()
+        return pairs
+    assert message
+    assert "\n" not in message
+    return message
+
+
+# One valid file of each format; most give these pairs, and those of a longer conversation in the middle.
+VALID: dict[str, str] = {
+    "tsv": "你好\t你好呀\n吃了吗\t刚吃过\n在吗\t在的\n",
+    "csv": '问题,答案\n你好,你好呀\n吃了吗,"刚吃过,你呢"\n"他说""在""",第一行\n',
+    "conv": "E\nM 你好\nM 你好呀\nE\nM 吃了吗\nM 刚吃过\nM 那就好\n",
+    "jsonl": '["你好", "你好呀"]\n{"question": "吃了吗", "answer": "刚吃过"}\n["甲", "乙", "丙"]\n',
+    "json": '[["你好", "你好呀"],\n {"messages": [{"role": "user", "content": "吃了吗"},\n'
+    '  {"role": "assistant", "content": "刚吃过"}]},\n ["甲", "乙", "丙"]]\n',
+    "object": '{"train": [["你好", "你好呀"]],\n "valid": [["甲", "乙", "丙"]]}\n',
+    "yaml": "categories:\n- 问候\nconversations:\n- - 你好\n  - 你好呀\n- - 吃了吗\n  - 刚吃过\n  - 那就好\n",
+}

@@ -1,0 +1,98 @@
+"""Encodings are told apart, and lines that do not fit are counted."""
+
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.reading.encoding import encoding_of
+from chatbot.errors import UserError
+from tests.corpus.reading.files import dropped, pairs_of, written
+
+SIMPLIFIED = [
+    *("你最近在忙什么呢", "公司里事情多，天天加班", "周末一起去爬山怎么样", "好啊，几点出发", "早上八点在地铁口碰头"),
+    *("这件衣服多少钱", "打完折三百二十块", "能不能再便宜一点", "已经是最低价啦", "我的电脑又死机了"),
+    *("重启一下试试看", "外面下雨了记得带伞", "谢谢提醒", "哈哈哈哈", "晚饭想吃火锅还是烤肉"),
+]
+TRADITIONAL = [
+    *("你最近在忙什麼呢", "公司裡事情多，天天加班", "週末一起去爬山怎麼樣", "好啊，幾點出發", "早上八點在捷運站碰頭"),
+    *("這件衣服多少錢", "打完折三百二十塊", "能不能再便宜一點", "已經是最低價啦", "我的電腦又當機了"),
+    *("重新開機試試看", "外面下雨了記得帶傘", "謝謝提醒", "哈哈哈哈", "晚餐想吃火鍋還是烤肉"),
+]
+
+
+def dialogue(sentences: list[str], count: int) -> str:
+    """So many lines of question, tab, answer."""
+    many = sentences * 2
+    return "".join(f"{many[i % 15]}\t{many[i % 15 + 1 + i // 15 % 14]}\n" for i in range(count))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 50, 500])
+@pytest.mark.parametrize(
+    ("sentences", "codec", "name"), [(SIMPLIFIED, "gbk", "GB18030"), (TRADITIONAL, "big5", "Big5")]
+)
+def test_gbk_and_big5(tmp_path: Path, sentences: list[str], codec: str, name: str, count: int) -> None:
+    text = dialogue(sentences, count)
+    path = written(tmp_path, "a.tsv", text.encode(codec))
+    pairs, report = pairs_of(path)
+    assert report.encodings == [name]
+    assert "".join(f"{question}\t{answer}\n" for question, answer in pairs) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "name"),
+    [
+        ("你好\t你好呀\n", "utf-8", "UTF-8"),
+        ("你好\t你好呀\n", "utf-8-sig", "UTF-8 with BOM"),
+        ("hello\thi\n", "ascii", "UTF-8"),
+        ("一上三\t你好呀\n", "utf-16", "UTF-16 LE"),
+        ("一上三\t你好呀\n", "utf-16-le", "UTF-16 LE"),
+        ("一上三\t你好呀\n", "utf-16-be", "UTF-16 BE"),
+        ("一上三\t你好呀\n", "utf-32", "UTF-32 LE"),
+        ("Привет, как дела?\tХорошо, спасибо\n", "cp1251", "cp1251"),
+        ("Ça va très bien?\tEt toi, où es-tu passé\n", "cp1252", "cp1252"),
+        ("안녕하세요 만나서 정말 반갑습니다\t저도 반갑습니다 잘 부탁드려요\n", "euc_kr", "euc_kr"),
+        ("こんにちは、元気ですか\tはい、とても元気です\n", "shift_jis", "shift_jis"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 5, 200])
+def test_encodings(tmp_path: Path, text: str, codec: str, name: str, count: int) -> None:
+    path = written(tmp_path, "a.tsv", (text * count).encode(codec))
+    pairs, report = pairs_of(path)
+    assert report.encodings == [name]
+    assert pairs == [tuple(text.rstrip("\n").split("\t"))] * count
+    assert not report.dropped
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "gb18030", "big5"])
+def test_a_sample_that_ends_inside_a_character(codec: str) -> None:
+    content = dialogue(TRADITIONAL, 20).encode(codec)
+    assert len({encoding_of(content[:length]) for length in range(200, 220)}) == 1
+
+
+def test_lines_in_another_encoding_are_counted_with_their_place(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "一\t二\n三\t四\n".encode() + "五\t六\n".encode("gbk"))
+    pairs, report = pairs_of(path)
+    assert pairs == [("一", "二"), ("三", "四")]
+    assert report.lines() == [f"lines not UTF-8: 1 (first: {path}, line 3)"]
+
+
+def test_mostly_another_encoding_is_an_error(tmp_path: Path) -> None:
+    content = "早上好\t晚安\n".encode() * 20_000 + "早上好\t晚安\n".encode("gbk") * 30_000
+    with pytest.raises(
+        UserError, match=r"a.tsv: read as UTF-8, 30,000 of 50,000 lines cannot be used \(lines not UTF-8: 30,000"
+    ):
+        pairs_of(written(tmp_path, "a.tsv", content))
+
+
+def test_lines_with_nul_characters_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "一\t二\n三\t\0四\n五\t六\n")
+    pairs, report = pairs_of(path)
+    assert pairs == [("一", "二"), ("五", "六")]
+    assert report.lines() == [f"lines with NUL characters: 1 (first: {path}, line 2)"]
+
+
+def test_nothing_is_lost_between_the_sample_and_the_rest(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", "".join(f"问{i}\t答{i}\n" for i in range(60_000)))
+    pairs, _ = pairs_of(path)
+    assert pairs == [(f"问{i}", f"答{i}") for i in range(60_000)]
+    assert dropped(_) == {}

@@ -1,0 +1,132 @@
+"""JSON Lines and JSON documents, in all the shapes that corpora have."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.reading import json_document
+from chatbot.errors import UserError
+from tests.corpus.reading.files import VALID, Pairs, dropped, pairs_of, written
+
+USER, ASSISTANT = {"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}
+SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
+    "utterances": (["甲", "乙", "丙"], [("甲", "乙"), ("乙", "丙")], {}),
+    "a record": ({"question": "甲", "answer": "乙"}, [("甲", "乙")], {}),
+    "other names": ({"Instruction": "甲", "input": "", "output": "乙"}, [("甲", "乙")], {}),
+    "messages": ({"messages": [{"role": "system", "content": "x"}, USER, ASSISTANT, USER]}, [("甲", "乙")], {}),
+    "a question twice": (
+        {"messages": [{"role": "user", "content": "x"}, USER, ASSISTANT, ASSISTANT]},
+        [("甲", "乙")],
+        {},
+    ),
+    "ShareGPT": (
+        {"id": "1", "conversations": [{"from": "human", "value": "甲"}, {"from": "gpt", "value": "乙"}]},
+        [("甲", "乙")],
+        {},
+    ),
+    "a dialog": ({"dialog": ["甲", "乙"], "emotion": ["x", "y"]}, [("甲", "乙")], {}),
+    "conversations": ([["甲", "乙"], {"utterances": ["丙", "丁"]}], [("甲", "乙"), ("丙", "丁")], {}),
+    "LCCC": ({"train": [["甲", "乙"]], "valid": [["丙", "丁"]]}, [("甲", "乙"), ("丙", "丁")], {}),
+    "ChatterBot": ({"categories": ["x"], "conversations": [["甲", "乙"]]}, [("甲", "乙")], {}),
+    "bare messages": ([USER, ASSISTANT], [("甲", "乙")], {}),
+    "a number": (["甲", 3, "乙", "丙"], [("乙", "丙")], {"utterances that are not text": 1}),
+    "one utterance": (["甲"], [], {"conversations of one utterance": 1}),
+    "too deep": (json.loads("[" * 20 + '"甲","乙"' + "]" * 20), [], {"values nested too deeply": 1}),
+    "a little deep": ([[[["甲"]]]], [], {"conversations of one utterance": 1}),
+    "messages that are none": ({"messages": 3}, [], {"records without question and answer": 1}),
+    "wrong kinds": ({"question": ["甲"], "answer": None}, [], {"records without question and answer": 1}),
+    "nothing": ({}, [], {"records without question and answer": 1}),
+    "no answer": ({"messages": [USER]}, [], {"conversations of one utterance": 1}),
+    "content of parts": (
+        {"messages": [{"role": "user", "content": [1]}, ASSISTANT]},
+        [],
+        {"utterances that are not text": 1, "conversations without a question and its answer": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "expected", "counts"), SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_shapes(tmp_path: Path, form: str, value: object, expected: Pairs, counts: dict[str, int]) -> None:
+    indent = None if form == "jsonl" else 1
+    line = json.dumps(value, ensure_ascii=False, indent=indent) + "\n"
+    content = line * 2 if form == "jsonl" else json.dumps([value, value], ensure_ascii=False, indent=1)
+    pairs, report = pairs_of(written(tmp_path, "a", content))
+    assert pairs == expected * 2
+    assert dropped(report) == {reason: 2 * count for reason, count in counts.items()}
+    assert report.formats == [form]
+
+
+def test_a_document_of_one_value(tmp_path: Path) -> None:
+    for value, expected, _ in SHAPES.values():
+        for indent in (None, 2):
+            content = json.dumps(value, ensure_ascii=False, indent=indent)
+            assert pairs_of(written(tmp_path, "a", content))[0] == expected
+
+
+def test_json_lines_that_are_none_are_counted(tmp_path: Path) -> None:
+    lines = ['["甲", "乙"]', "{", "", "[" * 200_000, '["\\ud800", "丙"]', '["丁", "戊"]', "7", '["己", "庚"]']
+    path = written(tmp_path, "a", "\r\n".join(lines))
+    pairs, report = pairs_of(path)
+    assert pairs == [("甲", "乙"), ("丁", "戊"), ("己", "庚")]
+    assert report.lines() == [
+        f"lines that are not JSON: 3 (first: {path}, line 2)",
+        f"values that are not a conversation: 1 (first: {path}, line 7)",
+    ]
+
+
+def test_columns_are_fields(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", '{"frage": "甲", "antwort": "乙"}\n{"frage": "丙"}\n')
+    pairs, report = pairs_of(path, ("frage", "antwort"))
+    assert pairs == [("甲", "乙")]
+    assert dropped(report) == {"records without question and answer": 1}
+
+
+def test_places_in_a_document(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", '[["甲", "乙"],\n 3,\n ["丙"]]')
+    _, report = pairs_of(path)
+    assert report.lines() == [
+        f"utterances that are not text: 1 (first: {path}, item 2)",
+        f"conversations of one utterance: 1 (first: {path}, item 3)",
+    ]
+
+
+def test_a_long_document_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_document, "LARGEST_ITEM", 200_000)
+    content = json.dumps([[f"问{i}", f"答{i}"] for i in range(100_000)])
+    assert len(pairs_of(written(tmp_path, "a", content))[0]) == 100_000
+
+
+def test_a_json_line_longer_than_the_sample(tmp_path: Path) -> None:
+    long = json.dumps({"messages": [USER, ASSISTANT] * 10_000})
+    pairs, _ = pairs_of(written(tmp_path, "a", f"{long}\n{long}\n"))
+    assert pairs == [("甲", "乙")] * 20_000
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('[["甲", "乙"],\n["丙", ', "ends in the middle after item 1 (of 25 bytes read)"),
+        ('[["甲", "乙"],\n["丙" "丁"]]', "is not JSON after item 1"),
+        ('[["甲", "乙"],\n[1e99999999999999999999]]', "is not JSON after item"),
+        ('[\n["甲", "乙"],\n[' + "1" * 6000 + "]]", "is not JSON after item"),
+        ('{"train":\n[["甲", ', "ends in the middle"),
+        ("[\n" * 100_000, "lists inside lists 32 deep"),
+        ('[["甲",\n"' + "x" * 900_000 + '"]]', "an item larger than 0 MiB"),
+        ('{"a": [["甲",\n"' + "x" * 900_000 + '"]]}', "an object larger than 0 MiB; give a list"),
+    ],
+)
+def test_bad_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str) -> None:
+    monkeypatch.setattr(json_document, "LARGEST_ITEM", 500_000)
+    monkeypatch.setattr(json_document, "LARGEST_OBJECT", 500_000)
+    with pytest.raises(UserError) as caught:
+        pairs_of(written(tmp_path, "a", content))
+    assert words in str(caught.value)
+
+
+def test_a_valid_document(tmp_path: Path) -> None:
+    expected = [("你好", "你好呀"), ("吃了吗", "刚吃过"), ("甲", "乙"), ("乙", "丙")]
+    for form in ("json", "jsonl"):
+        pairs, report = pairs_of(written(tmp_path, "a", VALID[form]))
+        assert (pairs, report.formats) == (expected, [form])

@@ -1,0 +1,149 @@
+"""gzip, bzip2, xz and zip: read, cut off, damaged, and refused as bombs."""
+
+import bz2
+import collections
+import gzip
+import io
+import lzma
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.reading import packed
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.sources import Source
+from chatbot.corpus.report import Report
+from chatbot.errors import UserError
+from tests.corpus.reading.files import PACKERS, VALID, dropped, pairs_of, pairs_or_one_line, written, zipped
+
+CONTENT = VALID["tsv"].encode()
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_a_packed_file_is_read_whatever_it_is_called(tmp_path: Path, packing: str) -> None:
+    plain, _ = pairs_of(written(tmp_path, "plain", CONTENT))
+    pairs, report = pairs_of(written(tmp_path, "packed.txt", PACKERS[packing](CONTENT)))
+    assert pairs == plain
+    assert (report.formats, report.encodings) == (["tsv"], ["UTF-8"])
+
+
+def test_the_files_of_a_zip(tmp_path: Path) -> None:
+    members = {
+        "b.tsv": "丙\t丁\n没有\n戊\t己\n",
+        "a/a.jsonl": '["甲", "乙"]\n',
+        "README.md": "# About\n\nSome pairs of text.\n",
+        "empty.tsv": "",
+        "__MACOSX/b.tsv": "x\ty\n",
+        "a/.hidden": "x\ty\n",
+    }
+    path = written(tmp_path, "z", zipped(members))
+    pairs, report = pairs_of(path)
+    assert pairs == [("甲", "乙"), ("丙", "丁"), ("戊", "己")]
+    assert report.formats == ["jsonl", "tsv"]
+    assert report.lines() == [
+        f"files of unknown format: 1 (first: {path}: README.md)",
+        f"lines without a tab: 1 (first: {path}: b.tsv, line 2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({}, "no file of pairs in it"),
+        ({"empty": "", ".": "甲\t乙\n"}, "no file of pairs in it"),
+        ({"README": "Some words.\nMore words.\n"}, "README: unknown format, it begins with 'Some words.?More"),
+        ({"[Content_Types].xml": "<x/>", "xl/sheet.xml": "<x/>"}, "an Office document; save the table as CSV"),
+    ],
+)
+def test_a_zip_without_pairs(tmp_path: Path, members: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        pairs_of(written(tmp_path, "z", zipped(members)))
+    assert words in str(caught.value)
+
+
+def test_an_encrypted_zip(tmp_path: Path) -> None:
+    content = bytearray(zipped({"a.tsv": CONTENT}))
+    content[6] |= 1
+    content[content.rindex(b"PK\1\2") + 8] |= 1
+    with pytest.raises(UserError, match=r"a.tsv: encrypted; unpack it"):
+        pairs_of(written(tmp_path, "z", bytes(content)))
+
+
+def test_a_member_without_a_name(tmp_path: Path) -> None:
+    content = bytearray(zipped({"a": CONTENT}))
+    entry = content.rindex(b"PK\1\2")
+    content[entry + 28], content[entry + 30] = 0, 1  # the name's one character becomes an extra field
+    with pytest.raises(UserError, match=r"no file of pairs in it|a damaged zip"):
+        pairs_of(written(tmp_path, "z", bytes(content)))
+
+
+def test_an_unknown_zip_compression(tmp_path: Path) -> None:
+    content = bytearray(zipped({"a.tsv": CONTENT}))
+    content[8] = content[content.rindex(b"PK\1\2") + 10] = 97
+    with pytest.raises(UserError, match=r"cannot be unpacked"):
+        pairs_of(written(tmp_path, "z", bytes(content)))
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("size", [1, 30_000])
+def test_cut_off_and_damaged(tmp_path: Path, packing: str, size: int) -> None:
+    lines = "".join(f"问{i * 7919 % 10007}\t答{i * 104729 % 10007}\n" for i in range(size))
+    content = PACKERS[packing](lines.encode())
+    for tenth in range(1, 10):
+        cut = content[: len(content) * tenth // 10]
+        assert isinstance(pairs_or_one_line(written(tmp_path, "cut", cut)), str)
+        damaged = bytearray(content)
+        damaged[len(content) * tenth // 10] ^= 0x55
+        pairs_or_one_line(written(tmp_path, "damaged", bytes(damaged)))
+    if size > 1:
+        words = "a damaged zip file" if packing == "zip" else "cut off inside its packed data"
+        assert words in str(pairs_or_one_line(tmp_path / "cut"))
+
+
+def bomb(packing: str) -> bytes:
+    """200 MB of the same pair, packed."""
+    block = b"0\t0\n" * 250_000
+    buffer = io.BytesIO()
+    if packing == "zip":
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a", "w") as member:
+            for _ in range(200):
+                member.write(block)
+    elif packing == "gz":
+        with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1) as file:
+            for _ in range(200):
+                file.write(block)
+    else:
+        packer = bz2.compress if packing == "bz2" else lzma.compress
+        buffer.write(packer(block) * 200)  # several streams after each other are one
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str) -> None:
+    monkeypatch.setattr(packed, "FREE_OUTPUT", 2**20)
+    monkeypatch.setattr(packed, "OUTPUT_RATIO", 2)
+    path = written(tmp_path, "bomb", bomb(packing))
+    pairs = read(Source("bomb", (path,), "file"), Report())
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"refused, it unpacks to more than 1 MiB and 2 times its size"):
+            collections.deque(pairs, maxlen=0)
+        assert tracemalloc.get_traced_memory()[1] < 30 * 2**20  # xz alone keeps the last 8 MiB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_zip_that_lies_about_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "FREE_OUTPUT", 2**20)
+    monkeypatch.setattr(packed, "OUTPUT_RATIO", 2)
+    content = bytearray(bomb("zip"))
+    entry = content.rindex(b"PK\1\2")
+    content[entry + 24 : entry + 28] = (1000).to_bytes(4, "little")
+    assert isinstance(pairs_or_one_line(written(tmp_path, "bomb", bytes(content))), str)
+
+
+def test_dropped_counts_survive_packing(tmp_path: Path) -> None:
+    _, report = pairs_of(written(tmp_path, "a", gzip.compress("甲\t乙\n丙\n丁\t戊\n".encode())))
+    assert dropped(report) == {"lines without a tab": 1}

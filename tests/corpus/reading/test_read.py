@@ -1,0 +1,105 @@
+"""Any file: its format is told from its content, and whatever it holds gives pairs or an error of one line."""
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatbot.corpus.reading.lines import LONGEST_LINE
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.sources import Source
+from chatbot.corpus.report import Report
+from chatbot.errors import UserError
+from tests.corpus.reading.files import PACKERS, VALID, dropped, pairs_of, pairs_or_one_line, written
+
+PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at times,\nwhen it was checked.\nSo, no.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (PROSE, "unknown format, it begins with 'It was a dark and stormy night.?The rain…'; known are tsv, csv, conv"),
+        ("从前有座山。\n山里有座庙。\n", "unknown format, it begins with '从前有座山。"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 9, "unknown format, it begins with '\ufffdPNG??"),
+        ("<html>\n<body>你好</body>\n</html>\n", "see data/README.md"),
+    ],
+)
+def test_unknown_formats(tmp_path: Path, content: str | bytes, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        pairs_of(written(tmp_path, "a.tsv", content))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", " \r\n", "\ufeff"])
+def test_an_empty_file_has_no_pairs(tmp_path: Path, content: str) -> None:
+    pairs, report = pairs_of(written(tmp_path, "a", content))
+    assert (pairs, report.formats, report.dropped) == ([], [], {})
+
+
+def test_a_line_of_50_megabytes_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", "甲\t乙\n" + "x" * 50_000_000 + "\n丙\t丁\n" + "y" * LONGEST_LINE + "\n戊\t己\n")
+    tracemalloc.start()
+    try:
+        pairs, report = pairs_of(path)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert pairs == [("甲", "乙"), ("丙", "丁"), ("戊", "己")]
+    assert report.dropped["lines longer than 1,048,576 characters"].first == f"{path}, line 2"
+    assert dropped(report) == {"lines longer than 1,048,576 characters": 1, "lines without a tab": 1}
+
+
+def test_pairs_come_lazily_and_the_file_is_closed(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", "甲\t乙\n" * 1_000_000)
+    report = Report()
+    pairs = read(Source("a", (path,), "file"), report)
+    next(pairs)
+    assert report.read_bytes < path.stat().st_size / 2
+    pairs.close()  # type: ignore[attr-defined]
+
+
+def test_a_file_that_cannot_be_opened_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UserError, match=r"a.tsv: cannot be read \(Permission denied\)"):
+        list(read(Source("a.tsv", (tmp_path / "a.tsv",), "file"), Report()))
+
+
+@pytest.mark.parametrize("form", VALID)
+def test_cut_at_each_tenth(tmp_path: Path, form: str) -> None:
+    content = VALID[form].encode()
+    for tenth in range(11):
+        pairs_or_one_line(written(tmp_path, "a", content[: len(content) * tenth // 10]))
+
+
+@given(content=st.binary(max_size=300) | st.text('[]{}":,;甲EM \t\r\n\\u-#', max_size=200).map(str.encode))
+@settings(deadline=None, max_examples=300)
+def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "fuzz", content))
+
+
+@pytest.mark.parametrize("packing", ["", *PACKERS])
+@pytest.mark.parametrize("form", VALID)
+@given(data=st.data())
+@settings(deadline=None, max_examples=30)
+def test_mutations(tmp_path_factory: pytest.TempPathFactory, form: str, packing: str, data: st.DataObject) -> None:
+    content = bytearray(VALID[form].encode())
+    if packing:
+        content = bytearray(PACKERS[packing](bytes(content)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(content)))
+        end = min(len(content), start + data.draw(st.integers(1, 20)))
+        how = data.draw(st.sampled_from(["delete", "duplicate", "flip", "insert"]))
+        if how == "delete":
+            del content[start:end]
+        elif how == "duplicate":
+            content[end:end] = content[start:end] * data.draw(st.integers(1, 50))
+        elif how == "flip":
+            content[start:end] = bytes(byte ^ data.draw(st.integers(1, 255)) for byte in content[start:end])
+        else:
+            content[start:start] = data.draw(st.binary(max_size=8))
+    pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "mutated", bytes(content)))

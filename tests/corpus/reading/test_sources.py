@@ -1,0 +1,79 @@
+"""Names to sources."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.reading.sources import Source, find_sources
+from chatbot.errors import UserError
+from tests.corpus.reading.files import written, zipped
+
+
+def test_names_globs_and_repeats(workplace: Path) -> None:
+    for name in ("b.tsv", "a.tsv", "[x].tsv", "deep/er/c.tsv"):
+        (workplace / name).parent.mkdir(parents=True, exist_ok=True)
+        written(workplace, name, "甲\t乙\n")
+    (workplace / "folder.tsv").mkdir()
+    assert [source.name for source in find_sources(["b.tsv", "?.tsv", "./a.tsv", "b.tsv"])] == ["b.tsv", "a.tsv"]
+    assert find_sources(["[x].tsv"]) == [Source("[x].tsv", (Path("[x].tsv"),), "file")]
+    assert [source.name for source in find_sources(["**/c.tsv"])] == ["deep/er/c.tsv"]
+
+
+def test_nothing_is_the_built_in_corpus() -> None:
+    (source,) = find_sources([])
+    assert source.kind == "chatterbot"
+    assert [path.name for path in source.paths] == sorted(path.name for path in source.paths)
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_parallel_files_are_two(workplace: Path) -> None:
+    written(workplace, "q", "甲\n")
+    written(workplace, "a", "乙\n")
+    assert find_sources([], "q", "a") == [Source("q + a", (Path("q"), Path("a")), "parallel")]
+    for given in (("q", None), (None, "a")):
+        with pytest.raises(UserError, match=r"both --source-file and --target-file"):
+            find_sources([], *given)
+
+
+def test_cornell_is_one_source_however_it_is_named(workplace: Path) -> None:
+    folder = workplace / "corpus"
+    folder.mkdir()
+    for name in ("movie_lines.txt", "movie_conversations.txt"):
+        written(folder, name, "")
+    paths = (Path("corpus/movie_lines.txt"), Path("corpus/movie_conversations.txt"))
+    for names in (["corpus"], ["corpus/movie_lines.txt"], ["corpus/movie_conversations.txt"], ["corpus/*.txt"]):
+        (source,) = find_sources(names)
+        assert (source.kind, source.paths) == ("cornell", paths)
+    written(workplace, "c.zip", zipped({"x/movie_lines.txt": "a", "x/movie_conversations.txt": "b"}))
+    assert find_sources(["c.zip"])[0].kind == "cornell"
+    paths[1].unlink()
+    with pytest.raises(UserError, match=r"movie_conversations.txt: no such file; .*two files belong together"):
+        find_sources(["corpus/movie_lines.txt"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("none.tsv", "none.tsv: no such file"),
+        ("*.none", "no file matches"),
+        (".", "a directory; name a file or a glob in it"),
+        ("a\nb", "a?b: no such file"),
+        ("a\0b", "cannot be read"),
+        ("x" * 5000, "cannot be read"),
+        ("/dev/zero", "not a regular file"),
+    ],
+)
+def test_what_cannot_be_a_source_is_named(workplace: Path, name: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_sources([name])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_permission(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(workplace, "a.tsv", "甲\t乙\n")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match=r"a.tsv: no permission"):
+        find_sources(["a.tsv"])

@@ -1,0 +1,55 @@
+"""YAML, and the built-in corpus that is written in it."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.report import Report
+from chatbot.errors import UserError
+from tests.corpus.reading.files import VALID, dropped, pairs_of, written
+
+
+@pytest.mark.parametrize("content", [VALID["yaml"], VALID["yaml"].partition("conversations:\n")[2]])
+def test_yaml(tmp_path: Path, content: str) -> None:
+    pairs, report = pairs_of(written(tmp_path, "a", content))
+    assert pairs == [("你好", "你好呀"), ("吃了吗", "刚吃过"), ("刚吃过", "那就好")]
+    assert (report.formats, dropped(report)) == (["yaml"], {})
+
+
+def test_plain_scalars_stay_as_written(tmp_path: Path) -> None:
+    content = "conversations:\n- [yes, 1, 2020-01-01, ~, 0x10, <<, '']\n- - 独\n"
+    pairs, report = pairs_of(written(tmp_path, "a", content))
+    assert pairs == [("yes", "1"), ("1", "2020-01-01"), ("2020-01-01", "~"), ("~", "0x10"), ("0x10", "<<"), ("<<", "")]
+    assert dropped(report) == {"conversations of one utterance": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("- - 甲\n  - !!python/object/apply:os.system ['true']\n", "line 2: asks for a Python object"),
+        ("- - &a 甲\n  - *a\n", "line 2: an alias (*a)"),
+        ("- - 甲\n  - 乙: 丙: 丁\n", "line 2: not YAML"),
+        ("- - 甲\n  - \x07\n", "not YAML"),
+        ("- - 甲\n" + "- " * 5000, "lists inside lists"),
+    ],
+)
+def test_bad_yaml(tmp_path: Path, content: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        pairs_of(written(tmp_path, "a", content))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_built_in_corpus_has_552_pairs() -> None:
+    report = Report()
+    (source,) = find_sources([])
+    pairs = list(read(source, report))
+    # The pairs that yaml.safe_load gives, in their order.
+    digest = hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode()).hexdigest()
+    assert (len(pairs), digest[:16]) == (552, "e973df32378e84d3")
+    assert (report.pairs, report.formats, report.encodings, report.dropped) == (552, ["chatterbot"], ["UTF-8"], {})
+    assert report.read_bytes == sum(path.stat().st_size for path in source.paths)
