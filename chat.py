@@ -3,7 +3,7 @@
 
 import sys
 
-from chatbot.config import chat_settings
+from chatbot.config.chat import chat_settings
 from chatbot.errors import exit_code_of
 
 

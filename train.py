@@ -3,7 +3,7 @@
 
 import sys
 
-from chatbot.config import train_settings
+from chatbot.config.stored import train_settings
 from chatbot.errors import exit_code_of
 
 

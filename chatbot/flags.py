@@ -60,7 +60,7 @@ def check_fields(settings: Any) -> None:
         for item in value if meta["many"] else (value,):
             if not isinstance(item, kinds) or (isinstance(item, bool) and meta["kind"] is not bool):
                 raise UserError(f"{flag} {item!r}: {meta['kind'].__name__} expected")
-            if item == "" or (isinstance(item, str) and not item.isprintable()):
+            if (item == "" and field.default != "") or (isinstance(item, str) and not item.isprintable()):
                 raise UserError(f"{flag} {item!r}: a printable text is needed")
             if isinstance(item, float) and not math.isfinite(item):
                 raise UserError(f"{flag} {item}: a finite number is needed")
@@ -82,15 +82,23 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (see python {self.prog} --help)\n")
 
 
-def parse_flags(settings: type, prog: str, description: str, arguments: Sequence[str] | None) -> dict[str, Any]:
-    """The flags that were given, by the name of their setting; those not given are absent."""
+def parse_flags(
+    settings: type, prog: str, description: str, arguments: Sequence[str] | None, positional: str | None = None
+) -> dict[str, Any]:
+    """The flags that were given, by the name of their setting; those not given are absent.
+
+    positional: the setting that is given without its flag.
+    """
     parser = OneLineParser(prog=prog, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
     groups: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         meta = field.metadata
         group = groups.setdefault(meta["group"], None) or parser.add_argument_group(meta["group"])
         groups[meta["group"]] = group
-        group.add_argument(flag_of(field.name), dest=field.name, **_options(field))
+        if field.name == positional:
+            group.add_argument(field.name, nargs="*", metavar=meta["metavar"], help=meta["text"])
+        else:
+            group.add_argument(flag_of(field.name), dest=field.name, **_options(field))
     given = vars(parser.parse_args(arguments))
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
@@ -102,9 +110,10 @@ def _options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
         if field.default:
             return {"action": argparse.BooleanOptionalAction, "help": f"{text} (default: on)"}
         return {"action": "store_true", "help": text}
-    if field.default not in (None, (), ...):
-        text += f" (default: {field.default})"
-    metavar = "|".join(meta["choices"] or ()) or meta["metavar"] or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
+    default: Any = field.default
+    if default not in (None, "", (), ...):
+        text += f" (default: {' '.join(default) if meta['many'] else default})"
+    metavar = meta["metavar"] or "|".join(meta["choices"] or ()) or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
     options = {"type": meta["kind"], "metavar": metavar, "help": text, "required": field.default is ...}
     if meta["choices"]:
         options["choices"] = meta["choices"]

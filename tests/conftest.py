@@ -4,9 +4,14 @@ import importlib
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from chatbot.quiet import import_tensorflow
+
+# The first example of a test may load a dictionary; pytest-timeout ends what hangs.
+hypothesis.settings.register_profile("project", deadline=None)
+hypothesis.settings.load_profile("project")
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import_tensorflow()
@@ -29,3 +34,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current directory, where checkpoints/ and tensorboard/ may be made."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def real_chat() -> Path:
+    """Ten thousand pairs of LCCC, which lie beside the project on some machines and are no part of it."""
+    path = Path(__file__).parents[2] / "shared/data/lccc_toy.tsv"
+    if not path.exists():
+        pytest.skip("no shared/data beside the project")
+    return path

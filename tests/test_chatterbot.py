@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.readers import read_chatterbot
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.report import Report
 from tests.commands import run
 
 
@@ -26,7 +28,7 @@ def test_the_first_run_learns_the_chatterbot_corpus_by_heart(workplace: Path) ->
     assert re.search(r"1000/1000 \[\d+:\d+<.*loss \d.*examples/s.*target tokens/s", bar)
 
     answers = defaultdict(set)
-    for question, answer in read_chatterbot():
+    for question, answer in read(find_sources([])[0], Report()):
         answers[question].add(answer)
     expected = {q: next(iter(a)) for q, a in answers.items() if len(a) == 1}
     assert len(expected) == 412

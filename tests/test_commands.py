@@ -38,7 +38,10 @@ def test_help_is_instant_and_names_every_default(script: str) -> None:
         (["--data", "."], "a directory"),
         (["--data", "empty.tsv"], "the file is empty"),
         (["--data", "good.tsv", "--validation", "none.tsv"], "none.tsv: no such file"),
-        (["--data", "good.tsv", "--validation", "good.tsv"], "every pair is in the validation file"),
+        (
+            ["--data", "good.tsv", "--validation", "good.tsv"],
+            "none of its 1 pairs is left: pairs that are in the validation file too: 1",
+        ),
         (
             ["--data", "good.tsv", "--max-length", "2"],
             "--max-length 2: every pair is longer, the shortest has 3",

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.config import Settings, changed_settings, storable, stored_settings, train_settings
+from chatbot.config.stored import changed_settings, storable, stored_settings, train_settings
+from chatbot.config.training import Settings
 from chatbot.errors import UserError
 
 

@@ -1,6 +1,5 @@
 """Text in, one line of text out, whatever the text is."""
 
-from chatbot.corpus.cleaning import clean
 from chatbot.evaluation.replies import Replier
 from chatbot.model.saved import Trained
 
@@ -13,11 +12,9 @@ class Responder:
     """Answers a question with the best reply of a trained model."""
 
     def __init__(self, trained: Trained, beam_size: int, length_penalty: float) -> None:
-        self.replier = Replier(
-            trained.model, trained.vocabulary, trained.settings.max_length, beam_size, length_penalty
-        )
+        self.replier = Replier(trained.model, trained.vocabulary, trained.settings, beam_size, length_penalty)
 
     def reply(self, text: str) -> str:
         """One line: the reply, or for text without a visible character a request to say something."""
-        question = clean(text[:MOST_CHARACTERS])
-        return self.replier.best([question])[0] if question else NOTHING_SAID
+        question = text[:MOST_CHARACTERS]
+        return self.replier.best([question])[0] if self.replier.ids(question) else NOTHING_SAID

@@ -1,33 +1,27 @@
-"""From encoded pairs to padded batches of a few fixed shapes, one share a tower.
+"""From shards of encoded pairs to padded batches of a few fixed shapes, one share a tower.
 
 Everything is a function of (pairs, settings, step): the batch of any step can be computed again,
-so a resumed run needs to know only at which step it was.
+so a resumed run needs to know only at which step it was, and several machines agree on each batch
+without a word between them.
 """
 
-import dataclasses
-import math
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.encoded import Encoded, Ids, Offsets, Ragged
+from chatbot.corpus.buckets import Bucket, choose_buckets, lengths_of
+from chatbot.corpus.encoded import Encoded, Ids, Ragged
 from chatbot.corpus.vocabulary import EOS, PAD
 
-MOST_BUCKETS = 8
-# A bucket with fewer batches than this wastes more on its last, partial batch than it saves on padding.
-LEAST_BATCHES = 4
+# Shards that are kept mapped: the one an epoch is at, and some whose last pairs wait for a full batch.
+MAPPED = 4
 
-
-@dataclasses.dataclass(frozen=True)
-class Bucket:
-    """Pairs that are padded to one shape."""
-
-    source_length: int
-    target_length: int  # EOS counted
-    rows: npt.NDArray[np.int64]  # [pairs in the bucket]
+Places = npt.NDArray[np.int64]  # [pairs, 2] the shard and the row of each pair
 
 
 class Batch(NamedTuple):
@@ -39,90 +33,80 @@ class Batch(NamedTuple):
     weights: npt.NDArray[np.float32]  # [rows, target_length], 1 at real tokens and 0 at padding
 
 
-def choose_buckets(source_lengths: Offsets, target_lengths: Offsets, batch_size: int) -> list[Bucket]:
-    """Split the pairs into at most MOST_BUCKETS shapes so that little is padded.
-
-    Starting from one box that holds all pairs, the cut along source or target length that saves the
-    most padding is made until no cut leaves LEAST_BATCHES full batches on both sides.
-
-    source_lengths, target_lengths: [pairs], in tokens, EOS counted in the target.
-    """
-    sides = np.stack([source_lengths, target_lengths])  # [2, pairs]
-    boxes = [np.arange(sides.shape[1])]
-    while len(boxes) < MOST_BUCKETS:
-        cuts = [(*_best_cut(sides[:, box], LEAST_BATCHES * batch_size), i) for i, box in enumerate(boxes)]
-        saved, side, bound, i = max(cuts)
-        if saved <= 0:
-            break
-        inside = sides[side, boxes[i]] <= bound
-        boxes[i : i + 1] = [boxes[i][inside], boxes[i][~inside]]
-    return [Bucket(int(sides[0, b].max()), int(sides[1, b].max()), b) for b in boxes]
-
-
-def _best_cut(lengths: npt.NDArray[np.integer], least: int) -> tuple[int, int, int]:
-    """(padded positions saved, side, bound) of the best cut of one box; saves 0 when none is allowed."""
-    best = (0, 0, 0)
-    pairs = lengths.shape[1]
-    for side in (0, 1):
-        order = np.argsort(lengths[side], kind="stable")
-        sorted_sides = lengths[:, order]
-        low = np.maximum.accumulate(sorted_sides, axis=1).sum(axis=0)  # [pairs] size of the box up to here
-        high = np.maximum.accumulate(sorted_sides[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
-        count = np.arange(1, pairs)
-        saved = high[0] * pairs - (low[:-1] * count + high[1:] * (pairs - count))
-        distinct = sorted_sides[side, :-1] < sorted_sides[side, 1:]
-        allowed = distinct & (count >= least) & (pairs - count >= least)
-        if allowed.any():
-            at = int(np.argmax(np.where(allowed, saved, -1)))
-            best = max(best, (int(saved[at]), side, int(sorted_sides[side, at])))
-    return best
-
-
 class Batches:
     """The batches of every epoch, in a seeded order.
 
+    shards: the pairs; a list with one item where all are in memory.
+    batch_tokens: instead of batch_size, the padded positions of a batch's longer side.
     steps_per_epoch: batches in an epoch, the same in each.
     """
 
-    def __init__(self, pairs: Encoded, batch_size: int, seed: int) -> None:
-        self.pairs = pairs
-        self.batch_size = batch_size
+    def __init__(
+        self, shards: Sequence[Encoded], batch_size: int, seed: int, batch_tokens: int | None = None, least: int = 1
+    ) -> None:
+        def size(source_length: int, target_length: int) -> int:
+            return batch_size if batch_tokens is None else max(least, batch_tokens // max(source_length, target_length))
+
         self.seed = seed
-        lengths = pairs.sources.lengths, pairs.targets.lengths + 1
-        self.buckets = choose_buckets(*lengths, batch_size)
-        self.steps_per_epoch = sum(math.ceil(len(b.rows) / batch_size) for b in self.buckets)
+        self._shards = shards
+        self._mapped = functools.lru_cache(MAPPED)(shards.__getitem__)
+        self.buckets = choose_buckets(lengths_of(shards), size)
+        self.steps_per_epoch = sum(bucket.batches for bucket in self.buckets)
 
-    def plan(self, epoch: int) -> list[tuple[Bucket, npt.NDArray[np.int64]]]:
-        """The (bucket, rows) of each batch of an epoch: every pair once, in an order of (seed, epoch)."""
+    def plan(self, epoch: int) -> Iterator[tuple[Bucket, Places]]:
+        """The bucket and the pairs of each batch of an epoch: every pair once, in an order of (seed, epoch).
+
+        Shards come one after the other, in a new order each epoch. In a shard the batches of all buckets are
+        mixed; pairs that do not fill a batch wait for the next shard.
+        """
         rng = np.random.default_rng((self.seed, epoch))
-        planned = []
-        for bucket in self.buckets:
-            rows = rng.permutation(bucket.rows)
-            parts = range(0, len(rows), self.batch_size)
-            planned += [(bucket, rows[i : i + self.batch_size]) for i in parts]
-        return [planned[i] for i in rng.permutation(len(planned))]
+        waiting = [np.zeros((0, 2), np.int64) for _ in self.buckets]
+        order = rng.permutation(len(self._shards)).tolist()
+        for shard in order:
+            planned: list[tuple[Bucket, Places]] = []
+            for i, bucket in enumerate(self.buckets):
+                rows = rng.permutation(bucket.rows(self._mapped(shard)))
+                places = np.concatenate([waiting[i], np.stack([np.full_like(rows, shard), rows], axis=1)])
+                last = shard == order[-1]
+                full = len(places) if last else len(places) - len(places) % bucket.batch_size
+                starts = range(0, full, bucket.batch_size)
+                planned += [(bucket, places[at : min(at + bucket.batch_size, full)]) for at in starts]
+                waiting[i] = places[full:]
+            yield from (planned[i] for i in rng.permutation(len(planned)))
 
-    def shares_from(self, step: int, towers: int) -> Iterator[tuple[Batch, ...]]:
-        """The shares of each batch, one a tower, from this step (counted from 0) on, without end."""
+    def shares_from(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[tuple[Batch, ...]]:
+        """The shares of each batch, one a tower, from this step (counted from 0) on, without end.
+
+        Of several machines with so many towers each, this one reads and gets only its own shares. What a batch
+        holds does not depend on how many machines and towers share it.
+        """
         epoch, done = divmod(step, self.steps_per_epoch)
         while True:
-            for bucket, rows in self.plan(epoch)[done:]:
-                lengths = bucket.source_length, bucket.target_length
-                yield tuple(self._share(part, rows, *lengths) for part in np.array_split(rows, towers))
+            for bucket, places in islice(self.plan(epoch), done, None):
+                parts = np.array_split(places, towers * machines)[machine * towers : (machine + 1) * towers]
+                yield tuple(self._share(part, places, *bucket.shape) for part in parts)
             epoch, done = epoch + 1, 0
 
-    def _share(self, part: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], *lengths: int) -> Batch:
+    def _share(self, part: Places, places: Places, source_length: int, target_length: int) -> Batch:
         if len(part):
-            return pad_batch(self.pairs, part, *lengths)
+            return self._read(part, source_length, target_length)
         # cuDNN takes no empty batch: a tower without a share gets a row that weighs nothing.
-        batch = pad_batch(self.pairs, rows[:1], *lengths)
+        batch = self._read(places[:1], source_length, target_length)
         return batch._replace(weights=np.zeros_like(batch.weights))
 
-    def prefetched(self, step: int, towers: int) -> tf.data.Dataset:
+    def _read(self, places: Places, source_length: int, target_length: int) -> Batch:
+        shards, rows = places.T
+        if (shards == shards[0]).all():
+            return pad_batch(self._mapped(int(shards[0])), rows, source_length, target_length)
+        of_shards = [places[shards == shard] for shard in np.unique(shards)]
+        batches = [self._read(some, source_length, target_length) for some in of_shards]
+        return Batch(*map(np.concatenate, zip(*batches, strict=True)))
+
+    def prefetched(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> tf.data.Dataset:
         """`shares_from` made ahead of the training loop, as plain tuples of tensors in Batch's order."""
         ids, weights = (tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.float32))
         return tf.data.Dataset.from_generator(
-            lambda: (tuple(map(tuple, shares)) for shares in self.shares_from(step, towers)),
+            lambda: (tuple(map(tuple, shares)) for shares in self.shares_from(step, towers, machine, machines)),
             output_signature=((ids, ids, ids, weights),) * towers,
         ).prefetch(4)
 
@@ -142,7 +126,7 @@ def pad_batch(pairs: Encoded, rows: npt.NDArray[np.int64], source_length: int, t
 def pad(ragged: Ragged, rows: npt.NDArray[np.int64], length: int) -> Ids:
     """[rows, length] the given rows, PAD on the right."""
     padded = np.full((len(rows), length), PAD, np.int32)
-    starts, lengths = ragged.offsets[rows], ragged.lengths[rows]
+    starts, lengths = ragged.starts[rows], ragged.lengths[rows]
     real = np.arange(length) < lengths[:, None]  # [rows, length]
     at = starts[:, None] + np.arange(length)
     padded[real] = ragged.flat[at[real]]

@@ -1,15 +1,76 @@
-"""What is done to each utterance before it is cut into words."""
+"""What is done to each utterance before it is cut into words: rules by name, each on or off and counted."""
 
 import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection
 
-# Control and format characters, lone surrogates, and U+2581, which the tokenizer uses for a space.
-# U+200D stays: it holds emoji such as a family together.
+from chatbot.config.corpus import TEXT_RULES
+from chatbot.errors import UserError
+
+# Control and format characters. U+200D stays: it holds emoji such as a family together.
 _INVISIBLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u2064\u2581\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufff9-\ufffb]"
 )
-_SPACES = re.compile(r"\s+")
+# White space, lone surrogates, which no file can hold, and U+2581, which the tokenizer uses for a space.
+_SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
+_URL = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", re.IGNORECASE)
+# A name ends at a colon, a space, the next name or the end; an e-mail address is not a name.
+_NAME = re.compile(r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])@[\w\-·]{1,30}(?=[:：\s@]|$)[:：]?")
+_REPEATED = re.compile(r"([!！?？。，,、;；:：~～*#=_+^·|])\1+")
+_DOTS = re.compile(r"\.{4,}|…{3,}|—{3,}|-{4,}")  # "...", "……", "——" and "---" are words of their own
 
 
-def clean(text: str) -> str:
-    """Control characters become spaces, runs of white space one space, and the ends are stripped."""
-    return _SPACES.sub(" ", _INVISIBLE.sub(" ", text)).strip()
+def tidy(text: str) -> str:
+    """Runs of white space become one space, and the ends are stripped: what every later room relies on."""
+    if text.isprintable() and "  " not in text and "\u2581" not in text:
+        return text.strip()  # nearly all text: no other white space is printable
+    return _SPACES.sub(" ", text).strip()
+
+
+def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Callable[[str], str]:
+    """The function that applies these rules of TEXT_RULES, in their order, and then `tidy`.
+
+    changed counts the utterances that each rule changed. Raises UserError when a rule's library is not installed.
+    """
+    functions = {
+        "nfkc": _nfkc,
+        "control": _without_control,
+        "simplified": _simplified() if "simplified" in rules else tidy,
+        "urls": lambda text: _URL.sub(" ", text),
+        "names": lambda text: _NAME.sub(" ", text),
+        "punctuation": lambda text: _DOTS.sub(_shortest, _REPEATED.sub(r"\1", text)),
+    }
+    steps = [(name, functions[name]) for name in TEXT_RULES if name in rules]
+    counts: Counter[str] = Counter() if changed is None else changed
+
+    def clean(text: str) -> str:
+        for name, function in steps:
+            cleaned = function(text)
+            if cleaned != text:
+                counts[name] += 1
+                text = cleaned
+        return tidy(text)
+
+    return clean
+
+
+def _nfkc(text: str) -> str:
+    return text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
+
+
+def _without_control(text: str) -> str:
+    return text if text.isprintable() else _INVISIBLE.sub(" ", text)
+
+
+def _shortest(match: "re.Match[str]") -> str:
+    return match.group()[: 2 if match.group()[0] in "…—" else 3]
+
+
+def _simplified() -> Callable[[str], str]:
+    try:
+        import opencc
+    except ModuleNotFoundError:
+        raise UserError("--clean simplified: OpenCC is not installed; give `.venv/bin/pip install opencc`") from None
+    convert: Callable[[str], str] = opencc.OpenCC("t2s").convert
+    return convert

@@ -1,54 +1,59 @@
 """Pairs as ids in flat arrays: little memory, and a batch is a few slices."""
 
 import dataclasses
-import hashlib
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.tokenizer import SPACE
-from chatbot.corpus.vocabulary import ASK, BOS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BOS
 
 Ids = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
+Numbers = Sequence[int] | npt.NDArray[np.integer]
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Rows of different length: row i is flat[offsets[i]:offsets[i + 1]]."""
+    """Rows of different length: row i is flat[starts[i] : starts[i] + lengths[i]]. Rows may share flat."""
 
-    flat: Ids  # [total]
-    offsets: Offsets  # [rows + 1]
-
-    @property
-    def lengths(self) -> Offsets:
-        """[rows] the length of each row."""
-        return np.diff(self.offsets)
+    flat: npt.NDArray[Any]  # [total] of any integer type
+    starts: Offsets  # [rows]
+    lengths: Offsets  # [rows]
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.starts)
 
-    def row(self, index: int) -> Ids:
+    def row(self, index: int) -> npt.NDArray[Any]:
         """[length] row number index."""
-        return self.flat[self.offsets[index] : self.offsets[index + 1]]
+        return self.flat[self.starts[index] : self.starts[index] + self.lengths[index]]
+
+    def select(self, rows: Numbers) -> "Ragged":
+        """The rows with these numbers, in this order; nothing is copied."""
+        return Ragged(self.flat, self.starts[rows], self.lengths[rows])
+
+    def joined(self) -> npt.NDArray[Any]:
+        """[sum of lengths] all rows, one after the other."""
+        ends = np.cumsum(self.lengths)
+        shift = np.repeat(self.starts - (ends - self.lengths), self.lengths)
+        return self.flat[shift + np.arange(len(shift))]
 
     def __add__(self, other: "Ragged") -> "Ragged":
         """These rows, then the other ones."""
-        offsets = np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]])
-        return Ragged(np.concatenate([self.flat, other.flat]), offsets)
+        lengths = np.concatenate([self.lengths, other.lengths])
+        if self.flat is other.flat:
+            return Ragged(self.flat, np.concatenate([self.starts, other.starts]), lengths)
+        starts = np.concatenate([self.starts, other.starts + len(self.flat)])
+        return Ragged(np.concatenate([self.flat, other.flat]), starts, lengths)
 
-    def select(self, rows: Sequence[int] | npt.NDArray[np.integer]) -> "Ragged":
-        """The rows with these numbers, in this order."""
-        return ragged([self.row(int(i)) for i in rows])
 
-
-def ragged(rows: Sequence[Sequence[int] | Ids]) -> Ragged:
+def ragged(rows: Sequence[Sequence[int]]) -> Ragged:
     """Rows of ids as one Ragged."""
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    flat = np.concatenate([np.asarray(row, np.int32) for row in rows]) if rows else np.zeros(0, np.int32)
-    return Ragged(flat.astype(np.int32), offsets)
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
+    return Ragged(flat, np.cumsum(lengths) - lengths, lengths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +63,22 @@ class Encoded:
     sources: Ragged
     targets: Ragged
     begins: Ids  # [pairs] the symbol each target begins with: BOS, or ASK where the pair is reversed
-    characters: Offsets  # [pairs] of each target, spaces left out
+    characters: Offsets  # [pairs] of each target, spaces left out: the denominator of nats_per_character
 
     def __len__(self) -> int:
         return len(self.sources)
 
-    def select(self, rows: Sequence[int] | npt.NDArray[np.integer]) -> "Encoded":
-        """The pairs with these numbers, in this order."""
+    def select(self, rows: Numbers) -> "Encoded":
+        """The pairs with these numbers, in this order; no token is copied."""
         numbers = np.asarray(rows, np.int64)
         return Encoded(
-            self.sources.select(numbers),
-            self.targets.select(numbers),
-            self.begins[numbers],
-            self.characters[numbers],
+            self.sources.select(numbers), self.targets.select(numbers), self.begins[numbers], self.characters[numbers]
         )
+
+    def within(self, max_length: int) -> "Encoded":
+        """The pairs of which neither side, the end symbol counted in the target, is longer."""
+        fits = (self.sources.lengths <= max_length) & (self.targets.lengths < max_length)
+        return self if fits.all() else self.select(np.nonzero(fits)[0])
 
     def reversed(self) -> "Encoded":
         """The pairs from answer to question. Their characters are not known, and 0."""
@@ -86,26 +93,7 @@ class Encoded:
             np.concatenate([self.characters, other.characters]),
         )
 
-    def fingerprint(self) -> str:
-        """A hash of the pairs and their order, to tell whether a resumed run reads the same data."""
-        digest = hashlib.sha256()
-        for part in (self.sources, self.targets):
-            digest.update(part.offsets.tobytes())
-            digest.update(part.flat.tobytes())
-        return digest.hexdigest()
 
-
-def encode(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], vocabulary: Vocabulary) -> Encoded:
-    """Encode pairs of words."""
-    targets = ragged([vocabulary.ids(target) for _, target in pairs])
-    return Encoded(
-        ragged([vocabulary.ids(source) for source, _ in pairs]),
-        targets,
-        np.full(len(targets), BOS, np.int32),
-        np.array([characters_of(target) for _, target in pairs], np.int64),
-    )
-
-
-def characters_of(words: Sequence[str]) -> int:
-    """Characters of a reply, spaces left out: the denominator of nats_per_character."""
-    return sum(len(word.replace(SPACE, "")) for word in words)
+def encoded(sources: Ragged, targets: Ragged, characters: Offsets) -> Encoded:
+    """Pairs from question to answer."""
+    return Encoded(sources, targets, np.full(len(sources), BOS, np.int32), characters)

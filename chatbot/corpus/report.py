@@ -1,6 +1,7 @@
 """What was found in one file of a corpus, and what was left out of it, counted by reason."""
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -29,6 +30,13 @@ class Report:
         entry.count += count
         entry.first = entry.first or place
 
+    def add(self, other: "Report") -> None:
+        """Count what another part of the same file had, too."""
+        for reason, entry in other.dropped.items():
+            self.drop(reason, entry.first, entry.count)
+        for rule, count in other.changed.items():
+            self.changed[rule] = self.changed.get(rule, 0) + count
+
     def lines(self) -> list[str]:
         """One line a reason, the most frequent first."""
         lines = []
@@ -36,3 +44,9 @@ class Report:
             place = f" (first: {entry.first})" if entry.first else ""
             lines.append(f"{reason}: {entry.count:,}{place}")
         return lines
+
+
+def report_of(values: dict[str, Any]) -> Report:
+    """The report that `dataclasses.asdict` made these values from."""
+    dropped = {reason: Dropped(**entry) for reason, entry in values["dropped"].items()}
+    return Report(**{**values, "dropped": dropped})

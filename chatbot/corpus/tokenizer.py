@@ -1,35 +1,65 @@
-"""Cuts text into words, without loss: joining the words gives the text back."""
+"""Cuts text into tokens, without loss: joining the tokens gives the text back.
+
+A tokenizer is a function from a cleaned text to its tokens.
+"""
 
 import functools
 import logging
+from collections.abc import Callable, Iterable
 
 import jieba
+
+from chatbot.corpus.segmentation import segmentation
+from chatbot.errors import UserError
 
 # Stands before a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
 SPACE = "\u2581"
 
+Tokenizer = Callable[[str], list[str]]
+
 
 @functools.cache
-def _jieba() -> jieba.Tokenizer:
-    jieba.setLogLevel(logging.WARNING)
-    tokenizer = jieba.Tokenizer()
-    tokenizer.initialize()
-    return tokenizer
+def tokenizer(name: str = "jieba", dictionary: str | None = None) -> Tokenizer:
+    """The tokenizer of this name, "jieba" or "char"; dictionary is a file of words that jieba is to know.
+
+    Raises UserError when the dictionary cannot be used.
+    """
+    cut = _jieba(dictionary) if name == "jieba" else list
+
+    def tokens(text: str) -> list[str]:
+        return _with_spaces(cut(text)) if " " in text else cut(text)
+
+    return tokens
 
 
-def words(text: str) -> list[str]:
-    """The jieba words of a cleaned text; a space is kept as SPACE in front of the word after it."""
-    cut: list[str] = []
+def _with_spaces(cut: Iterable[str]) -> list[str]:
+    """A space becomes SPACE in front of the word after it."""
+    tokens: list[str] = []
     space = ""
-    for word in _jieba().lcut(text):
+    for word in cut:
         if word == " ":
             space = SPACE
         else:
-            cut.append(space + word)
+            tokens.append(space + word)
             space = ""
-    return cut
+    return tokens
 
 
 def text_of(tokens: list[str]) -> str:
     """The text that the tokens were cut from; words and single characters may be mixed."""
     return "".join(tokens).replace(SPACE, " ").strip()
+
+
+def _jieba(dictionary: str | None) -> Tokenizer:
+    jieba.setLogLevel(logging.WARNING)
+    cutter = jieba.Tokenizer()
+    cutter.initialize()
+    if dictionary is not None:
+        try:
+            with open(dictionary, "rb") as file:
+                cutter.load_userdict(file)
+        except OSError as error:
+            raise UserError(f"{dictionary}: dictionary cannot be read ({error.strerror})") from None
+        except ValueError as error:
+            raise UserError(f"{dictionary}: not a jieba dictionary in UTF-8: {error}") from None
+    return segmentation(cutter)

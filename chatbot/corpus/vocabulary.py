@@ -4,8 +4,10 @@ A word outside the vocabulary is written with its characters; only a character n
 """
 
 import hashlib
+import heapq
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from chatbot.corpus.tokenizer import SPACE, text_of
@@ -62,19 +64,22 @@ class Vocabulary:
         part.replace(path)
 
 
-def build_vocabulary(counts: Counter[str], size: int) -> Vocabulary:
-    """Every character of the counted words, then the most frequent words, up to size entries in all.
+def build_vocabulary(counters: Iterable[Mapping[str, int]], size: int) -> Vocabulary:
+    """Every character of the counted tokens, then the most frequent words, up to size entries in all.
 
-    All characters are kept even if they alone are more than size. Order is by count, then by text.
+    counters: each token is counted in one of them. All characters are kept even if they alone are more
+    than size. Order is by count, then by text.
     """
     characters: Counter[str] = Counter({SPACE: 0})
-    for word, count in counts.items():
-        for character in word:
-            characters[character] += count
-    longer = {w: c for w, c in counts.items() if len(w) > 1 and c >= LEAST_COUNT}
+    words: list[tuple[int, str]] = []  # (-count, word) of the most frequent so far
+    for counter in counters:
+        for token, count in counter.items():
+            for character in token:
+                characters[character] += count
+        longer = ((-c, w) for w, c in counter.items() if len(w) > 1 and c >= LEAST_COUNT)
+        words = heapq.nsmallest(size, itertools.chain(words, longer))
     room = max(0, size - len(SPECIALS) - len(characters))
-    ranked = sorted(longer, key=lambda word: (-longer[word], word))[:room]
-    counted = {**characters, **{word: longer[word] for word in ranked}}
+    counted = {**characters, **{word: -count for count, word in words[:room]}}
     return Vocabulary(sorted(counted, key=lambda token: (-counted[token], token)))
 
 

@@ -1,30 +1,34 @@
 """python -m chatbot.evaluation: measures an attempt on held-out pairs; its last line is one JSON object."""
 
+import dataclasses
 import json
 import sys
 
-from chatbot.config import evaluation_settings
+from chatbot.config.evaluation import evaluation_settings
 from chatbot.errors import exit_code_of
 
 
 def main() -> int:
     """Flags, model, pairs, numbers: TensorFlow is imported only when the flags are right."""
     settings = evaluation_settings()
-    from chatbot.corpus.pairs import read_pairs
-    from chatbot.corpus.report import Report
+    from chatbot.corpus.reading.sources import find_sources
+
+    sources = find_sources(settings.data)
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
-    report = Report()
-    pairs = read_pairs(settings.data, report)
-    for line in report.lines():
-        print(f"Left out: {line}", file=sys.stderr)
     import_tensorflow()
     let_gpu_memory_grow()
+    from chatbot.corpus.utterance import without_pair_rules
+    from chatbot.corpus.words import words_of
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.model.saved import load_trained
 
     trained = load_trained(settings.attempt)
-    print(json.dumps(evaluate(trained, pairs, settings.beam_size)))
+    words = words_of(sources, dataclasses.replace(without_pair_rules(trained.settings), columns=settings.columns))
+    for report in words.reports:
+        for line in report.lines():
+            print(f"Left out of {report.file}: {line}", file=sys.stderr)
+    print(json.dumps(evaluate(trained, words, settings.beam_size)))
     return 0
 
 

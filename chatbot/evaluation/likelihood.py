@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,10 @@ class Likelihood:
     nats: float  # negative log-likelihood, end symbols included
     tokens: int  # end symbols included
     characters: int  # of the replies, spaces left out
+
+    def __add__(self, other: "Likelihood") -> "Likelihood":
+        """Of these replies and of the other ones."""
+        return Likelihood(self.nats + other.nats, self.tokens + other.tokens, self.characters + other.characters)
 
     @property
     def nats_per_token(self) -> float:
@@ -54,8 +59,11 @@ class Scorer:
             ],
         )
 
-    def __call__(self, pairs: Encoded) -> Likelihood:
+    def __call__(self, shards: Iterable[Encoded]) -> Likelihood:
         """The likelihood of every reply, whole: nothing is truncated to --max-length."""
+        return sum(map(self._of_shard, shards), Likelihood(0.0, 0, 0))
+
+    def _of_shard(self, pairs: Encoded) -> Likelihood:
         sources, targets = pairs.sources.lengths, pairs.targets.lengths + 1
         longest = np.maximum(sources, targets)
         order = np.lexsort((sources, targets, longest))  # similar lengths together, so little is padded

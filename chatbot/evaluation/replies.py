@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from chatbot.config.training import Settings
 from chatbot.corpus.batches import pad
-from chatbot.corpus.cleaning import clean
 from chatbot.corpus.encoded import ragged
-from chatbot.corpus.tokenizer import words
+from chatbot.corpus.utterance import tokens_of
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, UNK, Vocabulary
 from chatbot.decoding.beam import beam_search
 from chatbot.decoding.greedy import greedy_search
@@ -33,13 +33,14 @@ class Replier:
         self,
         model: Seq2Seq,
         vocabulary: Vocabulary,
-        max_length: int,
+        settings: Settings,
         beam_size: int = 1,
         length_penalty: float = 1.0,
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
-        self._max_length = max_length
+        self._max_length = settings.max_length
+        self._tokens = tokens_of(settings)
         self._beam_size = beam_size
         self._length_penalty = length_penalty
         self._search = tf.function(self._decode, input_signature=[tf.TensorSpec([None, None], tf.int32)])
@@ -49,6 +50,10 @@ class Replier:
         """How often the search was traced: once, however long it is used."""
         return self._search.experimental_get_tracing_count()
 
+    def ids(self, question: str) -> list[int]:
+        """The ids of a question, cut after max_length tokens; none when it has no visible character."""
+        return self._vocabulary.ids(self._tokens(question))[: self._max_length]
+
     def best(self, questions: Sequence[str]) -> list[str]:
         """The best reply to each question; see `replies`."""
         return [found[0].text for found in self.replies(questions)]
@@ -56,9 +61,9 @@ class Replier:
     def replies(self, questions: Sequence[str]) -> list[list[Reply]]:
         """The replies to each question, the best first and each text once.
 
-        A question is cut after max_length tokens. Every question must have a visible character.
+        Every question must have a visible character.
         """
-        ids = [self._vocabulary.ids(words(clean(q)))[: self._max_length] for q in questions]
+        ids = [self.ids(q) for q in questions]
         assert all(ids), "an empty question"
         rows = ragged(ids)
         source = pad(rows, np.arange(len(rows)), int(rows.lengths.max()))

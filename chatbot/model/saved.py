@@ -8,7 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.config import CHECKPOINTS, Settings, stored_settings
+from chatbot.config.attempts import CHECKPOINTS, DICTIONARY
+from chatbot.config.stored import stored_settings
+from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq, built_model
@@ -42,6 +44,8 @@ def load_trained(attempt: str) -> Trained:
         raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
     pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
     settings = stored_settings(directory / "config.json")
+    if settings.dictionary is not None:
+        settings = dataclasses.replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / "vocabulary.txt")
     model = built_model(settings, len(vocabulary))
     read_variables(directory / pointer["checkpoint"], "weights", weights_of(model))

@@ -1,10 +1,12 @@
 """The whole model: embedding -> encoder -> attention decoder -> logits."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import tensorflow as tf
 
-from chatbot.config import Settings
+from chatbot.config.training import Settings
 from chatbot.corpus.encoded import Encoded
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, UNK
 from chatbot.model.decoder import Decoder, DecoderState
@@ -77,14 +79,16 @@ def built_model(settings: Settings, vocabulary_size: int) -> Seq2Seq:
     return model
 
 
-def start_from_frequencies(model: Seq2Seq, pairs: Encoded) -> None:
+def start_from_frequencies(model: Seq2Seq, shards: Sequence[Encoded]) -> None:
     """Let the untrained model guess each token as often as replies have it: the first epoch need not learn that.
 
     A character never seen gets the share that Good and Turing give to the unseen: that of the
     tokens seen once.
     """
-    counts = np.bincount(pairs.targets.flat, minlength=model.bias.shape[0]).astype(np.float64)
-    counts[EOS] = len(pairs)
+    counts = np.zeros(model.bias.shape[0])
+    for pairs in shards:
+        counts += np.bincount(pairs.targets.joined(), minlength=len(counts))
+        counts[EOS] += len(pairs)
     counts[UNK] = np.count_nonzero(counts == 1)
     smoothed = counts + 0.1
     smoothed[[PAD, BOS, ASK]] = 1e-6

@@ -2,6 +2,7 @@
 
     checkpoints/<attempt>/config.json      the settings
                           vocabulary.txt   a token a line
+                          dictionary.txt   the user dictionary, where there is one
                           data.json        what the training data were
                           ckpt-<step>.*    weights and optimizer (of the last step and of the best)
                           last, best       which checkpoint is which, with step and validation so far
@@ -23,7 +24,9 @@ from typing import Any
 
 import filelock
 
-from chatbot.config import Settings, changed_settings, storable, stored_settings
+from chatbot.config.attempts import DICTIONARY
+from chatbot.config.stored import changed_settings, storable, stored_settings
+from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
 
@@ -98,6 +101,8 @@ def write_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, An
     """Write config.json, vocabulary.txt and data.json."""
     settings.directory.mkdir(parents=True, exist_ok=True)
     vocabulary.save(settings.directory / "vocabulary.txt")
+    if settings.dictionary is not None:
+        (settings.directory / DICTIONARY).write_bytes(Path(settings.dictionary).read_bytes())
     write_json(settings.directory / "data.json", data)
     write_json(settings.directory / "config.json", storable(settings))
 

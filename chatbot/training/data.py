@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.config import Settings
-from chatbot.corpus.encoded import Encoded, encode
-from chatbot.corpus.pairs import WordPair, count_words, read_pairs, without
+from chatbot.config.training import Settings
+from chatbot.corpus.encode import Corpus, encode
 from chatbot.corpus.report import Report
-from chatbot.corpus.tokenizer import text_of
-from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
+from chatbot.corpus.selection import Selection
+from chatbot.corpus.shards import Shards
+from chatbot.corpus.training_set import held_out_words, training_set
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.training.attempt import check_data, check_settings, is_begun
 
@@ -24,84 +25,79 @@ class Data:
     """Encoded pairs and the vocabulary they are encoded with."""
 
     vocabulary: Vocabulary
-    training: Encoded
-    validation: Encoded | None
+    training: Shards
+    validation: Corpus | None
     description: dict[str, Any]  # what data.json says of them
     samples: list[tuple[str, str]]  # a few pairs as text, of the validation pairs where there are some
 
 
 def prepare(settings: Settings) -> Data:
-    """Read the pairs, print what was found, and check that an attempt that was begun can go on. Writes nothing.
+    """Read the pairs, print what was found, and check that an attempt that was begun can go on.
 
-    Raises UserError when the data cannot be used, or differ from those the attempt was begun with.
+    Writes nothing but the cache. Raises UserError when the data cannot be used, or differ from those the
+    attempt was begun with.
     """
     resumed = is_begun(settings)
     if resumed:
         check_settings(settings)
-    report = Report()
-    held_out = _held_out(settings.validation) if settings.validation else []
-    pairs = read_pairs(settings.data, report)
-    if held_out:
-        pairs = without(pairs, held_out, report)
-    if resumed:
-        vocabulary = load_vocabulary(settings.directory / "vocabulary.txt")
-    else:
-        vocabulary = build_vocabulary(count_words(pairs), settings.vocabulary_size)
-    training = _short_enough(encode(pairs, vocabulary), settings.max_length, report)
-    _describe(settings, pairs, training, vocabulary, report)
+    corpus = training_set(settings)
+    vocabulary = load_vocabulary(settings.directory / "vocabulary.txt") if resumed else corpus.vocabulary
+    held_out = held_out_words(settings)
+    validation = encode(held_out, Selection(), vocabulary) if held_out else None
+    shards = dataclasses.replace(corpus.shards, max_length=settings.max_length)
+    pairs = sum(map(len, shards))
+    _describe(settings, corpus, validation, pairs)
     # Without validation a run is to know its pairs by heart, and a second task would only be in the way.
-    few = bool(held_out) and len(training) < FEW_PAIRS
+    few = validation is not None and pairs < FEW_PAIRS
     both = settings.both_directions == "on" or (settings.both_directions == "auto" and few)
     description = {
-        "pairs": len(training),
-        "fingerprint": training.fingerprint(),
+        "pairs": pairs,
+        "fingerprint": corpus.fingerprint,
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
     }
     if resumed:
-        description["both_directions"] = check_data(settings, description)
-    if description["both_directions"]:
+        both = description["both_directions"] = check_data(settings, description)
+    if both:
         print("Each pair is learned in both directions (--both-directions).")
-        reverse = training.reversed()
-        training += reverse.select(np.nonzero(reverse.targets.lengths < settings.max_length)[0])
-    samples = [(text_of(q), text_of(a)) for q, a in _spread(held_out or pairs, SAMPLES)]
-    validation = encode(held_out, vocabulary) if held_out else None
-    return Data(vocabulary, training, validation, description, samples)
+    samples = [(vocabulary.text(q), vocabulary.text(a)) for q, a in _samples(validation or corpus)]
+    return Data(vocabulary, dataclasses.replace(shards, both_directions=both), validation, description, samples)
 
 
-def _held_out(file: str) -> list[WordPair]:
-    report = Report()
-    pairs = read_pairs([file], report)
-    print(f"Validating on {len(pairs):,} pairs of {file}.")
-    for line in report.lines():
-        print(f"  left out: {line}")
-    return pairs
-
-
-def _short_enough(pairs: Encoded, max_length: int, report: Report) -> Encoded:
-    """The pairs of which neither side, the end symbol counted in the reply, is longer than max_length."""
-    fits = (pairs.sources.lengths <= max_length) & (pairs.targets.lengths < max_length)
-    if not fits.any():
-        needed = int(np.minimum.reduce(np.maximum(pairs.sources.lengths, pairs.targets.lengths + 1)))
+def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pairs: int) -> None:
+    """Print what was found. Raises UserError when every pair is longer than --max-length."""
+    if not pairs:
+        needed = min(int(np.maximum(s.sources.lengths, s.targets.lengths + 1).min()) for s in corpus.shards if len(s))
         raise UserError(
-            f"--max-length {max_length}: every pair is longer, the shortest has {needed} tokens; give at least that"
+            f"--max-length {settings.max_length}: every pair is longer, the shortest has {needed} tokens; "
+            "give at least that"
         )
-    if not fits.all():
-        report.drop(f"pairs longer than --max-length {max_length}", count=int((~fits).sum()))
-    return pairs.select(np.nonzero(fits)[0])
-
-
-def _describe(settings: Settings, pairs: list[WordPair], kept: Encoded, vocabulary: Vocabulary, report: Report) -> None:
-    name = ", ".join(settings.data) or "the Chinese ChatterBot corpus"
-    print(f"Training on {len(kept):,} pairs of {name}; {len(vocabulary):,} tokens in the vocabulary.")
-    for line in report.lines():
-        print(f"  left out: {line}")
-    if len(vocabulary) > settings.vocabulary_size:
+    if validation:
+        print(f"Validating on {validation.pairs:,} pairs of {settings.validation}.")
+        _print_reports(validation.reports)
+    names = ", ".join(report.file for report in corpus.reports)
+    print(f"Training on {pairs:,} pairs of {names}; {len(corpus.vocabulary):,} tokens in the vocabulary.")
+    _print_reports(corpus.reports)
+    if pairs < corpus.pairs:
+        print(f"  left out: pairs longer than --max-length {settings.max_length}: {corpus.pairs - pairs:,}")
+    if len(corpus.vocabulary) > settings.vocabulary_size:
         print(f"  the vocabulary is larger than --vocabulary-size {settings.vocabulary_size}: every character is kept")
-    for question, answer in _spread(pairs, SAMPLES):
-        print(f"  {' '.join(question)} -> {' '.join(answer)}")
+    for pair in _samples(corpus):
+        print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens[i] for i in side) for side in pair))
 
 
-def _spread(pairs: list[WordPair], count: int) -> list[WordPair]:
-    """A few pairs from the whole length of the data."""
-    return [pairs[i * len(pairs) // count] for i in range(min(count, len(pairs)))]
+def _print_reports(reports: list[Report]) -> None:
+    for report in reports:
+        print(f"  {report.file}: {', '.join(report.formats)}, {', '.join(report.encodings)}, {report.pairs:,} pairs")
+        for rule, count in report.changed.items():
+            print(f"    changed by --clean {rule}: {count:,} utterances")
+        for line in report.lines():
+            print(f"    left out: {line}")
+
+
+def _samples(corpus: Corpus) -> list[tuple[list[int], list[int]]]:
+    """The ids of a few pairs from the whole length of the data."""
+    shards = [shard for shard in corpus.shards if len(shard)]
+    places = [divmod(i * len(shards), SAMPLES) for i in range(SAMPLES)]
+    found = {(which, part * len(shards[which]) // SAMPLES): shards[which] for which, part in places}
+    return [(shard.sources.row(row).tolist(), shard.targets.row(row).tolist()) for (_, row), shard in found.items()]

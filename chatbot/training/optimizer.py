@@ -2,7 +2,7 @@
 
 import keras
 
-from chatbot.config import Settings
+from chatbot.config.training import Settings
 
 
 def build_optimizer(settings: Settings, variables: list[keras.Variable]) -> keras.Optimizer:

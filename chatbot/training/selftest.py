@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from chatbot.config import Settings
+from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
-from chatbot.corpus.encoded import Encoded, ragged
-from chatbot.corpus.vocabulary import BOS, SPECIALS
+from chatbot.corpus.encoded import Encoded, encoded, ragged
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import built_model
 from chatbot.training.optimizer import build_optimizer
@@ -41,7 +41,7 @@ def random_pairs(count: int, seed: int) -> Encoded:
         ragged([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)).tolist() for _ in range(count)])
         for _ in range(2)
     )
-    return Encoded(sources, targets, np.full(count, BOS, np.int32), targets.lengths)
+    return encoded(sources, targets, targets.lengths)
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
         model = built_model(settings, VOCABULARY)
         optimizer = build_optimizer(settings, model.trainable_variables)
     towers = Towers(model, optimizer, devices, settings.max_gradient_norm, settings.seed)
-    batches = Batches(pairs, settings.batch_size, settings.seed).shares_from(0, len(devices))
+    batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(0, len(devices))
     results = [towers([tuple(map(tf.constant, share)) for share in next(batches)], number) for number in range(steps)]
     return [variable.numpy() for variable in model.trainable_variables], results, towers
 
@@ -79,8 +79,7 @@ def every_pair_once(towers: int) -> bool:
     count = 67
     # Each pair is its own number, written with two tokens.
     rows = ragged([[5 + i % 8, 5 + i // 8] for i in range(count)])
-    pairs = Encoded(rows, rows, np.full(count, BOS, np.int32), rows.lengths)
-    batches = Batches(pairs, SETTINGS.batch_size, SETTINGS.seed)
+    batches = Batches([encoded(rows, rows, rows.lengths)], SETTINGS.batch_size, SETTINGS.seed)
     seen: Counter[tuple[int, ...]] = Counter()
     shares = batches.shares_from(0, towers)
     for _ in range(batches.steps_per_epoch):

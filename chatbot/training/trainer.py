@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.config import TENSORBOARD, Settings
+from chatbot.config.attempts import TENSORBOARD
+from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
@@ -33,11 +34,11 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
 
     Raises UserError when the batch is smaller than the towers are many, or the loss stops being a number.
     """
-    if settings.batch_size < len(towers):
+    if settings.batch_tokens is None and settings.batch_size < len(towers):
         raise UserError(
             f"--batch-size {settings.batch_size}: less than the {len(towers)} towers; give each at least one pair"
         )
-    batches = Batches(data.training, settings.batch_size, settings.seed)
+    batches = Batches(data.training, settings.batch_size, settings.seed, settings.batch_tokens, least=len(towers))
     with tf.device(towers[0].device):
         model = built_model(settings, len(data.vocabulary))
         start_from_frequencies(model, data.training)
@@ -47,10 +48,10 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
     write_attempt(settings, data.vocabulary, data.description)
     optimizer.learning_rate = float(settings.learning_rate)  # may differ from the restored one
     if data.validation:
-        progress.measured_on(data.validation.fingerprint())
+        progress.measured_on(data.validation.fingerprint)
     train_step = Towers(model, optimizer, [t.device for t in towers], settings.max_gradient_norm, settings.seed)
     score = Scorer(model)
-    replier = Replier(model, data.vocabulary, settings.max_length)
+    replier = Replier(model, data.vocabulary, settings)
     limit = step_limit(settings, batches.steps_per_epoch)
     validate_every = settings.validate_every or min(batches.steps_per_epoch, MOST_STEPS_UNVALIDATED)
 
@@ -92,7 +93,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
             )
             best = False
             if validate and data.validation:
-                found = score(data.validation)
+                found = score(data.validation.shards)
                 best = progress.validated(found.nats_per_character)
                 record["validation.nats_per_token"] = found.nats_per_token
                 record["validation.nats_per_character"] = found.nats_per_character

@@ -1,34 +1,39 @@
-"""Buckets, padding, shares: every pair once an epoch, on one shape a step."""
+"""Padding, shares, order: every pair once an epoch, on one shape a step, whatever the shards and machines."""
+
+from itertools import islice
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.batches import MOST_BUCKETS, Batches, choose_buckets, pad_batch
-from chatbot.corpus.encoded import Encoded, encode, ragged
-from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
+from chatbot.corpus.batches import Batch, Batches, pad_batch
+from chatbot.corpus.encoded import Encoded, encoded, ragged
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
 
-ROWS = st.lists(st.integers(4, 99), min_size=1, max_size=12)
+ROWS = st.lists(st.integers(5, 99), min_size=1, max_size=12)
 PAIRS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=80)
 
 
-def encoded(pairs: list[tuple[list[int], list[int]]]) -> Encoded:
+def pairs_of(pairs: list[tuple[list[int], list[int]]]) -> Encoded:
     """Pairs of ids as the trainer holds them."""
     sources, targets = zip(*pairs, strict=True)
-    lengths = np.array([len(t) for t in targets])
-    return Encoded(ragged(sources), ragged(targets), np.full(len(pairs), BOS, np.int32), lengths)
+    return encoded(ragged(sources), ragged(targets), np.array([len(t) for t in targets]))
 
 
-def test_encode_counts_characters_without_spaces() -> None:
-    vocabulary = Vocabulary(["你好", "好", "吗", "\u2581"])
-    pairs = encode([(["你好"], ["好", "\u2581吗"])], vocabulary)
-    assert pairs.targets.row(0).tolist() == [6, 8, 7]
-    assert pairs.characters.tolist() == [2]
+def numbered(count: int, shards: int = 1) -> list[Encoded]:
+    """Pairs whose only source token is their own number from 5, dealt to shards of uneven size."""
+    dealt = [[([5 + i], [5] * (i % 3 + 1)) for i in range(count) if i * i % shards == s] for s in range(shards)]
+    return [pairs_of(part) for part in dealt if part]
+
+
+def numbers_in(shares: tuple[Batch, ...]) -> list[int]:
+    """Which of the numbered pairs were seen."""
+    return [n for share in shares for n in share.source[share.weights[:, 0] > 0, 0].tolist()]
 
 
 def test_pad_batch() -> None:
-    batch = pad_batch(encoded([([7], [8, 9]), ([5, 6], [4])]), np.array([1, 0]), 3, 4)
+    batch = pad_batch(pairs_of([([7], [8, 9]), ([5, 6], [4])]), np.array([1, 0]), 3, 4)
     assert batch.source.tolist() == [[5, 6, PAD], [7, PAD, PAD]]
     assert batch.target_in.tolist() == [[BOS, 4, PAD, PAD], [BOS, 8, 9, PAD]]
     assert batch.target_out.tolist() == [[4, EOS, PAD, PAD], [8, 9, EOS, PAD]]
@@ -36,7 +41,7 @@ def test_pad_batch() -> None:
 
 
 def test_reversed_pairs_begin_with_another_symbol() -> None:
-    pairs = encoded([([7], [8, 9])])
+    pairs = pairs_of([([7], [8, 9])])
     batch = pad_batch(pairs + pairs.reversed(), np.array([0, 1]), 2, 3)
     assert batch.source.tolist() == [[7, PAD], [8, 9]]
     assert batch.target_in.tolist() == [[BOS, 8, 9], [ASK, 7, PAD]]
@@ -44,53 +49,76 @@ def test_reversed_pairs_begin_with_another_symbol() -> None:
 
 
 def test_pad_batch_of_the_exact_length_has_no_padding() -> None:
-    batch = pad_batch(encoded([([7], [8, 9])]), np.array([0]), 1, 3)
+    batch = pad_batch(pairs_of([([7], [8, 9])]), np.array([0]), 1, 3)
     assert batch.target_out.tolist() == [[8, 9, EOS]]
     assert batch.weights.all()
 
 
-@given(PAIRS, st.integers(1, 7))
-def test_buckets_hold_every_pair_once_and_fit(pairs: list, batch_size: int) -> None:
-    data = encoded(pairs)
-    sources, targets = data.sources.lengths, data.targets.lengths + 1
-    buckets = choose_buckets(sources, targets, batch_size)
-    assert 1 <= len(buckets) <= MOST_BUCKETS
-    assert sorted(np.concatenate([b.rows for b in buckets])) == list(range(len(pairs)))
-    for bucket in buckets:
-        assert sources[bucket.rows].max() == bucket.source_length
-        assert targets[bucket.rows].max() == bucket.target_length
-
-
-def test_buckets_of_realistic_lengths_pad_little() -> None:
-    rng = np.random.default_rng(0)
-    sources, targets = rng.geometric(0.1, 10_000).clip(1, 50), rng.geometric(0.15, 10_000).clip(2, 50)
-    buckets = choose_buckets(sources, targets, 64)
-    padded = sum(len(b.rows) * (b.source_length + b.target_length) for b in buckets)
-    assert (sources.sum() + targets.sum()) / padded > 0.55
-    assert (sources.sum() + targets.sum()) / (10_000 * 100) < 0.2  # what one shape for all would give
-
-
-@given(PAIRS, st.integers(1, 9), st.integers(1, 4), st.integers(0, 3))
-def test_an_epoch_shows_every_pair_to_one_tower_once(pairs: list, size: int, towers: int, epoch: int) -> None:
-    batches = Batches(encoded([([4 + i], [4 + i]) for i in range(len(pairs))]), size, seed=1)
+@given(st.integers(1, 90), st.integers(1, 4), st.integers(1, 9), st.integers(1, 4), st.integers(0, 3))
+def test_an_epoch_shows_every_pair_to_one_tower_once(
+    count: int, shards: int, size: int, towers: int, epoch: int
+) -> None:
+    batches = Batches(numbered(count, shards), size, seed=1)
     seen = []
     shares_of = batches.shares_from(epoch * batches.steps_per_epoch, towers)
-    for _ in range(batches.steps_per_epoch):
-        shares = next(shares_of)
+    for shares in islice(shares_of, batches.steps_per_epoch):
         assert len(shares) == towers
         assert len({s.source.shape[1] for s in shares}) == 1
         assert max(len(s.source) for s in shares) - min(len(s.source) for s in shares) <= 1
         for share in shares:
             assert (share.source[:, 0] != PAD).all()  # cuDNN takes no row that is all padding
-            seen += share.source[share.weights[:, 0] > 0, 0].tolist()
-    assert sorted(seen) == [4 + i for i in range(len(pairs))]
+        seen += numbers_in(shares)
+    assert sorted(seen) == [5 + i for i in range(count)]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_machines_share_the_batches_of_one(shards: int) -> None:
+    pairs = numbered(100, shards)
+    alone = Batches(pairs, 12, seed=1).shares_from(3, towers=4)
+    machines = [Batches(pairs, 12, seed=1).shares_from(3, 2, machine, machines=2) for machine in range(2)]
+    for _ in range(30):
+        expected = next(alone)
+        found = [next(machine) for machine in machines]
+        for ours, theirs in zip(expected, found[0] + found[1], strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        assert not set(numbers_in(found[0])) & set(numbers_in(found[1]))
+
+
+def test_a_machine_copies_the_tokens_of_its_own_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+
+    def counting(pairs: Encoded, rows: np.ndarray, source_length: int, target_length: int) -> Batch:
+        copied.extend(pairs.sources.row(row)[0] for row in rows)
+        return pad_batch(pairs, rows, source_length, target_length)
+
+    monkeypatch.setattr("chatbot.corpus.batches.pad_batch", counting)
+    batches = Batches(numbered(96), 12, seed=1)
+    for shares in islice(batches.shares_from(0, 2, machine=1, machines=3), batches.steps_per_epoch):
+        assert numbers_in(shares) == copied
+        copied.clear()
+
+
+def test_batches_by_tokens_hold_as_many_positions_whatever_the_length() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 40, 4000)
+    pairs = pairs_of([([5] * int(n), [5] * int(n)) for n in lengths])
+    batches = Batches([pairs], 64, seed=1, batch_tokens=400)
+    positions = [bucket.batch_size * max(bucket.shape) for bucket in batches.buckets]
+    assert all(400 - 41 <= p <= 400 for p in positions)
+    assert len({bucket.batch_size for bucket in batches.buckets}) > 3
+    seen = sum(len(share.source) for (share,) in islice(batches.shares_from(0, 1), batches.steps_per_epoch))
+    assert seen == 4000
+
+
+def test_a_batch_by_tokens_has_a_pair_for_each_tower() -> None:
+    pairs = pairs_of([([5] * 30, [5] * 30)] * 9)
+    assert Batches([pairs], 64, 1, batch_tokens=10, least=3).buckets[0].batch_size == 3
 
 
 def test_the_order_is_seeded_and_changes_with_the_epoch() -> None:
-    data = encoded([([4 + i], [4]) for i in range(50)])
-
-    def order(seed: int, epoch: int) -> list[int]:
-        return np.concatenate([rows for _, rows in Batches(data, 8, seed).plan(epoch)]).tolist()
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        batches = Batches(numbered(50, 3), 8, seed)
+        return np.concatenate([places for _, places in batches.plan(epoch)]).tolist()
 
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(2, 0)
@@ -99,7 +127,7 @@ def test_the_order_is_seeded_and_changes_with_the_epoch() -> None:
 
 @pytest.mark.parametrize("step", [0, 1, 6, 7, 20])
 def test_any_step_can_be_begun_at(step: int) -> None:
-    batches = Batches(encoded([([4 + i], [4]) for i in range(50)]), 8, seed=1)
+    batches = Batches(numbered(50, 3), 8, seed=1)
     whole, late = batches.shares_from(0, 2), batches.shares_from(step, 2)
     for _ in range(step):
         next(whole)
@@ -109,7 +137,7 @@ def test_any_step_can_be_begun_at(step: int) -> None:
 
 
 def test_prefetched_batches_are_the_same() -> None:
-    batches = Batches(encoded([([4 + i], [4]) for i in range(20)]), 8, seed=1)
+    batches = Batches(numbered(20), 8, seed=1)
     expected = batches.shares_from(2, 2)
     for shares in batches.prefetched(2, 2).take(5):
         for tensors, share in zip(shares, next(expected), strict=True):

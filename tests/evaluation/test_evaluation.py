@@ -1,5 +1,6 @@
 """What is measured of a model, against slow twins."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config import Settings
-from chatbot.corpus.encoded import encode
+from chatbot.config.training import Settings
+from chatbot.corpus.encoded import encoded, ragged
 from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
@@ -29,7 +30,8 @@ def model() -> Seq2Seq:
 def test_every_token_of_whole_replies_is_scored(model: Seq2Seq) -> None:
     """One reply is far longer than max_length; each token is scored by itself, in float64."""
     pairs = [(["你好"], ["好"] * 30), (["你", "好", "\u2581吗"], ["你", "\u2581好"]), (["他"], ["她"])]
-    data = encode(pairs, VOCABULARY)
+    sources, targets = (ragged([VOCABULARY.ids(pair[side]) for pair in pairs]) for side in (0, 1))
+    data = encoded(sources, targets, np.array([30, 2, 1]))
     expected = 0.0
     for i in range(len(pairs)):
         state = model.encode(tf.constant(data.sources.row(i)[None]))
@@ -39,7 +41,7 @@ def test_every_token_of_whole_replies_is_scored(model: Seq2Seq) -> None:
             row = logits[0].numpy().astype(np.float64)
             expected += np.log(np.exp(row - row.max()).sum()) + row.max() - row[token]
             last = token
-    found = Scorer(model)(data)
+    found = Scorer(model)([data.select([0]), data.select([1, 2])])
     assert found.nats == pytest.approx(expected, rel=1e-5)
     assert found.tokens == 31 + 4 + 2
     assert found.characters == 30 + 2 + 1
@@ -63,7 +65,7 @@ def test_metrics() -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_questions_are_answered_alike_alone_and_in_a_batch_on_one_trace(model: Seq2Seq, beam_size: int) -> None:
-    replier = Replier(model, VOCABULARY, SETTINGS.max_length, beam_size)
+    replier = Replier(model, VOCABULARY, SETTINGS, beam_size)
     questions = ["你好", "你好 吗", "吗" * 100, "未知"]
     together = replier.best(questions)
     assert together == [replier.best([question])[0] for question in questions]
@@ -73,7 +75,7 @@ def test_questions_are_answered_alike_alone_and_in_a_batch_on_one_trace(model: S
 
 def test_a_text_is_offered_once(model: Seq2Seq) -> None:
     """ "你好" is one word or two characters: the same text."""
-    replier = Replier(model, VOCABULARY, 3, beam_size=40)
+    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), beam_size=40)
     texts = [reply.text for reply in replier.replies(["你好"])[0]]
     scores = [reply.score for reply in replier.replies(["你好"])[0]]
     assert "你好" in texts
@@ -86,7 +88,7 @@ def test_unk_is_never_said(model: Seq2Seq) -> None:
     model.bias.assign(tf.one_hot([3], len(VOCABULARY), 50.0)[0])
     try:
         for beam_size in (1, 3):
-            search = Replier(model, VOCABULARY, 4, beam_size)._search
+            search = Replier(model, VOCABULARY, SETTINGS, beam_size)._search
             ids, _ = search(tf.constant([[5]]))
             assert not {0, 1, 3, 4} & set(ids[0, 0].numpy()[: int(tf.reduce_sum(tf.cast(ids[0, 0] > 0, tf.int32)))])
     finally:

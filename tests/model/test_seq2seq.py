@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config import Settings
+from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, PAD
 from chatbot.model.dropout import Dropout
 from chatbot.model.recurrent import recurrent_layer

@@ -43,8 +43,8 @@ def test_one_tower_equals_a_training_loop_written_out(cpus: list[str], name: str
     start = [v.numpy() for v in model.trainable_variables]
     rates = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
     optimizer = rates[settings.optimizer](settings.learning_rate, global_clipnorm=settings.max_gradient_norm)
-    batches = Batches(pairs, settings.batch_size, settings.seed)
-    planned = [rows for epoch in range(3) for _, rows in batches.plan(epoch)]
+    batches = Batches([pairs], settings.batch_size, settings.seed)
+    planned = [places[:, 1] for epoch in range(3) for _, places in batches.plan(epoch)]
     norms = []
     for rows in planned[:STEPS]:
         batch = pad_batch(pairs, rows, 12, 12)
@@ -100,7 +100,7 @@ def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[str]) -> None:
     model = built_model(settings, VOCABULARY)
     optimizer = build_optimizer(settings, model.trainable_variables)
     towers = Towers(model, optimizer, cpus[:3], 5.0, 1)
-    batches = Batches(pairs, settings.batch_size, settings.seed)
+    batches = Batches([pairs], settings.batch_size, settings.seed)
     assert len(batches.buckets) > 1
     for number, shares in enumerate(batches.prefetched(0, 3).take(2 * batches.steps_per_epoch)):
         towers(shares, number)

@@ -1,0 +1,1 @@
+"""The settings of every command. Nothing here imports TensorFlow, so that --help answers at once."""

@@ -1,0 +1,34 @@
+"""What chat.py is told."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from chatbot.config.attempts import attempt_directory
+from chatbot.flags import check_fields, parse_flags, setting
+
+RUN, SEARCH = "run", "search"
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatSettings:
+    """What chat.py is told."""
+
+    attempt: str = setting("default", RUN, "the training run to talk to")
+    beam_size: int = setting(5, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100)
+    length_penalty: float = setting(
+        1.0,
+        SEARCH,
+        "exponent of the length penalty; larger prefers longer replies",
+        kind=float,
+        least=0,
+        most=10,
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        attempt_directory(self.attempt)
+
+
+def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
+    """The command line of chat.py. Raises UserError."""
+    return ChatSettings(**parse_flags(ChatSettings, "chat.py", "Talk to a trained chatbot.", arguments))

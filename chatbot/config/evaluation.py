@@ -1,0 +1,33 @@
+"""What python -m chatbot.evaluation is told."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from chatbot.config.attempts import attempt_directory
+from chatbot.flags import check_fields, parse_flags, setting
+
+DATA, RUN, SEARCH = "data", "run", "search"
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """What python -m chatbot.evaluation is told."""
+
+    data: tuple[str, ...] = setting(
+        ..., DATA, "held-out question-answer pairs, in any of the formats in data/README.md", many=True, metavar="FILE"
+    )
+    columns: tuple[str, ...] = setting(
+        (), DATA, "question's and answer's column or field, by name or number from 1", many=True, metavar="COLUMN"
+    )
+    attempt: str = setting("default", RUN, "the training run to measure")
+    beam_size: int = setting(1, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        attempt_directory(self.attempt)
+
+
+def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:
+    """The command line of python -m chatbot.evaluation. Raises UserError."""
+    about = "Measure a trained chatbot on held-out pairs. The last line is one JSON object."
+    return EvaluationSettings(**parse_flags(EvaluationSettings, "-m chatbot.evaluation", about, arguments))

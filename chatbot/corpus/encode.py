@@ -1,0 +1,144 @@
+"""From words to shards of ids, kept on disk: what training, validation and evaluation read."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from chatbot.corpus.cache import cached, content_key, key_of
+from chatbot.corpus.chunks import load_chunk
+from chatbot.corpus.report import Report, report_of
+from chatbot.corpus.selection import Mask, Selected, Selection, select
+from chatbot.corpus.shards import Block, Shards, dtype_for, encode_chunk, shard_of, shards_needed, split, write_shards
+from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
+from chatbot.corpus.words import Words
+from chatbot.corpus.workers import cores, in_order
+from chatbot.errors import UserError
+
+# To be raised whenever the same words and rules give other shards than before.
+VERSION = 1
+# Different tokens that are counted at once; more are counted in parts, so that memory does not grow with them.
+AT_ONCE = 3_000_000
+# Fewer are encoded sooner than a second process has started.
+FEW_PAIRS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Encoded pairs, what they are encoded with, and what was left out on the way, a report a file."""
+
+    shards: Shards
+    vocabulary: Vocabulary
+    reports: list[Report]
+    pairs: int
+    fingerprint: str  # tells whether two corpora are the same pairs, in the same order, in the same ids
+
+
+def encode(words: Words, rules: Selection, vocabulary: Vocabulary | int) -> Corpus:
+    """The pairs that stay under the rules, in the ids of a vocabulary, or of one of this size made from them.
+
+    Raises UserError when no pair stays.
+    """
+    name = "encoded-" + key_of(
+        version=VERSION,
+        words=words.key,
+        rules={**dataclasses.asdict(rules), "held_out": sorted(rules.held_out)},
+        vocabulary=vocabulary if isinstance(vocabulary, int) else vocabulary.fingerprint(),
+    )
+    folder, said = cached(words.cache, name, lambda part: _build(part, words, rules, vocabulary))
+    return corpus_of(folder, said)
+
+
+def corpus_of(folder: Path, said: dict[str, Any]) -> Corpus:
+    """The corpus in a folder, of which its manifest says this."""
+    return Corpus(
+        Shards(folder, said["shards"], said["dtype"]),
+        load_vocabulary(folder / "vocabulary.txt"),
+        [report_of(report) for report in said["reports"]],
+        said["pairs"],
+        said["fingerprint"],
+    )
+
+
+def _build(folder: Path, words: Words, rules: Selection, wanted: Vocabulary | int) -> dict[str, Any]:
+    selected = select(lambda: words.hashes("pair_hashes"), lambda: words.hashes("answer_hashes"), rules)
+    reports = reports_of(words, selected)
+    pairs = sum(int(mask.sum()) for mask in selected.kept)
+    if not pairs:
+        raise UserError(nothing_left(reports))
+    vocabulary = build_vocabulary(token_counts(words, selected.kept), wanted) if isinstance(wanted, int) else wanted
+    vocabulary.save(folder / "vocabulary.txt")
+    count = shards_needed(pairs)
+    write_shards(folder, _blocks(words, selected.kept, folder, count))
+    return description(folder, count, vocabulary, pairs, reports)
+
+
+def description(folder: Path, shards: int, vocabulary: Vocabulary, pairs: int, reports: list[Report]) -> dict[str, Any]:
+    """What the manifest says of a folder of shards that is whole."""
+    return {
+        "fingerprint": key_of(files=[(path.name, content_key(path)) for path in sorted(folder.iterdir())]),
+        "shards": shards,
+        "dtype": dtype_for(vocabulary).name,
+        "pairs": pairs,
+        "reports": [dataclasses.asdict(report) for report in reports],
+    }
+
+
+def nothing_left(reports: list[Report]) -> str:
+    """Why no pair is left, of each file."""
+    return "; ".join(map(_why_nothing, reports)) + ". See data/README.md for formats and cleaning"
+
+
+def _why_nothing(report: Report) -> str:
+    reasons = ", ".join(report.lines())
+    if report.pairs:
+        return f"{report.file}: none of its {report.pairs:,} pairs is left: {reasons}"
+    return f"{report.file}: no question-answer pairs: {reasons or 'the file is empty'}"
+
+
+def reports_of(words: Words, selected: Selected) -> list[Report]:
+    """What was left out of each file, now with what the selection dropped."""
+    reports = words.reports
+    for (source, _), dropped in zip(words.chunks, selected.dropped, strict=True):
+        for reason, count in dropped.items():
+            reports[source].drop(reason, count=count)
+    return reports
+
+
+def token_counts(words: Words, kept: list[Mask]) -> Iterator[dict[str, int]]:
+    """How often each token occurs in the kept pairs; each token is in one of the counters."""
+    parts = 1 + words.different // AT_ONCE
+    for part in range(parts):
+        counts: dict[str, int] = {}
+        so_far = counts.get
+        for (_, path), mask in zip(words.chunks, kept, strict=True):
+            for token, count in load_chunk(path).counts(mask):
+                if parts == 1 or zlib.crc32(token.encode()) % parts == part:
+                    counts[token] = so_far(token, 0) + count
+        yield counts
+
+
+def _blocks(words: Words, kept: list[Mask], folder: Path, shards: int) -> Iterator[tuple[int, Block]]:
+    """All pairs that are kept, a chunk after the other, by their shard."""
+    pairs = sum(int(mask.sum()) for mask in kept)
+    tasks = ((path, mask, folder, shards) for (_, path), mask in zip(words.chunks, kept, strict=True))
+    with tqdm(desc="Encoding", total=pairs, unit=" pairs", unit_scale=True, leave=False, delay=1) as bar:
+        for blocks in in_order(_encode, tasks, cores() if pairs > FEW_PAIRS else 1):
+            yield from blocks
+            bar.update(sum(len(block.lengths) for _, block in blocks))
+
+
+def _encode(path: Path, kept: Mask, folder: Path, shards: int) -> list[tuple[int, Block]]:
+    """The pairs of a chunk by their shard."""
+    chunk = load_chunk(path)
+    return list(split(encode_chunk(chunk, kept, _vocabulary(folder)), shard_of(chunk.pair_hashes[kept], shards)))
+
+
+@functools.cache
+def _vocabulary(folder: Path) -> Vocabulary:
+    """Read once in each process."""
+    return load_vocabulary(folder / "vocabulary.txt")
