@@ -14,6 +14,9 @@ MOST_BUCKETS = 8
 LEAST_BATCHES = 4
 
 SOURCE, TARGET = 0, 1
+# What a padded position of each side counts when the cuts are chosen: with equal weights a third of the target
+# positions of short chat would be padding. BENCHMARKS.md has what each weight gives.
+COSTS = np.array([[1], [6]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,15 +92,16 @@ def choose_buckets(lengths: Lengths, batch_size: Callable[[int, int], int]) -> l
 def _best_cut(
     lengths: Lengths, kinds: npt.NDArray[np.int64], batch_size: Callable[[int, int], int]
 ) -> tuple[int, int, int]:
-    """(padded positions saved, side, bound) of the best cut of one box; saves 0 when none is allowed."""
+    """(cost saved, side, bound) of the best cut of one box; saves 0 when none is allowed."""
     best = (0, 0, 0)
     sides, counts = lengths.sides[:, kinds], lengths.counts[kinds]
     least = LEAST_BATCHES * batch_size(*map(int, sides.max(axis=1)))
     for side in (SOURCE, TARGET):
         order = np.argsort(sides[side], kind="stable")
         ordered, below = sides[:, order], np.cumsum(counts[order])
-        low = np.maximum.accumulate(ordered, axis=1).sum(axis=0)  # [kinds] positions of a pair, up to here
-        high = np.maximum.accumulate(ordered[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
+        weighed = ordered * COSTS
+        low = np.maximum.accumulate(weighed, axis=1).sum(axis=0)  # [kinds] cost of a pair, up to here
+        high = np.maximum.accumulate(weighed[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
         inside, beyond = below[:-1], below[-1] - below[:-1]
         saved = high[0] * below[-1] - (low[:-1] * inside + high[1:] * beyond)
         distinct = ordered[side, :-1] < ordered[side, 1:]

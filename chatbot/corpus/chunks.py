@@ -4,12 +4,12 @@ A chunk numbers its tokens for itself, so that chunks can be made anywhere, in a
 the vocabulary's ids later with one table look-up.
 """
 
+import array
 import dataclasses
 import functools
-import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ class Chunk:
     """Pairs as the chunk's own token numbers. Rows 2i and 2i + 1 are the question and the answer of pair i."""
 
     tokens: list[str]
+    token_hashes: Hashes  # [tokens]
     ids: npt.NDArray[np.unsignedinteger[Any]]  # [all tokens of all rows], each an index of tokens
     lengths: npt.NDArray[np.uint32]  # [2 * pairs]
     pair_hashes: Hashes  # [pairs] of question and answer
@@ -82,12 +83,6 @@ class Chunk:
         """[2 * pairs] questions and answers in turn."""
         lengths = self.lengths.astype(np.int64)
         return Ragged(self.ids, np.cumsum(lengths) - lengths, lengths)
-
-    def counts(self, kept: npt.NDArray[np.bool_]) -> Iterable[tuple[str, int]]:
-        """How often each token occurs in the pairs that are kept."""
-        ids = self.rows().select(np.nonzero(np.repeat(kept, 2))[0]).joined()
-        counts = np.bincount(ids, minlength=len(self.tokens))
-        return ((token, count) for token, count in zip(self.tokens, counts.tolist(), strict=True) if count)
 
     def texts(self, pairs: npt.NDArray[np.integer]) -> Iterator[Pair]:
         """The cleaned text of the pairs with these numbers."""
@@ -139,24 +134,28 @@ def cut_chunk(pairs: Sequence[Pair], first: int, file: str, how: Preparation) ->
     unwanted = _unwanted(how)
     cut, numbers = _tokenizer(how), _Numbers()
     number_of, hash_of = numbers.__getitem__, xxhash.xxh3_64_intdigest
-    rows: list[list[int]] = []
-    pair_hashes: list[int] = []
-    answer_hashes: list[int] = []
+    ids, ends = array.array("I"), array.array("Q")
+    pair_hashes, answer_hashes = array.array("Q"), array.array("Q")
     for number, (question, answer) in enumerate(pairs, start=first):
         question, answer = clean(question), clean(answer)
         reason = unwanted(question, answer)
         if reason:
             report.drop(reason, f"{file}, pair {number:,}")
             continue
-        rows.append(list(map(number_of, cut(question))))
-        rows.append(list(map(number_of, cut(answer))))
+        for text in (question, answer):
+            ids.extend(map(number_of, cut(text)))
+            ends.append(len(ids))
         pair_hashes.append(hash_of(f"{question}\n{answer}".encode()))
         answer_hashes.append(hash_of(answer.encode()))
     report.changed = dict(changed)
-    lengths = np.fromiter(map(len, rows), np.uint32, len(rows))
-    dtype = np.uint16 if len(numbers) <= 1 << 16 else np.uint32
-    ids = np.fromiter(itertools.chain.from_iterable(rows), dtype, int(lengths.sum()))
-    chunk = Chunk(list(numbers), ids, lengths, np.array(pair_hashes, np.uint64), np.array(answer_hashes, np.uint64))
+    chunk = Chunk(
+        list(numbers),
+        np.array([hash_of(token.encode()) for token in numbers], np.uint64),
+        np.array(ids, np.uint16 if len(numbers) <= 1 << 16 else np.uint32),
+        np.diff(np.array(ends, np.int64), prepend=0).astype(np.uint32),
+        np.array(pair_hashes, np.uint64),
+        np.array(answer_hashes, np.uint64),
+    )
     return chunk, report
 
 

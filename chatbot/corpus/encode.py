@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,17 @@ from tqdm import tqdm
 
 from chatbot.corpus.cache import cached, content_key, key_of
 from chatbot.corpus.chunks import load_chunk
+from chatbot.corpus.counting import count_tokens, texts_of
 from chatbot.corpus.report import Report, report_of
 from chatbot.corpus.selection import Mask, Selected, Selection, select
 from chatbot.corpus.shards import Block, Shards, dtype_for, encode_chunk, shard_of, shards_needed, split, write_shards
-from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import LEAST_COUNT, Vocabulary, build_vocabulary, load_vocabulary, room_for_words
 from chatbot.corpus.words import Words
 from chatbot.corpus.workers import cores, in_order
 from chatbot.errors import UserError
 
 # To be raised whenever the same words and rules give other shards than before.
 VERSION = 1
-# Different tokens that are counted at once; more are counted in parts, so that memory does not grow with them.
-AT_ONCE = 3_000_000
 # Fewer are encoded sooner than a second process has started.
 FEW_PAIRS = 100_000
 
@@ -70,7 +68,7 @@ def _build(folder: Path, words: Words, rules: Selection, wanted: Vocabulary | in
     pairs = sum(int(mask.sum()) for mask in selected.kept)
     if not pairs:
         raise UserError(nothing_left(reports))
-    vocabulary = build_vocabulary(token_counts(words, selected.kept), wanted) if isinstance(wanted, int) else wanted
+    vocabulary = vocabulary_of(words, selected.kept, wanted) if isinstance(wanted, int) else wanted
     vocabulary.save(folder / "vocabulary.txt")
     count = shards_needed(pairs)
     write_shards(folder, _blocks(words, selected.kept, folder, count))
@@ -109,17 +107,14 @@ def reports_of(words: Words, selected: Selected) -> list[Report]:
     return reports
 
 
-def token_counts(words: Words, kept: list[Mask]) -> Iterator[dict[str, int]]:
-    """How often each token occurs in the kept pairs; each token is in one of the counters."""
-    parts = 1 + words.different // AT_ONCE
-    for part in range(parts):
-        counts: dict[str, int] = {}
-        so_far = counts.get
-        for (_, path), mask in zip(words.chunks, kept, strict=True):
-            for token, count in load_chunk(path).counts(mask):
-                if parts == 1 or zlib.crc32(token.encode()) % parts == part:
-                    counts[token] = so_far(token, 0) + count
-        yield counts
+def vocabulary_of(words: Words, kept: list[Mask], size: int) -> Vocabulary:
+    """A vocabulary of this size, made from the pairs that are kept."""
+    chunks = [path for _, path in words.chunks]
+    counts = count_tokens(chunks, kept)
+    hashes, numbers = counts.most_frequent(room_for_words(size, counts.characters), LEAST_COUNT)
+    texts = texts_of(hashes, chunks)
+    frequent = {texts[h]: n for h, n in zip(hashes.tolist(), numbers.tolist(), strict=True)}
+    return build_vocabulary(counts.characters, frequent, size)
 
 
 def _blocks(words: Words, kept: list[Mask], folder: Path, shards: int) -> Iterator[tuple[int, Block]]:

@@ -11,11 +11,12 @@ import xxhash
 
 from chatbot.config.corpus import TextSettings
 from chatbot.corpus.chunks import Hashes, load_chunk
-from chatbot.corpus.encode import FEW_PAIRS, nothing_left, reports_of, token_counts
+from chatbot.corpus.counting import Counts, count_tokens
+from chatbot.corpus.encode import FEW_PAIRS, nothing_left, reports_of, vocabulary_of
 from chatbot.corpus.report import Report
 from chatbot.corpus.selection import Mask, Selection, occurrences, select
 from chatbot.corpus.shards import SOURCE, TARGET, encode_chunk
-from chatbot.corpus.vocabulary import SPECIALS, Vocabulary, build_vocabulary
+from chatbot.corpus.vocabulary import Vocabulary, room_for_words
 from chatbot.corpus.words import Words
 from chatbot.corpus.workers import cores, in_order
 from chatbot.errors import UserError
@@ -74,9 +75,10 @@ def inspect(words: Words, settings: TextSettings) -> Findings:
         pairs[source] += int(mask.sum())
     if not sum(pairs):
         raise UserError(nothing_left(reports))
-    coverage, different, characters = _coverage(words, kept)
+    counts = count_tokens([path for _, path in words.chunks], kept)
+    coverage = _coverage(counts)
     size = next((size for size, share in coverage.items() if share >= COVERED), SIZES[-1])
-    vocabulary = build_vocabulary(token_counts(words, kept), size)
+    vocabulary = vocabulary_of(words, kept, size)
     workers = cores() if sum(pairs) > FEW_PAIRS else 1
     tasks = ((path, mask, vocabulary) for (_, path), mask in zip(words.chunks, kept, strict=True))
     measured = list(in_order(_measure, tasks, workers))
@@ -87,8 +89,8 @@ def inspect(words: Words, settings: TextSettings) -> Findings:
         files=[File(report, count) for report, count in zip(reports, pairs, strict=True)],
         samples=_samples(words, kept),
         lengths=lengths,
-        words=different,
-        characters=characters,
+        words=len(counts.counts) + len(counts.characters),
+        characters=len(counts.characters),
         coverage=coverage,
         top_replies=_top_replies(words, kept),
         near_duplicates=int((occurrences(folded) > 0).sum()),
@@ -97,22 +99,12 @@ def inspect(words: Words, settings: TextSettings) -> Findings:
     )
 
 
-def _coverage(words: Words, kept: list[Mask]) -> tuple[dict[int, float], int, int]:
-    """(coverage by size, different tokens, different characters)."""
-    parts, characters, single = [], set[str](), 0
-    for counts in token_counts(words, kept):
-        characters.update(*counts)
-        single += sum(count for token, count in counts.items() if len(token) == 1)
-        parts.append(np.array([count for token, count in counts.items() if len(token) > 1], np.int64))
-    longer = np.sort(np.concatenate(parts))[::-1]
-    whole = np.concatenate([[0], np.cumsum(longer)])  # [words + 1] occurrences of the most frequent so many
-    rooms = {size: max(0, min(len(longer), size - len(SPECIALS) - len(characters))) for size in SIZES}
-    total = single + int(whole[-1])
-    return (
-        {size: (single + int(whole[room])) / total for size, room in rooms.items()},
-        len(longer) + len(characters),
-        len(characters),
-    )
+def _coverage(counts: Counts) -> dict[int, float]:
+    """The share of all tokens that vocabularies of several sizes have whole."""
+    whole = np.concatenate([[0], np.cumsum(np.sort(counts.counts)[::-1])])  # [words + 1] of the most frequent so many
+    total = counts.single + int(whole[-1])
+    rooms = {size: min(len(counts.counts), room_for_words(size, counts.characters)) for size in SIZES}
+    return {size: (counts.single + int(whole[room])) / total for size, room in rooms.items()}
 
 
 def _measure(path: Path, kept: Mask, vocabulary: Vocabulary) -> tuple[npt.NDArray[np.int64], Hashes]:

@@ -2,8 +2,8 @@
 
 jieba looks for the most probable path through the words of its dictionary (https://github.com/fxsjy/jieba), and
 computes the logarithm of each candidate's frequency whenever it meets it. Here the logarithms are in a table, the
-candidates are scored as they are found, and what jieba's hidden Markov model makes of a run of single characters is
-remembered. A test compares the two.
+candidates are scored as they are found, and what becomes of a run of single characters is remembered. A test compares
+the two.
 """
 
 import functools
@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable
 
 import jieba
-from jieba import finalseg
+
+from chatbot.corpus.recognition import recognised
 
 # Runs of single characters that are remembered: mostly names and particles, which come again and again.
 REMEMBERED = 1 << 16
@@ -23,7 +24,7 @@ def segmentation(dictionary: jieba.Tokenizer) -> Callable[[str], list[str]]:
     # What begins a word but is none has None, so that the search for longer words goes on.
     table = {word: math.log(count) - total if count else None for word, count in dictionary.FREQ.items()}
     unseen = -total
-    recognise = functools.lru_cache(REMEMBERED)(lambda run: tuple(finalseg.cut(run)))
+    recognise = functools.lru_cache(REMEMBERED)(recognised)
 
     def cut(text: str) -> list[str]:
         words: list[str] = []

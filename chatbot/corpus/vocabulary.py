@@ -4,9 +4,6 @@ A word outside the vocabulary is written with its characters; only a character n
 """
 
 import hashlib
-import heapq
-import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -64,22 +61,19 @@ class Vocabulary:
         part.replace(path)
 
 
-def build_vocabulary(counters: Iterable[Mapping[str, int]], size: int) -> Vocabulary:
-    """Every character of the counted tokens, then the most frequent words, up to size entries in all.
+def room_for_words(size: int, characters: Mapping[str, int]) -> int:
+    """How many words a vocabulary of this size has beside the special tokens and these characters."""
+    return max(0, size - len(SPECIALS) - len({SPACE, *characters}))
 
-    counters: each token is counted in one of them. All characters are kept even if they alone are more
-    than size. Order is by count, then by text.
+
+def build_vocabulary(characters: Mapping[str, int], words: Mapping[str, int], size: int) -> Vocabulary:
+    """Every character, then the most frequent words seen at least LEAST_COUNT times, up to size entries in all.
+
+    All characters are kept even if they alone are more than size. Order is by count, then by text.
     """
-    characters: Counter[str] = Counter({SPACE: 0})
-    words: list[tuple[int, str]] = []  # (-count, word) of the most frequent so far
-    for counter in counters:
-        for token, count in counter.items():
-            for character in token:
-                characters[character] += count
-        longer = ((-c, w) for w, c in counter.items() if len(w) > 1 and c >= LEAST_COUNT)
-        words = heapq.nsmallest(size, itertools.chain(words, longer))
-    room = max(0, size - len(SPECIALS) - len(characters))
-    counted = {**characters, **{word: -count for count, word in words[:room]}}
+    longer = {word: count for word, count in words.items() if len(word) > 1 and count >= LEAST_COUNT}
+    ranked = sorted(longer, key=lambda word: (-longer[word], word))[: room_for_words(size, characters)]
+    counted = {SPACE: 0, **characters, **{word: longer[word] for word in ranked}}
     return Vocabulary(sorted(counted, key=lambda token: (-counted[token], token)))
 
 

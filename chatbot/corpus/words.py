@@ -66,16 +66,14 @@ class Words:
         """Write the chunks; returns which there are, and the reports."""
         size = sum(path.stat().st_size for source in self.sources for path in source.paths)
         chunks: list[tuple[int, str]] = []
-        different = 0
         reports = [Report(source.name) for source in self.sources]
         tasks = self._tasks(folder, reports)
         with tqdm(desc="Cutting words", total=size, unit="B", unit_scale=True, leave=False, delay=1) as bar:
-            for number, name, tokens, found in in_order(_cut, tasks, cores() if size > FEW_BYTES else 1):
+            for number, name, found in in_order(_cut, tasks, cores() if size > FEW_BYTES else 1):
                 chunks.append((number, name))
-                different += tokens
                 reports[number].add(found)
                 bar.update(sum(report.read_bytes for report in reports) - bar.n)
-        return {"chunks": chunks, "different": different, "reports": [dataclasses.asdict(report) for report in reports]}
+        return {"chunks": chunks, "reports": [dataclasses.asdict(report) for report in reports]}
 
     def _tasks(self, folder: Path, reports: Sequence[Report]) -> Iterator[tuple]:
         for number, (source, report) in enumerate(zip(self.sources, reports, strict=True)):
@@ -91,12 +89,6 @@ class Words:
     def reports(self) -> list[Report]:
         """What was found in each source and left out of it."""
         return [report_of(report) for report in self._built[1]["reports"]]
-
-    @property
-    def different(self) -> int:
-        """The sum over chunks of their different tokens: no fewer than the corpus has."""
-        different: int = self._built[1]["different"]
-        return different
 
     @property
     def chunks(self) -> list[tuple[int, Path]]:
@@ -126,8 +118,8 @@ def words_of(sources: Sequence[Source], settings: TextSettings) -> Words:
 
 def _cut(
     path: Path, source: int, pairs: list[Pair], first: int, name: str, how: Preparation
-) -> tuple[int, str, int, Report]:
-    """Write a chunk; returns its source, its name, how many different tokens it has, and its report."""
+) -> tuple[int, str, Report]:
+    """Write a chunk; returns its source, its name and its report."""
     chunk, report = cut_chunk(pairs, first, name, how)
     chunk.save(path)
-    return source, path.name, len(chunk.tokens), report
+    return source, path.name, report

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import EncodingSettings
-from chatbot.corpus import chunks, encode, selection, shards, words
+from chatbot.corpus import chunks, counting, encode, selection, shards, words
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.encode import Corpus
 from chatbot.corpus.encoded import Encoded
@@ -83,7 +83,7 @@ def test_shards_hold_what_a_slow_loop_would_encode(
         patch.setattr(shards, "PAIRS", shard)
         patch.setattr(shards, "WAITING", 50)
         patch.setattr(selection, "AT_ONCE", 7)
-        patch.setattr(encode, "AT_ONCE", 11)
+        patch.setattr(counting, "WAITING", 11)
         if not kept:
             with pytest.raises(UserError, match=r"no question-answer pairs|pairs is left"):
                 training_set(chosen)

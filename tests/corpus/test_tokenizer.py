@@ -7,8 +7,10 @@ import jieba
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jieba import finalseg
 
 from chatbot.corpus.cleaning import tidy
+from chatbot.corpus.recognition import recognised
 from chatbot.corpus.segmentation import segmentation
 from chatbot.corpus.tokenizer import SPACE, text_of, tokenizer
 from chatbot.errors import UserError
@@ -59,6 +61,11 @@ def test_the_words_of_real_chat_are_those_of_jieba(
 ) -> None:
     for line in real_chat.read_text(encoding="utf-8").splitlines()[:2000]:
         assert cut(line) == dictionary.lcut(line)
+
+
+@given(st.text("小明硕士毕业于网易杭研大厦龘a1.%-", min_size=1, max_size=20))
+def test_words_of_no_dictionary_are_those_of_jieba(run: str) -> None:
+    assert list(recognised(run)) == list(finalseg.cut(run))
 
 
 def test_a_user_dictionary(tmp_path: Path) -> None:

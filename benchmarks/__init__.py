@@ -1,0 +1,1 @@
+"""What measures speed, scaling and quality: python -m benchmarks NAME, whose last line is one JSON object."""

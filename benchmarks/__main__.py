@@ -1,0 +1,23 @@
+"""python -m benchmarks NAME: runs one benchmark; its last line is one JSON object."""
+
+import sys
+
+from benchmarks.corpus import corpus_benchmark
+from chatbot.errors import UserError, exit_code_of
+
+BENCHMARKS = {"corpus": corpus_benchmark}
+
+
+def main() -> int:
+    """The first word names the benchmark."""
+    name, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    if name in ("-h", "--help"):
+        print(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)} ...; with --help after the name for its flags")
+        return 0
+    if name not in BENCHMARKS:
+        raise UserError(f"{name}: no such benchmark; there are {', '.join(BENCHMARKS)}")
+    return BENCHMARKS[name](arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))
