@@ -54,9 +54,17 @@ def encode_command(arguments: Sequence[str]) -> int:
     settings = EncodeSettings(
         **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
     )
-    from chatbot.corpus.training_set import training_set
+    from chatbot.corpus.training_set import training_rules, training_set, training_words
 
-    corpus = training_set(settings)
+    if settings.runner is None:
+        corpus = training_set(settings)
+    else:
+        try:
+            from chatbot.corpus.beam import encode_on_beam
+        except ModuleNotFoundError:
+            raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; give `make beam`") from None
+        words, rules = training_words(settings), training_rules(settings)
+        corpus = encode_on_beam(words, rules, settings.vocabulary_size, settings.runner, settings.runner_options)
     print(f"{corpus.pairs:,} pairs in {len(corpus.shards):,} shards: {corpus.shards.folder}")
     return 0
 

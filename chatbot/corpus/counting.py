@@ -20,35 +20,26 @@ WAITING = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
-class ChunkCounts:
-    """What one chunk has: how often its tokens and characters occur in the pairs that are kept."""
+class Counts:
+    """How often tokens and characters occur, in a chunk or in a whole corpus. No hash stands twice."""
 
     hashes: Hashes  # [tokens] of the tokens with more than one character
     counts: npt.NDArray[np.int64]  # [tokens]
     characters: Counter[str]  # in tokens of any length
     single: int  # occurrences of tokens with one character
 
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """The same for a corpus; each hash stands once."""
-
-    hashes: Hashes
-    counts: npt.NDArray[np.int64]
-    characters: Counter[str]
-    single: int
-
-    def most_frequent(self, room: int, least: int) -> tuple[Hashes, npt.NDArray[np.int64]]:
-        """The hashes and counts of all tokens that may be among the first so many, ties at the end included."""
+    def most_frequent(self, room: int, least: int) -> Hashes:
+        """The hashes of all tokens that may be among the first so many, ties at the end included."""
+        if room == 0:
+            return self.hashes[:0]
         enough = self.counts >= least
-        if 0 < room < int(enough.sum()):
-            enough = self.counts >= max(least, np.partition(self.counts, -room)[-room])
-        chosen = np.nonzero(enough if room > 0 else np.zeros_like(enough))[0]
-        return self.hashes[chosen], self.counts[chosen]
+        if room < int(enough.sum()):
+            enough = self.counts >= np.partition(self.counts, -room)[-room]
+        return self.hashes[enough]
 
 
-def count_chunk(chunk: Chunk, kept: Mask) -> ChunkCounts:
-    """Count the tokens of a chunk."""
+def count_chunk(chunk: Chunk, kept: Mask) -> Counts:
+    """Count the tokens in the pairs of a chunk that are kept."""
     ids = chunk.rows().select(np.nonzero(np.repeat(kept, 2))[0]).joined()
     counts = np.bincount(ids, minlength=len(chunk.tokens)).astype(np.int64)
     points = np.frombuffer("\n".join(chunk.tokens).encode("utf-32-le"), np.uint32)  # of all characters and new lines
@@ -58,11 +49,11 @@ def count_chunk(chunk: Chunk, kept: Mask) -> ChunkCounts:
     occurring = np.bincount(place, counts[token] if len(points) else None).astype(np.int64)
     characters = {chr(p): n for p, n in zip(found.tolist(), occurring.tolist(), strict=True) if n and p != ord("\n")}
     longer = (lengths > 1) & (counts > 0)
-    return ChunkCounts(chunk.token_hashes[longer], counts[longer], Counter(characters), int(counts[lengths == 1].sum()))
+    return Counts(chunk.token_hashes[longer], counts[longer], Counter(characters), int(counts[lengths == 1].sum()))
 
 
-def add_up(parts: Iterable[ChunkCounts]) -> Counts:
-    """The counts of all chunks together."""
+def add_up(parts: Iterable[Counts]) -> Counts:
+    """The counts of all parts together."""
     hashes, counts = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     characters: Counter[str] = Counter()
     single, waiting = 0, [(hashes, counts)]
@@ -95,10 +86,11 @@ def texts_of(wanted: Hashes, chunks: Sequence[Path]) -> dict[int, str]:
     found: dict[int, str] = {}
     for path in chunks:
         if len(found) < len(wanted):
-            found |= _some_texts(load_chunk(path), wanted)
+            found |= texts_in(load_chunk(path), wanted)
     return found
 
 
-def _some_texts(chunk: Chunk, wanted: Hashes) -> Iterator[tuple[int, str]]:
+def texts_in(chunk: Chunk, wanted: Hashes) -> Iterator[tuple[int, str]]:
+    """(hash, token) of those of the wanted tokens that a chunk has."""
     places = np.nonzero(np.isin(chunk.token_hashes, wanted))[0].tolist()
     return ((int(chunk.token_hashes[place]), chunk.tokens[place]) for place in places)

@@ -2,15 +2,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from chatbot.corpus.cache import cached, content_key, key_of
-from chatbot.corpus.chunks import load_chunk
-from chatbot.corpus.counting import count_tokens, texts_of
+from chatbot.corpus.chunks import Hashes, load_chunk
+from chatbot.corpus.counting import Counts, count_tokens, texts_of
 from chatbot.corpus.report import Report, report_of
 from chatbot.corpus.selection import Mask, Selected, Selection, select
 from chatbot.corpus.shards import Block, Shards, dtype_for, encode_chunk, shard_of, shards_needed, split, write_shards
@@ -41,18 +41,20 @@ def encode(words: Words, rules: Selection, vocabulary: Vocabulary | int) -> Corp
 
     Raises UserError when no pair stays.
     """
+    return kept_corpus(words, rules, vocabulary, lambda folder: _build(folder, words, rules, vocabulary))
+
+
+def kept_corpus(
+    words: Words, rules: Selection, vocabulary: Vocabulary | int, build: Callable[[Path], dict[str, Any]]
+) -> Corpus:
+    """The corpus from the cache; `build` writes its folder when it is not there, and returns its `description`."""
     name = "encoded-" + key_of(
         version=VERSION,
         words=words.key,
         rules={**dataclasses.asdict(rules), "held_out": sorted(rules.held_out)},
         vocabulary=vocabulary if isinstance(vocabulary, int) else vocabulary.fingerprint(),
     )
-    folder, said = cached(words.cache, name, lambda part: _build(part, words, rules, vocabulary))
-    return corpus_of(folder, said)
-
-
-def corpus_of(folder: Path, said: dict[str, Any]) -> Corpus:
-    """The corpus in a folder, of which its manifest says this."""
+    folder, said = cached(words.cache, name, build)
     return Corpus(
         Shards(folder, said["shards"], said["dtype"]),
         load_vocabulary(folder / "vocabulary.txt"),
@@ -111,10 +113,18 @@ def vocabulary_of(words: Words, kept: list[Mask], size: int) -> Vocabulary:
     """A vocabulary of this size, made from the pairs that are kept."""
     chunks = [path for _, path in words.chunks]
     counts = count_tokens(chunks, kept)
-    hashes, numbers = counts.most_frequent(room_for_words(size, counts.characters), LEAST_COUNT)
-    texts = texts_of(hashes, chunks)
-    frequent = {texts[h]: n for h, n in zip(hashes.tolist(), numbers.tolist(), strict=True)}
-    return build_vocabulary(counts.characters, frequent, size)
+    return vocabulary_from(counts, texts_of(frequent_hashes(counts, size), chunks), size)
+
+
+def frequent_hashes(counts: Counts, size: int) -> Hashes:
+    """The hashes of the words that may enter a vocabulary of this size."""
+    return counts.most_frequent(room_for_words(size, counts.characters), LEAST_COUNT)
+
+
+def vocabulary_from(counts: Counts, texts: Mapping[int, str], size: int) -> Vocabulary:
+    """A vocabulary of this size; texts has the words of `frequent_hashes`."""
+    numbers = zip(counts.hashes.tolist(), counts.counts.tolist(), strict=True)
+    return build_vocabulary(counts.characters, {texts[h]: count for h, count in numbers if h in texts}, size)
 
 
 def _blocks(words: Words, kept: list[Mask], folder: Path, shards: int) -> Iterator[tuple[int, Block]]:

@@ -15,6 +15,9 @@ Mask = npt.NDArray[np.bool_]
 # Hashes that are sorted at once. A larger corpus is taken in parts, so that memory does not grow with it.
 AT_ONCE = 4_000_000
 
+HELD_OUT = "pairs that are in the validation file too"
+DUPLICATE = "pairs that stood before"
+
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
@@ -23,6 +26,11 @@ class Selection:
     duplicates: bool = False  # of equal pairs only the first stays
     max_reply_frequency: int | None = None  # of the pairs with one answer the first so many stay
     held_out: frozenset[int] = frozenset()  # hashes of pairs that must not be trained on
+
+    @property
+    def beyond(self) -> str:
+        """The reason why a pair with a frequent answer is dropped."""
+        return f"pairs beyond --max-reply-frequency {self.max_reply_frequency}"
 
 
 class Selected(NamedTuple):
@@ -51,12 +59,11 @@ def select(
 
     if rules.held_out:
         held_out = np.fromiter(rules.held_out, np.uint64, len(rules.held_out))
-        keep_only([~np.isin(hashes, held_out) for hashes in pair_hashes()], "pairs that are in the validation file too")
+        keep_only([~np.isin(hashes, held_out) for hashes in pair_hashes()], HELD_OUT)
     if rules.duplicates:
-        keep_only(_first(pair_hashes, kept, 1), "pairs that stood before")
+        keep_only(_first(pair_hashes, kept, 1), DUPLICATE)
     if rules.max_reply_frequency is not None:
-        most = rules.max_reply_frequency
-        keep_only(_first(answer_hashes, kept, most), f"pairs beyond --max-reply-frequency {most}")
+        keep_only(_first(answer_hashes, kept, rules.max_reply_frequency), rules.beyond)
     return Selected(kept, dropped)
 
 

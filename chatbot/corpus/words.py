@@ -77,13 +77,8 @@ class Words:
 
     def _tasks(self, folder: Path, reports: Sequence[Report]) -> Iterator[tuple]:
         for number, (source, report) in enumerate(zip(self.sources, reports, strict=True)):
-            pairs = read(source, report, self.columns)
-            for chunk_number in itertools.count():
-                chunk = list(itertools.islice(pairs, PAIRS))
-                if not chunk:
-                    break
-                path = folder / f"{number:05}-{chunk_number:05}.npz"
-                yield path, number, chunk, chunk_number * PAIRS + 1, source.name, self.how
+            for first, pairs in in_chunks(source, report, self.columns):
+                yield folder / f"{number:05}-{first:09}.npz", number, pairs, first, source.name, self.how
 
     @property
     def reports(self) -> list[Report]:
@@ -109,6 +104,16 @@ class Words:
         for _, path in self.chunks:
             chunk = load_chunk(path)
             yield from chunk.texts(np.arange(len(chunk)))
+
+
+def in_chunks(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[tuple[int, list[Pair]]]:
+    """(number of the first pair, from 1; the pairs) of each chunk of a source."""
+    pairs = read(source, report, columns)
+    for first in itertools.count(1, PAIRS):
+        chunk = list(itertools.islice(pairs, PAIRS))
+        if not chunk:
+            return
+        yield first, chunk
 
 
 def words_of(sources: Sequence[Source], settings: TextSettings) -> Words:
