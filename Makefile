@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: train test chat tensorboard check format install gpu beam lock clean
+.PHONY: train test chat tensorboard bench check format install gpu beam lock clean
 
 train: install
 	$(BIN)/python train.py $(ARGS)
 
 chat: install
 	@$(BIN)/python chat.py $(ARGS)
+
+bench: install
+	$(BIN)/python -m benchmarks $(or $(ARGS),corpus)
 
 tensorboard: install
 	$(BIN)/tensorboard --logdir tensorboard --host localhost $(ARGS)

@@ -1,6 +1,7 @@
 """The house keeps its shape: imports go one way, rooms stay small."""
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,18 @@ def test_imports_go_one_way(path: Path) -> None:
     ours = {name.split(".")[1] for name in imports(path) if name.startswith("chatbot.")}
     assert ours - {room(path)} <= MAY_IMPORT[room(path)]
     assert not {"train", "chat"} & set(imports(path))
+
+
+def test_no_module_needs_itself() -> None:
+    needs = {".".join(path.relative_to(ROOT).with_suffix("").parts): set(imports(path)) for path in FILES}
+    graph = graphlib.TopologicalSorter({name: needed & needs.keys() for name, needed in needs.items()})
+    assert len(list(graph.static_order())) == len(FILES)  # raises CycleError otherwise
+
+
+def test_reading_knows_nothing_of_what_becomes_of_the_pairs() -> None:
+    needed = {name for path in FILES if path.parent.name == "reading" for name in imports(path) if "chatbot." in name}
+    above = {name for name in needed if not name.startswith("chatbot.corpus.reading.")}
+    assert above == {"chatbot.errors", "chatbot.corpus.report"}
 
 
 def test_corpus_needs_tensorflow_only_for_batches() -> None:

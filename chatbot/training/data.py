@@ -16,6 +16,7 @@ from chatbot.errors import UserError
 from chatbot.training.attempt import check_data, check_settings, is_begun
 
 SAMPLES = 3
+FILES_SHOWN = 5
 # Where --both-directions auto stops: with more pairs, the decoder sees enough replies to learn the language.
 FEW_PAIRS = 50_000
 
@@ -75,7 +76,9 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
     if validation:
         print(f"Validating on {validation.pairs:,} pairs of {settings.validation}.")
         _print_reports(validation.reports)
-    names = ", ".join(report.file for report in corpus.reports)
+    names = ", ".join(report.file for report in corpus.reports[:FILES_SHOWN])
+    if len(corpus.reports) > FILES_SHOWN:
+        names += f" and {len(corpus.reports) - FILES_SHOWN:,} other files"
     print(f"Training on {pairs:,} pairs of {names}; {len(corpus.vocabulary):,} tokens in the vocabulary.")
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
@@ -88,6 +91,8 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
 
 def _print_reports(reports: list[Report]) -> None:
     for report in reports:
+        if not report.dropped and len(reports) > FILES_SHOWN:
+            continue  # of many files, those that something was left out of
         print(f"  {report.file}: {', '.join(report.formats)}, {', '.join(report.encodings)}, {report.pairs:,} pairs")
         for rule, count in report.changed.items():
             print(f"    changed by --clean {rule}: {count:,} utterances")

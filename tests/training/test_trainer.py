@@ -111,14 +111,6 @@ def test_validation_keeps_the_best_and_stops_early(pairs: Path, capsys: pytest.C
     assert "no better validation in 2 in a row" in capsys.readouterr().out
 
 
-def test_validation_pairs_are_not_trained_on(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held_out = pairs.with_name("held_out.tsv")
-    held_out.write_text("甲甲\t子\n乙乙\t丑\n")
-    settings = Settings(**{**SMALL, "data": (str(pairs),), "validation": str(held_out), "both_directions": "off"})
-    assert sum(map(len, prepare(settings).training)) == 8
-    assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
-
-
 def test_ctrl_c_saves_and_says_how_to_go_on(
     pairs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,42 @@
+"""What a run trains on: the pairs of all files, less what it validates on; what the attempt keeps of how."""
+
+from pathlib import Path
+
+import pytest
+
+from chatbot.config.training import Settings
+from chatbot.evaluation.replies import Replier
+from chatbot.model.saved import load_trained
+from chatbot.training.data import prepare
+from tests.training.test_trainer import SMALL, trained
+
+
+def test_validation_pairs_are_not_trained_on(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pairs.tsv").write_text(
+        "".join(f"{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
+    )
+    Path("held_out.tsv").write_text("甲\t子\n乙\t丑\n")
+    settings = Settings(**{**SMALL, "data": ("pairs.tsv",), "validation": "held_out.tsv", "both_directions": "off"})
+    assert sum(map(len, prepare(settings).training)) == 8
+    assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
+
+
+def test_an_attempt_keeps_its_cleaning_and_its_dictionary(workplace: Path) -> None:
+    Path("words.txt").write_text("小黄鸡机器人\n")
+    Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)
+    settings = {"data": ("pairs.tsv",), "dictionary": "words.txt", "clean": ("names", "punctuation"), "steps": 1}
+    trained(1, **settings)
+    Path("words.txt").unlink()
+    loaded = load_trained("default")
+    replier = Replier(loaded.model, loaded.vocabulary, loaded.settings)
+    ids = replier.ids("小黄鸡机器人 @别人")
+    assert [loaded.vocabulary.tokens[i] for i in ids] == ["小黄鸡机器人"]
+
+
+def test_many_files_are_one_corpus(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(8):
+        Path(f"part{number}.tsv").write_text(f"问{number}\t答{number}\n" + ("坏行\n" if number == 6 else ""))
+    assert sum(map(len, prepare(Settings(**{**SMALL, "data": ("part*.tsv",)})).training)) == 8
+    out = capsys.readouterr().out
+    assert "part4.tsv and 3 other files" in out
+    assert [line.split(":")[0].strip() for line in out.splitlines() if ".tsv: tsv" in line] == ["part6.tsv"]
