@@ -6,6 +6,7 @@ where every worker sees them.
 
 import dataclasses
 import json
+import logging
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -59,11 +60,16 @@ class Marked(NamedTuple):
 
 def encode_on_beam(words: Words, rules: Selection, size: int, runner: str, options: str) -> Corpus:
     """What `encode` gives, computed by a runner with options of its own. Raises UserError when no pair stays."""
-    flags = PipelineOptions([f"--runner={runner}", *shlex.split(options)])
+    # Its errors come up as an exception, too, with the workers' tracebacks, of which the last line is wanted.
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
 
     def build(folder: Path) -> dict[str, Any]:
-        with beam.Pipeline(options=flags) as pipeline:
-            _encode(pipeline, words, rules, size, folder)
+        try:
+            flags = PipelineOptions([f"--runner={runner}", *shlex.split(options)])
+            with beam.Pipeline(options=flags) as pipeline:
+                _encode(pipeline, words, rules, size, folder.absolute())
+        except Exception as error:  # a runner may raise anything
+            raise UserError(f"--runner {runner}: {str(error).strip().splitlines()[-1]}") from error
         reports = [report_of(values) for values in json.loads((folder / REPORTS).read_text(encoding="utf-8"))]
         (folder / REPORTS).unlink()
         pairs = sum(path.stat().st_size for path in folder.glob("*.lengths")) // (3 * 4)
@@ -76,7 +82,8 @@ def encode_on_beam(words: Words, rules: Selection, size: int, runner: str, optio
 
 def _encode(pipeline: beam.Pipeline, words: Words, rules: Selection, size: int, folder: Path) -> None:
     """Build the pipeline: files -> chunks -> pairs that stay -> vocabulary -> shards."""
-    sources = pipeline | "Files" >> beam.Create(list(enumerate(words.sources)))
+    files = [dataclasses.replace(source, paths=tuple(map(Path.absolute, source.paths))) for source in words.sources]
+    sources = pipeline | "Files" >> beam.Create(list(enumerate(files)))
     read = sources | "Read" >> beam.FlatMap(_read, words.columns).with_outputs(READ, main="chunks")
     spread = read.chunks | beam.Reshuffle()
     cut = spread | "Cut words" >> beam.FlatMap(_cut, words.how).with_outputs(CUT, main="chunks")
@@ -97,7 +104,7 @@ def _encode(pipeline: beam.Pipeline, words: Words, rules: Selection, size: int, 
     _ = blocks | beam.GroupByKey() | "Write shards" >> beam.Map(_write_shard, folder)
     parts = (read[READ], cut[CUT]) | "All reports" >> beam.Flatten() | "Reports" >> beam.combiners.ToList()
     losses = dropped | "Losses" >> beam.combiners.ToList()
-    names = [source.name for source in words.sources]
+    names = [source.name for source in files]
     _ = parts | "Write reports" >> beam.Map(_write_reports, AsSingleton(losses), names, folder / REPORTS)
 
 

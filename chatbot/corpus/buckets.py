@@ -29,14 +29,13 @@ class Lengths:
 
 def lengths_of(shards: Iterable[Encoded]) -> Lengths:
     """Count the lengths, one shard after the other."""
-    kinds, counts = np.zeros((2, 0), np.int64), np.zeros(0, np.int64)
+    kinds, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for pairs in shards:
-        sides = np.stack([pairs.sources.lengths, pairs.targets.lengths + 1])
-        all_sides = np.concatenate([kinds, sides], axis=1)
-        all_counts = np.concatenate([counts, np.ones(len(pairs), np.int64)])
-        kinds, inverse = np.unique(all_sides, axis=1, return_inverse=True)
-        counts = np.bincount(inverse.ravel(), all_counts, kinds.shape[1]).astype(np.int64)
-    return Lengths(kinds, counts)
+        both = (pairs.sources.lengths << 32) + pairs.targets.lengths + 1  # one number for two lengths
+        some, some_counts = np.unique(both, return_counts=True)
+        kinds, place = np.unique(np.concatenate([kinds, some]), return_inverse=True)
+        counts = np.bincount(place, np.concatenate([counts, some_counts]), len(kinds)).astype(np.int64)
+    return Lengths(np.stack([kinds >> 32, kinds & 0xFFFFFFFF]), counts)
 
 
 @dataclasses.dataclass(frozen=True)

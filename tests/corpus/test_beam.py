@@ -86,6 +86,20 @@ def test_what_beam_encoded_is_what_training_finds(
     assert folder.stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize(
+    ("file", "runner", "said"),
+    [("prose.txt", "DirectRunner", "prose.txt: unknown format"), ("a.tsv", "NoRunner", "NoRunner")],
+)
+def test_what_goes_wrong_on_a_runner_is_one_line(workplace: Path, file: str, runner: str, said: str) -> None:
+    Path("prose.txt").write_text("Once upon a time.\nThere was a file.\n")
+    Path("a.tsv").write_text("你好\t你好呀\n")
+    done = run("chatbot.corpus", "encode", file, "--runner", runner)
+    assert done.returncode == 2
+    assert said in done.stderr.decode().splitlines()[-1]
+    assert "Traceback" not in done.stderr.decode()
+    assert not list(Path("data/cache").glob("*.part-*"))
+
+
 def test_without_beam_the_command_says_how_to_get_it(
     settings: EncodingSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,15 @@
 """At most eight shapes, which hold every pair and pad little."""
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatbot.config.corpus import EncodingSettings
 from chatbot.corpus.buckets import MOST_BUCKETS, Bucket, choose_buckets, lengths_of
 from chatbot.corpus.encoded import Encoded, encoded, ragged
+from chatbot.corpus.training_set import training_set
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=200)
 
@@ -41,10 +45,27 @@ def test_lengths_are_counted_over_shards(parts: list[list[tuple[int, int]]]) -> 
     assert found == {pair: everything.count(pair) for pair in everything}
 
 
+def real_share(pairs: Encoded, buckets: list[Bucket]) -> tuple[float, float]:
+    """The share of source and of target positions that are not padding."""
+    sides = pairs.sources.lengths.sum(), (pairs.targets.lengths + 1).sum()
+    padded = [sum(bucket.pairs * bucket.shape[side] for bucket in buckets) for side in (0, 1)]
+    return sides[0] / padded[0], sides[1] / padded[1]
+
+
 def test_realistic_lengths_are_padded_little() -> None:
     rng = np.random.default_rng(0)
     sources, targets = rng.geometric(0.1, 10_000).clip(1, 50), rng.geometric(0.15, 10_000).clip(1, 49)
-    buckets = buckets_of(pairs_of([*zip(sources.tolist(), targets.tolist(), strict=True)]), 64)
-    padded = sum(bucket.pairs * sum(bucket.shape) for bucket in buckets)
-    assert (sources.sum() + targets.sum() + 10_000) / padded > 0.55
-    assert (sources.sum() + targets.sum() + 10_000) / (10_000 * 100) < 0.2  # what one shape for all would give
+    pairs = pairs_of([*zip(sources.tolist(), targets.tolist(), strict=True)])
+    of_source, of_target = real_share(pairs, buckets_of(pairs, 64))
+    assert of_source > 0.35
+    assert of_target > 0.75
+    assert max(real_share(pairs, buckets_of(pairs, 10_000))) < 0.22  # what one shape for all gives
+
+
+def test_target_positions_of_real_chat_are_mostly_real(real_chat: Path, tmp_path: Path) -> None:
+    corpus = training_set(EncodingSettings(data=(str(real_chat),), cache=str(tmp_path)))
+    pairs = corpus.shards[0].within(20)
+    buckets = buckets_of(pairs, 64)
+    assert len(buckets) <= 8
+    assert real_share(pairs, buckets)[1] >= 0.85
+    assert real_share(pairs, buckets_of(pairs, len(pairs)))[1] < 0.31

@@ -1,10 +1,12 @@
 """What a run trains on: the pairs of all files, less what it validates on; what the attempt keeps of how."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chatbot.config.training import Settings
+from chatbot.errors import UserError
 from chatbot.evaluation.replies import Replier
 from chatbot.model.saved import load_trained
 from chatbot.training.data import prepare
@@ -40,3 +42,12 @@ def test_many_files_are_one_corpus(workplace: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "part4.tsv and 3 other files" in out
     assert [line.split(":")[0].strip() for line in out.splitlines() if ".tsv: tsv" in line] == ["part6.tsv"]
+
+
+def test_batches_by_tokens_train_and_resume(workplace: Path) -> None:
+    Path("pairs.tsv").write_text("".join(f"{'问' * (1 + i % 9)}{i}\t{'答' * (1 + i % 5)}\n" for i in range(60)))
+    settings: dict[str, Any] = {"data": ("pairs.tsv",), "batch_tokens": 40, "tokenizer": "char"}
+    assert trained(2, **settings, steps=3) == 0
+    assert trained(2, **settings, steps=6) == 0
+    with pytest.raises(UserError, match="--batch-tokens 40 -> 50"):
+        trained(2, **{**settings, "batch_tokens": 50}, steps=8)
