@@ -141,7 +141,7 @@ def _second_start(file: Path, folder: Path) -> dict[str, Any]:
     settings = _settings(file, folder)
     os.chdir(folder)
     data = prepare(settings)
-    next(iter(Batches(data.training, settings.batch_size, settings.seed).prefetched(0, 1)))
+    next(Batches(data.training, settings.batch_size, settings.seed).prefetched(0, 1))
     return {"second_start_seconds": time.perf_counter() - began}
 
 
@@ -158,7 +158,7 @@ def _epoch(file: Path, folder: Path) -> dict[str, Any]:
     shards = dataclasses.replace(training_set(settings).shards, max_length=settings.max_length)
     batches = Batches(shards, settings.batch_size, settings.seed)
     began = time.perf_counter()
-    for _ in batches.prefetched(0, 1).take(batches.steps_per_epoch):
+    for _ in itertools.islice(batches.prefetched(0, 1), batches.steps_per_epoch):
         pass
     return {
         "batches_per_s": batches.steps_per_epoch / (time.perf_counter() - began),

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import math
+import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ def setting(
     *,
     kind: type = str,
     many: bool = False,
+    count: int | None = None,
     choices: tuple[str, ...] | None = None,
     least: float | None = None,
     most: float | None = None,
@@ -27,13 +29,15 @@ def setting(
     """A dataclass field that is also a flag; `check_fields` checks it.
 
     default: ... marks a flag that must be given. least, most and above bound a number (above is
-    exclusive). fixed: an attempt keeps the value for life. stored: it is written to config.json.
+    exclusive). count: how many values a flag with many takes. fixed: an attempt keeps the value for life.
+    stored: it is written to config.json.
     """
     meta = {
         "group": group,
         "text": text,
         "kind": kind,
         "many": many,
+        "count": count,
         "choices": choices,
         "least": least,
         "most": most,
@@ -82,6 +86,16 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (see python {self.prog} --help)\n")
 
 
+def command_line(settings: Any) -> str:
+    """The flags that give these settings, as a shell takes them; those at their default are left out."""
+    words: list[str] = []
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value != field.default:
+            words += [flag_of(field.name), *map(str, value if field.metadata["many"] else [value])]
+    return shlex.join(words)
+
+
 def parse_flags(
     settings: type, prog: str, description: str, arguments: Sequence[str] | None, positional: str | None = None
 ) -> dict[str, Any]:
@@ -89,7 +103,13 @@ def parse_flags(
 
     positional: the setting that is given without its flag.
     """
-    parser = OneLineParser(prog=prog, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False)
+    parser = OneLineParser(
+        prog=prog,
+        usage=f"python {prog} FILE ... [flags]" if positional else f"python {prog} [flags]",
+        description=description,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
     groups: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         meta = field.metadata
@@ -118,5 +138,5 @@ def _options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     if meta["choices"]:
         options["choices"] = meta["choices"]
     if meta["many"]:
-        options["nargs"], options["action"] = "+", "extend"
+        options["nargs"], options["action"] = meta["count"] or "+", "extend"
     return options

@@ -13,6 +13,7 @@ CACHE = Path("data/cache")
 TEXT_RULES = {
     "nfkc": "Unicode's NFKC: full-width letters and punctuation become ASCII",
     "control": "control and other invisible characters become spaces",
+    "spaces": "spaces beside Chinese characters are taken out, as a corpus that comes cut into words has them",
     "simplified": "traditional characters become simplified ones (needs OpenCC)",
     "urls": "web addresses are taken out",
     "names": "@names are taken out, and with them Weibo's //@name: and 回复@name:",
@@ -45,12 +46,13 @@ class TextSettings:
         DATA,
         "question's and answer's column of a .csv or .tsv, or field of a .json, by name or number from 1",
         many=True,
+        count=2,
         metavar="COLUMN",
     )
     clean: tuple[str, ...] = setting(
         ("control", "equal", "duplicates"),
         TEXT,
-        "cleaning rules that are on: "
+        "cleaning rules that are on, instead of the default ones: "
         + "; ".join(f"{name} ({text})" for name, text in {**TEXT_RULES, **PAIR_RULES}.items()),
         many=True,
         choices=(*TEXT_RULES, *PAIR_RULES, NONE),
@@ -89,6 +91,11 @@ class TextSettings:
             raise UserError(f"--max-characters {self.max_characters}: less than --min-characters {self.min_characters}")
         if self.dictionary is not None and self.tokenizer != "jieba":
             raise UserError(f"--dictionary: only jieba has one, not --tokenizer {self.tokenizer}")
+
+
+def text_settings(settings: TextSettings) -> TextSettings:
+    """These of a command's settings."""
+    return TextSettings(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(TextSettings)})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from chatbot.config.attempts import attempt_directory
+from chatbot.config.corpus import CACHE
 from chatbot.flags import check_fields, parse_flags, setting
 
 DATA, RUN, SEARCH = "data", "run", "search"
@@ -17,7 +18,15 @@ class EvaluationSettings:
         ..., DATA, "held-out question-answer pairs, in any of the formats in data/README.md", many=True, metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
-        (), DATA, "question's and answer's column or field, by name or number from 1", many=True, metavar="COLUMN"
+        (),
+        DATA,
+        "question's and answer's column or field, by name or number from 1",
+        many=True,
+        count=2,
+        metavar="COLUMN",
+    )
+    cache: str = setting(
+        str(CACHE), DATA, "folder for encoded pairs, which may be removed at any time", metavar="FOLDER"
     )
     attempt: str = setting("default", RUN, "the training run to measure")
     beam_size: int = setting(1, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.config.corpus import EncodingSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import flag_of, parse_flags
@@ -60,8 +61,22 @@ def storable(settings: Settings) -> dict[str, Any]:
 
 def changed_settings(then: Settings, now: Settings) -> list[str]:
     """The fixed settings that differ, each as '--flag then -> now'."""
+    return _differences(then, now, [f for f in dataclasses.fields(Settings) if f.metadata["fixed"]])
+
+
+def changed_text_settings(then: Settings, now: Settings) -> list[str]:
+    """What may make other pairs of the same files, if it differs, in the same form."""
+    return _differences(then, now, [f for f in dataclasses.fields(EncodingSettings) if f.metadata["stored"]])
+
+
+def _differences(then: Settings, now: Settings, fields: "Sequence[dataclasses.Field[Any]]") -> list[str]:
     return [
-        f"{flag_of(f.name)} {getattr(then, f.name)} -> {getattr(now, f.name)}"
-        for f in dataclasses.fields(Settings)
-        if f.metadata["fixed"] and getattr(then, f.name) != getattr(now, f.name)
+        f"{flag_of(f.name)} {_shown(getattr(then, f.name))} -> {_shown(getattr(now, f.name))}"
+        for f in fields
+        if _shown(getattr(then, f.name)) != _shown(getattr(now, f.name))
     ]
+
+
+def _shown(value: Any) -> str:
+    """As it is given on the command line. The order of several values never matters."""
+    return " ".join(sorted(value)) if isinstance(value, tuple) else str(value)

@@ -35,17 +35,18 @@ def inspect_command(arguments: Sequence[str]) -> int:
     import tempfile
     from pathlib import Path
 
+    from chatbot.corpus.cache import interruptible
     from chatbot.corpus.doctor import json_line, report_lines, warnings
     from chatbot.corpus.inspection import inspect
     from chatbot.corpus.training_set import training_words
 
     words = training_words(settings)
-    with tempfile.TemporaryDirectory(prefix="inspect-") as folder:
+    with interruptible(), tempfile.TemporaryDirectory(prefix="inspect-") as folder:
         found = inspect(words if words.kept else dataclasses.replace(words, cache=Path(folder)), settings)
-    print("\n".join(report_lines(found)))
+    print("\n".join(report_lines(found, settings)))
     if settings.json:
         print("\n".join(json_line(file) for file in found.files))
-    return 1 if settings.fail_on_warnings and warnings(found) else 0
+    return 1 if settings.fail_on_warnings and warnings(found, settings) else 0
 
 
 def encode_command(arguments: Sequence[str]) -> int:
@@ -65,7 +66,11 @@ def encode_command(arguments: Sequence[str]) -> int:
             raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; give `make beam`") from None
         words, rules = training_words(settings), training_rules(settings)
         corpus = encode_on_beam(words, rules, settings.vocabulary_size, settings.runner, settings.runner_options)
-    print(f"{corpus.pairs:,} pairs in {len(corpus.shards):,} shards: {corpus.shards.folder}")
+    for report in corpus.reports:
+        print(f"{report.file}: {report.pairs:,} pairs")
+        for line in report.lines():
+            print(f"  left out: {line}")
+    print(f"Encoded: {corpus.pairs:,} pairs, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
     return 0
 
 

@@ -8,7 +8,7 @@ without a word between them.
 import functools
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,15 @@ import tensorflow as tf
 from chatbot.corpus.buckets import Bucket, choose_buckets, lengths_of
 from chatbot.corpus.encoded import Encoded, Ids, Ragged
 from chatbot.corpus.vocabulary import EOS, PAD
+from chatbot.errors import UserError
 
 # Shards that are kept mapped: the one an epoch is at, and some whose last pairs wait for a full batch.
 MAPPED = 4
 
+# Batches that are made before they are asked for.
+AHEAD = 4
+
+Shares = tuple[tuple[tf.Tensor, ...], ...]  # a batch as tensors, one share a tower
 Places = npt.NDArray[np.int64]  # [pairs, 2] the shard and the row of each pair
 
 
@@ -41,11 +46,9 @@ class Batches:
     steps_per_epoch: batches in an epoch, the same in each.
     """
 
-    def __init__(
-        self, shards: Sequence[Encoded], batch_size: int, seed: int, batch_tokens: int | None = None, least: int = 1
-    ) -> None:
+    def __init__(self, shards: Sequence[Encoded], batch_size: int, seed: int, batch_tokens: int | None = None) -> None:
         def size(source_length: int, target_length: int) -> int:
-            return batch_size if batch_tokens is None else max(least, batch_tokens // max(source_length, target_length))
+            return batch_size if batch_tokens is None else max(1, batch_tokens // max(source_length, target_length))
 
         self.seed = seed
         self._shards = shards
@@ -102,13 +105,20 @@ class Batches:
         batches = [self._read(some, source_length, target_length) for some in of_shards]
         return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
-    def prefetched(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> tf.data.Dataset:
+    def prefetched(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[Shares]:
         """`shares_from` made ahead of the training loop, as plain tuples of tensors in Batch's order."""
+        failures: list[UserError] = []
+
+        def shares() -> Iterator[tuple[tuple[Any, ...], ...]]:
+            try:
+                yield from (tuple(map(tuple, s)) for s in self.shares_from(step, towers, machine, machines))
+            except UserError as error:  # which tf.data would turn into one of its own
+                failures.append(error)
+
         ids, weights = (tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.float32))
-        return tf.data.Dataset.from_generator(
-            lambda: (tuple(map(tuple, shares)) for shares in self.shares_from(step, towers, machine, machines)),
-            output_signature=((ids, ids, ids, weights),) * towers,
-        ).prefetch(4)
+        signature = ((ids, ids, ids, weights),) * towers
+        yield from tf.data.Dataset.from_generator(shares, output_signature=signature).prefetch(AHEAD)
+        raise failures[0]
 
 
 def pad_batch(pairs: Encoded, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:

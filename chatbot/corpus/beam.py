@@ -21,11 +21,11 @@ from chatbot.corpus.chunks import Chunk, Hashes, Pair, Preparation, cut_chunk
 from chatbot.corpus.counting import Counts, add_up, count_chunk, texts_in
 from chatbot.corpus.encode import Corpus, description, frequent_hashes, kept_corpus, nothing_left, vocabulary_from
 from chatbot.corpus.reading.sources import Source
-from chatbot.corpus.report import Report, report_of
+from chatbot.corpus.report import Report
 from chatbot.corpus.selection import DUPLICATE, HELD_OUT, Mask, Selection
-from chatbot.corpus.shards import Block, encode_chunk, shard_of, shards_needed, split
+from chatbot.corpus.shards import Block, encode_chunk, shard_of, shards_needed, split, write_shards
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
-from chatbot.corpus.words import Words, in_chunks
+from chatbot.corpus.words import Words, in_chunks, named_reports
 from chatbot.errors import UserError
 
 REPORTS = "reports.json"
@@ -70,11 +70,13 @@ def encode_on_beam(words: Words, rules: Selection, size: int, runner: str, optio
                 _encode(pipeline, words, rules, size, folder.absolute())
         except Exception as error:  # a runner may raise anything
             raise UserError(f"--runner {runner}: {str(error).strip().splitlines()[-1]}") from error
-        reports = [report_of(values) for values in json.loads((folder / REPORTS).read_text(encoding="utf-8"))]
+        words.check_unchanged()
+        reports = named_reports(json.loads((folder / REPORTS).read_text(encoding="utf-8")), words.sources)
         (folder / REPORTS).unlink()
         pairs = sum(path.stat().st_size for path in folder.glob("*.lengths")) // (3 * 4)
         if not pairs:
             raise UserError(nothing_left(reports))
+        write_shards(folder, shards_needed(pairs), [])  # for shards that got no pair
         return description(folder, shards_needed(pairs), load_vocabulary(folder / "vocabulary.txt"), pairs, reports)
 
     return kept_corpus(words, rules, size, build)

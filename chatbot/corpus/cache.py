@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,16 @@ def cached(root: Path, name: str, build: Callable[[Path], dict[str, Any]]) -> tu
     disk does not take it; what was there before is left as it was.
     """
     target = root / name
+    said = read_manifest(target)
+    if said is not None:
+        return target, said  # which needs no permission to write
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _only_here(root / f"{name}.lock"):
-            said = read_manifest(target)
+            said = read_manifest(target)  # another process may have built it meanwhile
             if said is None:
-                _build(target, build)
+                with interruptible():
+                    _build(target, build)
                 said = read_manifest(target)
                 assert said is not None, "a folder changed while it was written"
             return target, said
@@ -55,6 +61,16 @@ def cached(root: Path, name: str, build: Callable[[Path], dict[str, Any]]) -> tu
             f"{root}: encoded pairs cannot be kept there ({error.strerror or error}); "
             "make room, or give another folder with --cache"
         ) from None
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Make Ctrl-C an exception, so that what was begun is removed; see `exit_code_of` for why it is none elsewhere."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _only_here(path: Path) -> filelock.BaseFileLock:

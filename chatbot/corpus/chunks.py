@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from chatbot.config.corpus import TextSettings
+from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, TextSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.encoded import Ragged
 from chatbot.corpus.report import Report
@@ -46,7 +46,7 @@ class Preparation:
 def preparation(settings: TextSettings) -> Preparation:
     """What the settings ask for. Raises UserError when the block list cannot be read."""
     return Preparation(
-        settings.clean,
+        tuple(rule for rule in (*TEXT_RULES, *PAIR_RULES) if rule in settings.clean),
         settings.min_characters,
         settings.max_characters,
         _blocked(settings.block_list) if settings.block_list else (),
@@ -84,12 +84,18 @@ class Chunk:
         lengths = self.lengths.astype(np.int64)
         return Ragged(self.ids, np.cumsum(lengths) - lengths, lengths)
 
-    def texts(self, pairs: npt.NDArray[np.integer]) -> Iterator[Pair]:
+    def pairs(self, numbers: npt.NDArray[np.integer]) -> Iterator[tuple[list[str], list[str]]]:
+        """The tokens of the question and of the answer of the pairs with these numbers."""
+        ids = self.ids.tolist()
+        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
+        for number in numbers.tolist():
+            begin = ends[2 * number - 1] if number else 0
+            middle, end = ends[2 * number], ends[2 * number + 1]
+            yield [self.tokens[i] for i in ids[begin:middle]], [self.tokens[i] for i in ids[middle:end]]
+
+    def texts(self, numbers: npt.NDArray[np.integer]) -> Iterator[tuple[str, str]]:
         """The cleaned text of the pairs with these numbers."""
-        rows = self.rows()
-        for number in pairs.tolist():
-            question, answer = (rows.row(2 * number + side).tolist() for side in (0, 1))
-            yield text_of([self.tokens[i] for i in question]), text_of([self.tokens[i] for i in answer])
+        return ((text_of(question), text_of(answer)) for question, answer in self.pairs(numbers))
 
     def save(self, path: Path) -> None:
         """Write the chunk; the same chunk gives the same bytes."""
@@ -168,7 +174,9 @@ def _tokenizer(how: Preparation) -> Tokenizer:
 def _unwanted(how: Preparation) -> Callable[[str, str], str]:
     """The function from a cleaned pair to the reason to leave it out, "" when there is none."""
     least, most = how.min_characters, how.max_characters
-    blocked = re.compile("|".join(map(re.escape, how.blocked))) if how.blocked else None
+    clean = cleaner(how.rules)
+    words = {*how.blocked, *map(clean, how.blocked)} - {""}  # as they are written, and as they are after cleaning
+    blocked = re.compile("|".join(map(re.escape, sorted(words)))) if words else None
     equal = "equal" in how.rules
 
     def reason(question: str, answer: str) -> str:

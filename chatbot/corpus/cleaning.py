@@ -14,9 +14,10 @@ _INVISIBLE = re.compile(
 )
 # White space, lone surrogates, which no file can hold, and U+2581, which the tokenizer uses for a space.
 _SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
+_BESIDE_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|\s+(?=[\u3000-\u9fff\uff00-\uffef])")
 _URL = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", re.IGNORECASE)
-# A name ends at a colon, a space, the next name or the end; an e-mail address is not a name.
-_NAME = re.compile(r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])@[\w\-·]{1,30}(?=[:：\s@]|$)[:：]?")
+# A name ends at a colon, a space, the next name or the end; an e-mail address has none.
+_NAME = re.compile(r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])(?:@[\w\-·]{1,30}(?=[:：\s@]|$)[:：]?)+")
 _REPEATED = re.compile(r"([!！?？。，,、;；:：~～*#=_+^·|])\1+")
 _DOTS = re.compile(r"\.{4,}|…{3,}|—{3,}|-{4,}")  # "...", "……", "——" and "---" are words of their own
 
@@ -36,6 +37,7 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
     functions = {
         "nfkc": _nfkc,
         "control": _without_control,
+        "spaces": lambda text: _BESIDE_CHINESE.sub("", text),
         "simplified": _simplified() if "simplified" in rules else tidy,
         "urls": lambda text: _URL.sub(" ", text),
         "names": lambda text: _NAME.sub(" ", text),

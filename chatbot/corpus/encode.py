@@ -6,21 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from chatbot.corpus.cache import cached, content_key, key_of
 from chatbot.corpus.chunks import Hashes, load_chunk
 from chatbot.corpus.counting import Counts, count_tokens, texts_of
-from chatbot.corpus.report import Report, report_of
+from chatbot.corpus.report import Report
 from chatbot.corpus.selection import Mask, Selected, Selection, select
 from chatbot.corpus.shards import Block, Shards, dtype_for, encode_chunk, shard_of, shards_needed, split, write_shards
 from chatbot.corpus.vocabulary import LEAST_COUNT, Vocabulary, build_vocabulary, load_vocabulary, room_for_words
-from chatbot.corpus.words import Words
-from chatbot.corpus.workers import cores, in_order
+from chatbot.corpus.words import Words, named_reports
+from chatbot.corpus.workers import cores, in_order, progress
 from chatbot.errors import UserError
 
 # To be raised whenever the same words and rules give other shards than before.
-VERSION = 1
+VERSION = 2
 # Fewer are encoded sooner than a second process has started.
 FEW_PAIRS = 100_000
 
@@ -58,7 +56,7 @@ def kept_corpus(
     return Corpus(
         Shards(folder, said["shards"], said["dtype"]),
         load_vocabulary(folder / "vocabulary.txt"),
-        [report_of(report) for report in said["reports"]],
+        named_reports(said["reports"], words.sources),
         said["pairs"],
         said["fingerprint"],
     )
@@ -73,7 +71,7 @@ def _build(folder: Path, words: Words, rules: Selection, wanted: Vocabulary | in
     vocabulary = vocabulary_of(words, selected.kept, wanted) if isinstance(wanted, int) else wanted
     vocabulary.save(folder / "vocabulary.txt")
     count = shards_needed(pairs)
-    write_shards(folder, _blocks(words, selected.kept, folder, count))
+    write_shards(folder, count, _blocks(words, selected.kept, folder, count))
     return description(folder, count, vocabulary, pairs, reports)
 
 
@@ -131,7 +129,7 @@ def _blocks(words: Words, kept: list[Mask], folder: Path, shards: int) -> Iterat
     """All pairs that are kept, a chunk after the other, by their shard."""
     pairs = sum(int(mask.sum()) for mask in kept)
     tasks = ((path, mask, folder, shards) for (_, path), mask in zip(words.chunks, kept, strict=True))
-    with tqdm(desc="Encoding", total=pairs, unit=" pairs", unit_scale=True, leave=False, delay=1) as bar:
+    with progress("Encoding", pairs, " pairs") as bar:
         for blocks in in_order(_encode, tasks, cores() if pairs > FEW_PAIRS else 1):
             yield from blocks
             bar.update(sum(len(block.lengths) for _, block in blocks))

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import unicodedata
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +17,20 @@ from chatbot.corpus.encode import FEW_PAIRS, nothing_left, reports_of, vocabular
 from chatbot.corpus.report import Report
 from chatbot.corpus.selection import Mask, Selection, occurrences, select
 from chatbot.corpus.shards import SOURCE, TARGET, encode_chunk
-from chatbot.corpus.vocabulary import Vocabulary, room_for_words
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import LEAST_COUNT, Vocabulary, room_for_words
 from chatbot.corpus.words import Words
-from chatbot.corpus.workers import cores, in_order
+from chatbot.corpus.workers import cores, in_order, progress
 from chatbot.errors import UserError
 
 SAMPLES = 3
 TOP_REPLIES = 10
 SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)  # of vocabularies
-# A vocabulary is suggested that covers this share of all tokens, a length that this share of all pairs fits.
-COVERED, FITTING = 0.95, 0.99
+# A vocabulary is suggested that covers this share of what any could, a length that this share of all pairs fits.
+COVERED, FITTING = 0.97, 0.99
 
 _NOT_SAID = re.compile(r"[\W_]+")
-_AGAIN = re.compile(r"(.)\1+")
+_AGAIN = re.compile(r"(\D)\1{2,}")  # 哈哈哈哈 says what 哈哈 says
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Findings:
     characters: int  # different characters
     coverage: dict[int, float]  # share of all tokens that a vocabulary of this size has whole
     top_replies: list[tuple[str, int]]  # with the pairs that have them
+    spaced: float  # share of the words that begin with a Chinese character that stand after a space
     near_duplicates: int  # pairs that another says with other punctuation, case or repeated characters
     max_length: int  # suggested
     vocabulary_size: int  # suggested
@@ -77,13 +80,17 @@ def inspect(words: Words, settings: TextSettings) -> Findings:
         raise UserError(nothing_left(reports))
     counts = count_tokens([path for _, path in words.chunks], kept)
     coverage = _coverage(counts)
-    size = next((size for size, share in coverage.items() if share >= COVERED), SIZES[-1])
+    size = next(size for size, share in coverage.items() if share >= COVERED * max(coverage.values()))
     vocabulary = vocabulary_of(words, kept, size)
     workers = cores() if sum(pairs) > FEW_PAIRS else 1
     tasks = ((path, mask, vocabulary) for (_, path), mask in zip(words.chunks, kept, strict=True))
-    measured = list(in_order(_measure, tasks, workers))
-    lengths = np.concatenate([lengths for lengths, _ in measured])
-    folded = np.concatenate([hashes for _, hashes in measured])
+    measured = []
+    with progress("Measuring", sum(pairs), " pairs") as bar:
+        for part in in_order(_measure, tasks, workers):
+            measured.append(part)
+            bar.update(len(part.lengths))
+    lengths = np.concatenate([part.lengths for part in measured])
+    folded = np.concatenate([part.folded for part in measured])
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
     return Findings(
         files=[File(report, count) for report, count in zip(reports, pairs, strict=True)],
@@ -93,6 +100,7 @@ def inspect(words: Words, settings: TextSettings) -> Findings:
         characters=len(counts.characters),
         coverage=coverage,
         top_replies=_top_replies(words, kept),
+        spaced=sum(part.spaced for part in measured) / max(1, sum(part.chinese for part in measured)),
         near_duplicates=int((occurrences(folded) > 0).sum()),
         max_length=max(2, longest),
         vocabulary_size=size,
@@ -101,26 +109,38 @@ def inspect(words: Words, settings: TextSettings) -> Findings:
 
 def _coverage(counts: Counts) -> dict[int, float]:
     """The share of all tokens that vocabularies of several sizes have whole."""
-    whole = np.concatenate([[0], np.cumsum(np.sort(counts.counts)[::-1])])  # [words + 1] of the most frequent so many
-    total = counts.single + int(whole[-1])
-    rooms = {size: min(len(counts.counts), room_for_words(size, counts.characters)) for size in SIZES}
+    enough = np.sort(counts.counts[counts.counts >= LEAST_COUNT])[::-1]
+    whole = np.concatenate([[0], np.cumsum(enough)])  # [words + 1] of the most frequent so many
+    total = counts.single + int(counts.counts.sum())
+    rooms = {size: min(len(enough), room_for_words(size, counts.characters)) for size in SIZES}
     return {size: (counts.single + int(whole[room])) / total for size, room in rooms.items()}
 
 
-def _measure(path: Path, kept: Mask, vocabulary: Vocabulary) -> tuple[npt.NDArray[np.int64], Hashes]:
-    """(lengths, hashes that near duplicates share) of the pairs of a chunk."""
+class _Measured(NamedTuple):
+    """What is found in a chunk."""
+
+    lengths: npt.NDArray[np.int64]  # [pairs, 2]
+    folded: Hashes  # [pairs] which near duplicates share
+    chinese: int  # tokens that begin with a Chinese character
+    spaced: int  # those of them that stand after a space
+
+
+def _measure(path: Path, kept: Mask, vocabulary: Vocabulary) -> _Measured:
     chunk = load_chunk(path)
     lengths = encode_chunk(chunk, kept, vocabulary).lengths[:, [SOURCE, TARGET]].astype(np.int64)
     lengths[:, TARGET] += 1
     texts = (f"{_folded(question)}\n{_folded(answer)}" for question, answer in chunk.texts(np.nonzero(kept)[0]))
     hashes = np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(lengths))
-    return lengths, hashes
+    after_space = np.array([token.startswith(SPACE) for token in chunk.tokens], np.bool_)
+    chinese = np.array([token.lstrip(SPACE)[:1] >= "\u4e00" for token in chunk.tokens], np.bool_)
+    ids = chunk.ids
+    return _Measured(lengths, hashes, int(chinese[ids].sum()), int((chinese & after_space)[ids].sum()))
 
 
 def _folded(text: str) -> str:
     """What is said, however it is written. A text of punctuation alone stays as it is."""
     said = _NOT_SAID.sub("", unicodedata.normalize("NFKC", text).casefold())
-    return _AGAIN.sub(r"\1", said or text)
+    return _AGAIN.sub(r"\1\1", said or text)
 
 
 def _samples(words: Words, kept: list[Mask]) -> list[tuple[str, str]]:

@@ -46,7 +46,12 @@ class Report:
         return lines
 
 
-def report_of(values: dict[str, Any]) -> Report:
-    """The report that `dataclasses.asdict` made these values from."""
-    dropped = {reason: Dropped(**entry) for reason, entry in values["dropped"].items()}
-    return Report(**{**values, "dropped": dropped})
+def report_of(values: dict[str, Any], name: str) -> Report:
+    """The report that `dataclasses.asdict` made these values from, of a file that has this name now."""
+    dropped = {}
+    for reason, entry in values["dropped"].items():
+        first = entry["first"]
+        if first.startswith(values["file"]):
+            first = name + first.removeprefix(values["file"])
+        dropped[reason] = Dropped(entry["count"], first)
+    return Report(**{**values, "file": name, "dropped": dropped})

@@ -20,6 +20,7 @@ from chatbot.corpus.encoded import Encoded, Ragged, encoded
 from chatbot.corpus.selection import Mask
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.errors import UserError
 
 # Pairs of a shard, on the average: some ten megabytes.
 PAIRS = 1 << 17
@@ -80,9 +81,9 @@ def split(block: Block, shard: npt.NDArray[np.int64]) -> Iterable[tuple[int, Blo
         yield int(number), Block(pairs.select(rows).joined(), block.lengths[rows])
 
 
-def write_shards(folder: Path, blocks: Iterable[tuple[int, Block]]) -> None:
-    """Append each block to its shard, in the order given, in bounded memory."""
-    waiting: dict[str, list[bytes]] = {}
+def write_shards(folder: Path, count: int, blocks: Iterable[tuple[int, Block]]) -> None:
+    """Append each block to its shard, in the order given, in bounded memory. A shard without pairs has empty files."""
+    waiting: dict[str, list[bytes]] = {f"{n:05}.{ending}": [] for n in range(count) for ending in Block._fields}
     size = 0
     for number, block in blocks:
         for ending, content in block.bytes_of().items():
@@ -144,7 +145,10 @@ class Shards(Sequence[Encoded]):
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A file as an array; one that is missing or empty, as of a shard that got no pair, is an empty array."""
-    if not path.exists() or path.stat().st_size == 0:
-        return np.zeros(0, dtype)
-    return np.asarray(np.memmap(path, dtype, mode="r"))
+    """A file as an array. Raises UserError when it is gone."""
+    try:
+        if path.stat().st_size == 0:
+            return np.zeros(0, dtype)  # which cannot be mapped
+        return np.asarray(np.memmap(path, dtype, mode="r"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: removed while it was used; the same command makes it anew and goes on") from None

@@ -60,6 +60,6 @@ def _jieba(dictionary: str | None) -> Tokenizer:
                 cutter.load_userdict(file)
         except OSError as error:
             raise UserError(f"{dictionary}: dictionary cannot be read ({error.strerror})") from None
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise UserError(f"{dictionary}: not a jieba dictionary in UTF-8: {error}") from None
     return segmentation(cutter)

@@ -50,6 +50,10 @@ class Vocabulary:
                 tokens.append(self.tokens[i])
         return text_of(tokens)
 
+    def written(self, ids: Iterable[int]) -> list[str]:
+        """The token of each id, the special ones by their names."""
+        return [self.tokens[i] for i in ids]
+
     def fingerprint(self) -> str:
         """A hash of the tokens and their order."""
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()

@@ -2,14 +2,15 @@
 
 import dataclasses
 import functools
+import importlib.metadata
 import itertools
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jieba
 import numpy as np
-from tqdm import tqdm
 
 from chatbot.config.corpus import TextSettings
 from chatbot.corpus.cache import cached, content_key, key_of, read_manifest
@@ -17,10 +18,11 @@ from chatbot.corpus.chunks import PAIRS, Hashes, Pair, Preparation, cut_chunk, l
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.sources import Source
 from chatbot.corpus.report import Report, report_of
-from chatbot.corpus.workers import cores, in_order
+from chatbot.corpus.workers import cores, in_order, progress
+from chatbot.errors import UserError
 
 # To be raised whenever the same files and settings give other tokens than before.
-VERSION = 1
+VERSION = 2
 # Smaller files are cut sooner than a second process has started.
 FEW_BYTES = 3_000_000
 
@@ -46,7 +48,15 @@ class Words:
             columns=self.columns,
             how=how,
             jieba=jieba.__version__,
+            unicode=unicodedata.unidata_version,
+            opencc=importlib.metadata.version("opencc") if "simplified" in self.how.rules else None,
         )
+
+    def check_unchanged(self) -> None:
+        """Raises UserError when a file is no longer what it was when its name in the cache was computed."""
+        if dataclasses.replace(self).key != self.key:
+            names = ", ".join(source.name for source in self.sources)
+            raise UserError(f"{names}: changed while it was read; give the command again when it is whole")
 
     @functools.cached_property
     def _built(self) -> tuple[Path, dict[str, Any]]:
@@ -68,11 +78,12 @@ class Words:
         chunks: list[tuple[int, str]] = []
         reports = [Report(source.name) for source in self.sources]
         tasks = self._tasks(folder, reports)
-        with tqdm(desc="Cutting words", total=size, unit="B", unit_scale=True, leave=False, delay=1) as bar:
+        with progress("Cutting words", size, "B") as bar:
             for number, name, found in in_order(_cut, tasks, cores() if size > FEW_BYTES else 1):
                 chunks.append((number, name))
                 reports[number].add(found)
                 bar.update(sum(report.read_bytes for report in reports) - bar.n)
+        self.check_unchanged()
         return {"chunks": chunks, "reports": [dataclasses.asdict(report) for report in reports]}
 
     def _tasks(self, folder: Path, reports: Sequence[Report]) -> Iterator[tuple]:
@@ -83,7 +94,7 @@ class Words:
     @property
     def reports(self) -> list[Report]:
         """What was found in each source and left out of it."""
-        return [report_of(report) for report in self._built[1]["reports"]]
+        return named_reports(self._built[1]["reports"], self.sources)
 
     @property
     def chunks(self) -> list[tuple[int, Path]]:
@@ -99,11 +110,11 @@ class Words:
         """The hash of every pair."""
         return [value for hashes in self.hashes("pair_hashes") for value in hashes.tolist()]
 
-    def texts(self) -> Iterator[tuple[str, str]]:
-        """The cleaned text of every pair."""
+    def tokens(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The tokens of every question and its answer."""
         for _, path in self.chunks:
             chunk = load_chunk(path)
-            yield from chunk.texts(np.arange(len(chunk)))
+            yield from chunk.pairs(np.arange(len(chunk)))
 
 
 def in_chunks(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[tuple[int, list[Pair]]]:
@@ -114,6 +125,11 @@ def in_chunks(source: Source, report: Report, columns: tuple[str, ...]) -> Itera
         if not chunk:
             return
         yield first, chunk
+
+
+def named_reports(reports: Sequence[dict[str, Any]], sources: Sequence[Source]) -> list[Report]:
+    """Kept reports under the names that the files have now."""
+    return [report_of(values, source.name) for values, source in zip(reports, sources, strict=True)]
 
 
 def words_of(sources: Sequence[Source], settings: TextSettings) -> Words:

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from tqdm import tqdm
 
 from chatbot.errors import UserError
 
@@ -20,6 +22,11 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def progress(what: str, total: int, unit: str) -> "tqdm[Any]":
+    """A bar for work of more than a second, on a terminal only."""
+    return tqdm(desc=what, total=total, unit=unit, unit_scale=True, leave=False, delay=1, disable=None)
 
 
 def in_order(function: Callable[..., Result], tasks: Iterable[tuple], workers: int) -> Iterator[Result]:

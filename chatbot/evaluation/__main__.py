@@ -24,7 +24,8 @@ def main() -> int:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(settings.attempt)
-    words = words_of(sources, dataclasses.replace(without_pair_rules(trained.settings), columns=settings.columns))
+    how = without_pair_rules(trained.settings)
+    words = words_of(sources, dataclasses.replace(how, columns=settings.columns, cache=settings.cache))
     for report in words.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)

@@ -6,6 +6,7 @@ from tqdm import tqdm
 
 from chatbot.corpus.encode import encode
 from chatbot.corpus.selection import Selection
+from chatbot.corpus.tokenizer import text_of
 from chatbot.corpus.utterance import tokens_of
 from chatbot.corpus.words import Words
 from chatbot.evaluation.likelihood import Scorer
@@ -21,10 +22,10 @@ def evaluate(trained: Trained, words: Words, beam_size: int) -> dict[str, Any]:
     corpus = encode(words, Selection(), trained.vocabulary)
     likelihood = Scorer(trained.model)(corpus.shards)
     replier = Replier(trained.model, trained.vocabulary, trained.settings, beam_size)
-    pairs = sorted(words.texts(), key=_length)
+    pairs = sorted(((trained.vocabulary.ids(q), text_of(a)) for q, a in words.tokens()), key=_length)
     replies: list[str] = []
     for start in tqdm(range(0, len(pairs), BATCH), desc="Replying", unit=" batches", leave=False, delay=2):
-        replies += replier.best([question for question, _ in pairs[start : start + BATCH]])
+        replies += replier.best_to([question for question, _ in pairs[start : start + BATCH]])
     tokens = tokens_of(trained.settings)
     cut = [tokens(reply) for reply in replies]
     return {
@@ -40,5 +41,5 @@ def evaluate(trained: Trained, words: Words, beam_size: int) -> dict[str, Any]:
     }
 
 
-def _length(pair: tuple[str, str]) -> int:
+def _length(pair: tuple[list[int], str]) -> int:
     return len(pair[0])

@@ -55,19 +55,18 @@ class Replier:
         return self._vocabulary.ids(self._tokens(question))[: self._max_length]
 
     def best(self, questions: Sequence[str]) -> list[str]:
-        """The best reply to each question; see `replies`."""
-        return [found[0].text for found in self.replies(questions)]
+        """The best reply to each question. Every question must have a visible character."""
+        return self.best_to([self.ids(question) for question in questions])
 
-    def replies(self, questions: Sequence[str]) -> list[list[Reply]]:
-        """The replies to each question, the best first and each text once.
+    def best_to(self, questions: Sequence[Sequence[int]]) -> list[str]:
+        """The best reply to each question, given in ids."""
+        return [found[0].text for found in self.replies_to(questions)]
 
-        Every question must have a visible character.
-        """
-        ids = [self.ids(q) for q in questions]
-        assert all(ids), "an empty question"
-        rows = ragged(ids)
-        source = pad(rows, np.arange(len(rows)), int(rows.lengths.max()))
-        found, scores = self._search(source)
+    def replies_to(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
+        """The replies to each question, given in ids and cut after max_length; the best first and each text once."""
+        rows = ragged([question[: self._max_length] for question in questions])
+        assert rows.lengths.all(), "an empty question"
+        found, scores = self._search(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
         return [self._distinct(*row) for row in zip(found.numpy(), scores.numpy(), strict=True)]
 
     def _distinct(self, hypotheses: np.ndarray, scores: np.ndarray) -> list[Reply]:

@@ -25,7 +25,7 @@ from typing import Any
 import filelock
 
 from chatbot.config.attempts import DICTIONARY
-from chatbot.config.stored import changed_settings, storable, stored_settings
+from chatbot.config.stored import changed_settings, changed_text_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
@@ -90,9 +90,11 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
             "restore it from a backup, or use another --attempt"
         )
     if not same_pairs:
+        changed = changed_text_settings(stored_settings(settings.directory / "config.json"), settings)
+        why = f"; changed were {'; '.join(changed)}" if changed else "; the flags are the same, a file has changed"
         raise UserError(
-            f"--data and --validation leave other pairs to train on than --attempt {settings.attempt} was begun with "
-            f"({pairs:,} then, {now['pairs']:,} now). Give the old files to go on, or another --attempt to begin anew"
+            f"--attempt {settings.attempt} was begun with other pairs to train on ({pairs:,} then, {now['pairs']:,} now"
+            f"{why}). Give the old files and flags to go on, or another --attempt to begin anew"
         )
     return both
 

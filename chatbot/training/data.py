@@ -1,7 +1,7 @@
 """What a run trains and validates on, read and checked before any device is touched."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from chatbot.corpus.encode import Corpus, encode
 from chatbot.corpus.report import Report
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import Shards
+from chatbot.corpus.tokenizer import text_of
 from chatbot.corpus.training_set import held_out_words, training_set
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
@@ -21,6 +22,14 @@ FILES_SHOWN = 5
 FEW_PAIRS = 50_000
 
 
+class Sample(NamedTuple):
+    """A pair to show replies for. The texts have <unk> for characters that are not in the vocabulary."""
+
+    ids: list[int]  # of the question
+    question: str
+    answer: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """Encoded pairs and the vocabulary they are encoded with."""
@@ -29,7 +38,7 @@ class Data:
     training: Shards
     validation: Corpus | None
     description: dict[str, Any]  # what data.json says of them
-    samples: list[tuple[str, str]]  # a few pairs as text, of the validation pairs where there are some
+    samples: list[Sample]  # of the validation pairs where there are some
 
 
 def prepare(settings: Settings) -> Data:
@@ -61,7 +70,7 @@ def prepare(settings: Settings) -> Data:
         both = description["both_directions"] = check_data(settings, description)
     if both:
         print("Each pair is learned in both directions (--both-directions).")
-    samples = [(vocabulary.text(q), vocabulary.text(a)) for q, a in _samples(validation or corpus)]
+    samples = [Sample(q, *(text_of(vocabulary.written(s)) for s in (q, a))) for q, a in _samples(validation or corpus)]
     return Data(vocabulary, dataclasses.replace(shards, both_directions=both), validation, description, samples)
 
 
@@ -86,7 +95,7 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
     if len(corpus.vocabulary) > settings.vocabulary_size:
         print(f"  the vocabulary is larger than --vocabulary-size {settings.vocabulary_size}: every character is kept")
     for pair in _samples(corpus):
-        print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens[i] for i in side) for side in pair))
+        print("  " + " -> ".join(" ".join(corpus.vocabulary.written(side)) for side in pair))
 
 
 def _print_reports(reports: list[Report]) -> None:

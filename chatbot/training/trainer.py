@@ -38,7 +38,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
         raise UserError(
             f"--batch-size {settings.batch_size}: less than the {len(towers)} towers; give each at least one pair"
         )
-    batches = Batches(data.training, settings.batch_size, settings.seed, settings.batch_tokens, least=len(towers))
+    batches = Batches(data.training, settings.batch_size, settings.seed, settings.batch_tokens)
     with tf.device(towers[0].device):
         model = built_model(settings, len(data.vocabulary))
         start_from_frequencies(model, data.training)
@@ -97,7 +97,8 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
                 best = progress.validated(found.nats_per_character)
                 record["validation.nats_per_token"] = found.nats_per_token
                 record["validation.nats_per_character"] = found.nats_per_character
-                summaries.replies(data.samples, replier.best([q for q, _ in data.samples]), progress.step)
+                replies = replier.best_to([sample.ids for sample in data.samples])
+                summaries.replies([(s.question, s.answer) for s in data.samples], replies, progress.step)
                 stop = stop or reason_to_stop(settings, progress, limit)
             summaries.write(record)
             if save:
@@ -120,8 +121,8 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
 def show_result(settings: Settings, data: Data, replier: Replier) -> None:
     """Sample replies, and what to do next."""
     print("Sample replies:")
-    for (question, _), reply in zip(data.samples, replier.best([q for q, _ in data.samples]), strict=True):
-        print(f"  {question} -> {reply}")
+    for sample, reply in zip(data.samples, replier.best_to([s.ids for s in data.samples]), strict=True):
+        print(f"  {sample.question} -> {reply}")
     print(f"Curves: tensorboard --logdir tensorboard/{settings.attempt}")
     print(f"Talk to it: python chat.py --attempt {settings.attempt}")
 

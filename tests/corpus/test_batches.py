@@ -1,6 +1,7 @@
 """Padding, shares, order: every pair once an epoch, on one shape a step, whatever the shards and machines."""
 
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from chatbot.corpus.batches import Batch, Batches, pad_batch
 from chatbot.corpus.encoded import Encoded, encoded, ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.errors import UserError
 
 ROWS = st.lists(st.integers(5, 99), min_size=1, max_size=12)
 PAIRS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=80)
@@ -110,9 +112,28 @@ def test_batches_by_tokens_hold_as_many_positions_whatever_the_length() -> None:
     assert seen == 4000
 
 
-def test_a_batch_by_tokens_has_a_pair_for_each_tower() -> None:
-    pairs = pairs_of([([5] * 30, [5] * 30)] * 9)
-    assert Batches([pairs], 64, 1, batch_tokens=10, least=3).buckets[0].batch_size == 3
+def test_a_batch_by_tokens_has_one_pair_at_least() -> None:
+    pairs = pairs_of([([5] * 30, [5] * 30)] * 3)
+    batches = Batches([pairs], 64, 1, batch_tokens=10)
+    assert batches.buckets[0].batch_size == 1
+    first, second = next(batches.shares_from(0, towers=2))
+    assert (first.weights.sum(), second.weights.sum()) == (31, 0)  # a tower without a pair has a row without weight
+
+
+def test_shards_that_are_removed_meanwhile_are_a_line() -> None:
+    class Removed(list[Encoded]):
+        def __getitem__(self, index: Any) -> Any:
+            if self.gone:
+                raise UserError("removed")
+            return super().__getitem__(index)
+
+        gone = False
+
+    shards = Removed(numbered(40, 8))
+    batches = Batches(shards, 4, seed=1)
+    shards.gone = True
+    with pytest.raises(UserError, match="removed"):
+        list(batches.prefetched(0, 1))
 
 
 def test_the_order_is_seeded_and_changes_with_the_epoch() -> None:
@@ -139,6 +160,6 @@ def test_any_step_can_be_begun_at(step: int) -> None:
 def test_prefetched_batches_are_the_same() -> None:
     batches = Batches(numbered(20), 8, seed=1)
     expected = batches.shares_from(2, 2)
-    for shares in batches.prefetched(2, 2).take(5):
+    for shares in islice(batches.prefetched(2, 2), 5):
         for tensors, share in zip(shares, next(expected), strict=True):
             assert all(np.array_equal(t, a) for t, a in zip(tensors, share, strict=True))

@@ -79,7 +79,7 @@ def test_what_beam_encoded_is_what_training_finds(
 ) -> None:
     done = run("chatbot.corpus", "encode", *settings.data, "--runner", "DirectRunner")
     assert done.returncode == 0, done.stderr.decode()[-500:]
-    assert "pairs in 1 shards: data/cache/encoded-" in done.stdout.decode()
+    assert "shards: 1, in data/cache/encoded-" in done.stdout.decode()
     folder = next(Path("data/cache").glob("encoded-*[!k]"))
     before = folder.stat().st_mtime_ns
     assert training_set(EncodingSettings(data=settings.data)).shards.folder == folder

@@ -1,6 +1,7 @@
 """Folders that are computed once: whole or not there, checked before use, made by one process at a time."""
 
 import multiprocessing
+import signal
 import subprocess
 import sys
 import time
@@ -101,6 +102,37 @@ def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="encoded pairs cannot be kept there"):
         cached(tmp_path / "file", "name", builder([]))
+
+
+def test_a_folder_that_is_there_needs_no_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached(tmp_path, "name", builder([]))
+    monkeypatch.setattr("filelock.FileLock.acquire", None)  # who is root may write anywhere
+    assert cached(tmp_path, "name", builder([]))[1] == {"bytes": 3}
+
+
+INTERRUPTED = """
+import sys, time
+from pathlib import Path
+from chatbot.corpus.cache import cached
+from chatbot.errors import exit_code_of
+
+def build(folder):
+    (folder / "file").write_text("half")
+    print("building", flush=True)
+    time.sleep(60)
+
+sys.exit(exit_code_of(lambda: cached(Path("cache"), "name", build) and 0))
+"""
+
+
+def test_ctrl_c_leaves_nothing_behind(workplace: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], env=ENVIRONMENT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"building\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    process.stdout.close()
+    assert [path.name for path in Path("cache").iterdir()] == ["name.lock"]
 
 
 def _slow_build(folder: Path) -> dict[str, Any]:

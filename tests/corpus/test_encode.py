@@ -166,6 +166,35 @@ def test_pairs_with_a_blocked_word_and_of_unwanted_length_are_left_out(tmp_path:
     assert [entry.count for entry in corpus.reports[0].dropped.values()] == [2, 1, 1]
 
 
+def test_a_block_list_is_cleaned_as_the_pairs_are(tmp_path: Path) -> None:
+    (tmp_path / "blocked.txt").write_text("ＡＢＣ\n愛\nno  way\n[(\n", encoding="utf-8")
+    pairs = [("ＡＢＣ好", "行"), ("我愛你", "我也是"), ("no  way", "真的"), ("[(", "括号"), ("你好", "你好呀")]
+    rules = ("nfkc", "simplified")
+    corpus = training_set(settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt"), clean=rules))
+    assert texts(corpus) == [("你好", "你好呀")]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, PAIRS[:1])
+    found = training_words(chosen)
+    assert found.key
+    written(tmp_path / "pairs.tsv", PAIRS[:2])  # as a download does that is still under way
+    with pytest.raises(UserError, match=r"pairs\.tsv: changed while it was read"):
+        list(found.tokens())
+    written(tmp_path / "pairs.tsv", PAIRS[:1])
+    assert texts(training_set(chosen)) == PAIRS[:1]
+
+
+def test_a_renamed_file_is_found_in_the_cache_under_its_new_name(tmp_path: Path) -> None:
+    first = settings(tmp_path, [*PAIRS, ("独", "")])
+    training_set(first)
+    (tmp_path / "pairs.tsv").rename(tmp_path / "other.tsv")
+    (report,) = training_set(dataclasses.replace(first, data=(str(tmp_path / "other.tsv"),))).reports
+    assert report.file == str(tmp_path / "other.tsv")
+    assert not [line for line in report.lines() if "pairs.tsv" in line]
+    assert f"first: {tmp_path / 'other.tsv'}, pair 6" in report.lines()[0]
+
+
 def test_a_block_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="block list cannot be read"):
         training_words(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")))
@@ -204,9 +233,15 @@ def rows(pairs: Encoded) -> list[tuple[int, int]]:
 
 
 def test_a_shard_that_got_no_pair_is_empty(tmp_path: Path) -> None:
+    shards.write_shards(tmp_path, 1, [])
     pairs = Shards(tmp_path, 1, "uint16")[0]
     assert len(pairs) == 0
     assert pairs.targets.joined().tolist() == []
+
+
+def test_a_shard_that_is_removed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"00000\.lengths: removed while it was used"):
+        Shards(tmp_path, 1, "uint16")[0]
 
 
 def test_ids_take_two_bytes_while_they_can(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The data doctor: what it finds, against what a slow loop finds; what it says; that it changes nothing."""
 
 import json
+import shlex
 import shutil
 import subprocess
 from collections import Counter
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.corpus import InspectSettings
+from chatbot.config.stored import train_settings
 from chatbot.corpus.doctor import histogram, report_lines, warnings
 from chatbot.corpus.inspection import Findings, inspect
 from chatbot.corpus.training_set import training_words
@@ -61,8 +63,8 @@ def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeyp
     total = sum(counts.values())
     specials_and_characters = 5 + len(set("天安门北京上海我▁"))
     for size, share in found.coverage.items():
-        # Words after a space are other tokens: 上海 and ▁北京 stand once each so.
-        tokens = Counter({"天安门": 3, "北京": 3, "上海": 3, "▁上海": 1, "▁北京": 1})
+        # Words after a space are other tokens, which stand here once each, and so in no vocabulary.
+        tokens = Counter({"天安门": 3, "北京": 3, "上海": 3})
         words = sum(count for _, count in tokens.most_common(max(0, size - specials_and_characters)))
         assert share == pytest.approx((counts["我"] + words) / total)
 
@@ -74,24 +76,50 @@ def test_chunks_and_processes_change_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("chatbot.corpus.inspection.FEW_PAIRS", 0)
     monkeypatch.setattr("chatbot.corpus.inspection.cores", lambda: 2)
     shutil.rmtree(tmp_path / "cache")
-    assert report_lines(found_in(tmp_path, pairs)) == report_lines(one)
+    assert report_lines(found_in(tmp_path, pairs), InspectSettings()) == report_lines(one, InspectSettings())
 
 
 def test_warnings_name_the_remedy(tmp_path: Path) -> None:
-    said = "\n".join(warnings(found_in(tmp_path, [*PAIRS, ("", "空"), ("空", "")])))
+    said = "\n".join(warnings(found_in(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), InspectSettings()))
     assert "50% left out, most of it pairs with an empty side" in said
-    assert "only 4 pairs" in said
-    assert "100% of all replies are the same 3, and so will the model's be: --max-reply-frequency 1" in said
-    assert "25% of the pairs are near duplicates: --clean" in said
+    assert "few pairs (4)" in said
+    assert "25% of the pairs are near duplicates" in said
+    assert "--clean control equal duplicates nfkc punctuation" in said
+    assert "--max-reply-frequency" not in said  # nothing is said so often
+
+
+def test_following_a_warning_silences_it(tmp_path: Path) -> None:
+    pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
+    assert "50% of all replies are the same 10" in warnings(found_in(tmp_path, pairs), InspectSettings())[0]
+    capped = InspectSettings(max_reply_frequency=10)
+    assert warnings(found_in(tmp_path, pairs, max_reply_frequency=10), capped) == []
+
+
+def test_a_corpus_that_comes_cut_into_words_is_noticed(tmp_path: Path) -> None:
+    pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
+    (warning,) = warnings(found_in(tmp_path, pairs), InspectSettings())
+    assert "stand after a space" in warning
+    assert warning.endswith("--clean control equal duplicates spaces")
+    rules = ("control", "equal", "duplicates", "spaces")
+    assert warnings(found_in(tmp_path, pairs, clean=rules), InspectSettings(clean=rules)) == []
+
+
+def test_the_suggested_command_is_one(tmp_path: Path) -> None:
+    settings = InspectSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
+    lines = report_lines(found_in(tmp_path, PAIRS), settings)
+    (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
+    chosen = train_settings(shlex.split(suggested))
+    assert (chosen.data, chosen.clean, chosen.columns) == (settings.data, settings.clean, settings.columns)
+    assert "Longer than train.py's default --max-length 50: 0 pairs, left out by it." in lines
 
 
 def test_a_healthy_corpus_has_no_warnings(real_chat: Path, tmp_path: Path) -> None:
     settings = InspectSettings(data=(str(real_chat),), cache=str(tmp_path))
     found = inspect(training_words(settings), settings)
-    assert warnings(found) == []
+    assert warnings(found, settings) == []
     assert found.pairs == 10_000
     assert found.top_replies[0] == ("是的", 70)
-    assert (found.max_length, found.vocabulary_size) == (41, 16000)
+    assert (found.max_length, found.vocabulary_size) == (41, 8000)
 
 
 def test_histogram() -> None:
@@ -145,7 +173,7 @@ def test_warnings_fail_only_when_asked(workplace: Path) -> None:
         (["inspect", "empty.tsv"], "empty.tsv: no question-answer pairs: the file is empty"),
         (["inspect", "a.tsv", "--clean", "soap"], "soap"),
         (["inspect", "a.tsv", "--clean", "none", "urls"], "none stands alone"),
-        (["inspect", "a.tsv", "--columns", "1"], "two are needed"),
+        (["inspect", "a.tsv", "--columns", "1"], "--columns: expected 2"),
         (["inspect", "a.tsv", "--dictionary", "none.txt"], "none.txt"),
         (["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"], "only jieba has one"),
         (["wash", "a.tsv"], "wash: no such command"),

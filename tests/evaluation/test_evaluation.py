@@ -76,8 +76,8 @@ def test_questions_are_answered_alike_alone_and_in_a_batch_on_one_trace(model: S
 def test_a_text_is_offered_once(model: Seq2Seq) -> None:
     """ "你好" is one word or two characters: the same text."""
     replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), beam_size=40)
-    texts = [reply.text for reply in replier.replies(["你好"])[0]]
-    scores = [reply.score for reply in replier.replies(["你好"])[0]]
+    (found,) = replier.replies_to([replier.ids("你好")])
+    texts, scores = [reply.text for reply in found], [reply.score for reply in found]
     assert "你好" in texts
     assert len(set(texts)) == len(texts)
     assert scores == sorted(scores, reverse=True)

@@ -1,5 +1,6 @@
 """What a run trains on: the pairs of all files, less what it validates on; what the attempt keeps of how."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,31 @@ def test_batches_by_tokens_train_and_resume(workplace: Path) -> None:
     assert trained(2, **settings, steps=6) == 0
     with pytest.raises(UserError, match="--batch-tokens 40 -> 50"):
         trained(2, **{**settings, "batch_tokens": 50}, steps=8)
+
+
+def test_what_made_other_pairs_is_named(workplace: Path) -> None:
+    Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n去哪\t不去\n")
+    settings: dict[str, Any] = {"data": ("pairs.tsv",), "clean": ("control", "equal")}
+    trained(1, **settings, steps=1)
+    assert trained(1, **{**settings, "clean": ("equal", "control")}, steps=2) == 0  # the order never matters
+    with pytest.raises(UserError, match=r"\(3 then, 1 now; changed were --max-characters None -> 2\)"):
+        trained(1, **settings, max_characters=2, steps=3)
+    Path("pairs.tsv").write_text("你好\t你好呀\n")
+    with pytest.raises(UserError, match="the flags are the same, a file has changed"):
+        trained(1, **settings, steps=3)
+
+
+def test_samples_may_have_characters_that_are_not_in_the_vocabulary(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
+    Path("held_out.tsv").write_text("😀\t好\n嗨\t好\n")
+    assert trained(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
+    assert "<unk> -> " in capsys.readouterr().out
+
+
+def test_the_cache_may_go_between_two_starts(workplace: Path) -> None:
+    Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n")
+    trained(1, data=("pairs.tsv",), steps=1)
+    shutil.rmtree("data/cache")
+    assert trained(1, data=("pairs.tsv",), steps=2) == 0

@@ -1,6 +1,7 @@
 """Many towers do exactly what one device does, each on its own device, and side by side."""
 
 import dataclasses
+from itertools import islice
 
 import keras
 import numpy as np
@@ -102,7 +103,7 @@ def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[str]) -> None:
     towers = Towers(model, optimizer, cpus[:3], 5.0, 1)
     batches = Batches([pairs], settings.batch_size, settings.seed)
     assert len(batches.buckets) > 1
-    for number, shares in enumerate(batches.prefetched(0, 3).take(2 * batches.steps_per_epoch)):
+    for number, shares in enumerate(islice(batches.prefetched(0, 3), 2 * batches.steps_per_epoch)):
         towers(shares, number)
     assert towers.traces == len(batches.buckets)
     assert towers.gradients.experimental_get_tracing_count() == len(batches.buckets)

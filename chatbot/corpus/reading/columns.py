@@ -63,6 +63,8 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     else:
         places = known = named(first, columns)
         width = len(first)
+    if columns and width == 2 and (places is None or max(places) >= width):
+        places = named(first) or (0, 1)  # of several files, one that has no other columns
     if places is None or max(places) >= width:
         found = ", ".join(f"{number} {shown(name, 20)!r}" for number, name in enumerate(first[:12], start=1))
         problem = f"no columns {' and '.join(columns)}" if columns else f"{width} columns, and which two are unknown"

@@ -53,7 +53,7 @@ def test_the_files_of_a_zip(tmp_path: Path) -> None:
     [
         ({}, "no file of pairs in it"),
         ({"empty": "", ".": "甲\t乙\n"}, "no file of pairs in it"),
-        ({"README": "Some words.\nMore words.\n"}, "README: unknown format, it begins with 'Some words.?More"),
+        ({"README": "Some words.\nMore words.\n"}, "README: unknown format, it begins with 'Some words.↵More"),
         ({"[Content_Types].xml": "<x/>", "xl/sheet.xml": "<x/>"}, "an Office document; save the table as CSV"),
     ],
 )

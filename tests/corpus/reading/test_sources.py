@@ -59,7 +59,7 @@ def test_cornell_is_one_source_however_it_is_named(workplace: Path) -> None:
         ("none.tsv", "none.tsv: no such file"),
         ("*.none", "no file matches"),
         (".", "a directory; name a file or a glob in it"),
-        ("a\nb", "a?b: no such file"),
+        ("a\nb", "a↵b: no such file"),
         ("a\0b", "cannot be read"),
         ("x" * 5000, "cannot be read"),
         ("/dev/zero", "not a regular file"),
