@@ -14,9 +14,12 @@ import numpy.typing as npt
 
 from chatbot.corpus.chunks import Chunk, Hashes, load_chunk
 from chatbot.corpus.selection import Mask
+from chatbot.corpus.workers import cores, in_order
 
 # Entries that wait to be summed: some hundred megabytes, however large the corpus is.
 WAITING = 4_000_000
+# Fewer are counted sooner than a second process has started.
+FEW_CHUNKS = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,11 @@ def _merged(parts: Sequence[tuple[Hashes, npt.NDArray[np.int64]]]) -> tuple[Hash
 
 def count_tokens(chunks: Sequence[Path], kept: Sequence[Mask]) -> Counts:
     """Count the tokens of the pairs that are kept in these chunks."""
-    return add_up(count_chunk(load_chunk(path), mask) for path, mask in zip(chunks, kept, strict=True))
+    return add_up(in_order(_count, zip(chunks, kept, strict=True), cores() if len(chunks) > FEW_CHUNKS else 1))
+
+
+def _count(path: Path, kept: Mask) -> Counts:
+    return count_chunk(load_chunk(path), kept)
 
 
 def texts_of(wanted: Hashes, chunks: Sequence[Path]) -> dict[int, str]:

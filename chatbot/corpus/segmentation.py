@@ -24,7 +24,11 @@ def segmentation(dictionary: jieba.Tokenizer) -> Callable[[str], list[str]]:
     # What begins a word but is none has None, so that the search for longer words goes on.
     table = {word: math.log(count) - total if count else None for word, count in dictionary.FREQ.items()}
     unseen = -total
-    recognise = functools.lru_cache(REMEMBERED)(recognised)
+
+    @functools.lru_cache(REMEMBERED)
+    def words_of_run(run: str) -> tuple[str, ...]:
+        """The words of characters that stand each for itself on the best path."""
+        return tuple(run) if table.get(run) is not None else recognised(run)
 
     def cut(text: str) -> list[str]:
         words: list[str] = []
@@ -44,38 +48,31 @@ def segmentation(dictionary: jieba.Tokenizer) -> Callable[[str], list[str]]:
             end = ends[begin]
             if end - begin > 1:
                 if done < begin:
-                    cut_run(block[done:begin], words)
+                    words.extend(words_of_run(block[done:begin]))
                 words.append(block[begin:end])
                 done = end
             begin = end
         if done < len(block):
-            cut_run(block[done:], words)
+            words.extend(words_of_run(block[done:]))
 
     def best_ends(block: str) -> list[int]:
         """[characters] where the word that begins at each would end, on the most probable path from there on."""
         length = len(block)
         scores, ends = [0.0] * (length + 1), [0] * length
-        look_up = table.get
+        look_up, missing = table.get, math.inf
         for begin in range(length - 1, -1, -1):
-            best, best_end = -math.inf, begin + 1
+            best, best_end = -missing, begin + 1
             for end in range(begin + 1, length + 1):
-                score = look_up(block[begin:end], math.inf)
+                score = look_up(block[begin:end], missing)
                 if score is None:
                     continue
-                if score > 0:
+                if score is missing:
                     break  # nothing in the dictionary begins like this
                 score += scores[end]
                 if score >= best:
                     best, best_end = score, end
-            scores[begin] = best if best > -math.inf else unseen + scores[begin + 1]
+            scores[begin] = best if best > -missing else unseen + scores[begin + 1]
             ends[begin] = best_end
         return ends
-
-    def cut_run(run: str, words: list[str]) -> None:
-        """Cut a run of characters that are no longer words of the dictionary."""
-        if len(run) > 1 and not dictionary.FREQ.get(run):
-            words.extend(recognise(run))
-        else:
-            words.extend(run)
 
     return cut

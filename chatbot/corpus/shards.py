@@ -8,6 +8,7 @@ go through it shard by shard. Inside a shard pairs stand in the order of the fil
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -57,8 +58,8 @@ def dtype_for(vocabulary: Vocabulary) -> np.dtype[Any]:
 
 def encode_chunk(chunk: Chunk, kept: Mask, vocabulary: Vocabulary) -> Block:
     """The pairs of a chunk that are kept, in the vocabulary's ids; words outside it are spelled in characters."""
-    spelled = [vocabulary.ids([token]) for token in chunk.tokens]
-    ids = np.array([i for some in spelled for i in some], dtype_for(vocabulary))
+    spelled = vocabulary.spelled(chunk.tokens)
+    ids = np.array(list(itertools.chain.from_iterable(spelled)), dtype_for(vocabulary))
     sizes = np.fromiter(map(len, spelled), np.int64, len(spelled))
     table = Ragged(ids, np.cumsum(sizes) - sizes, sizes)  # row t is how token t is written
     visible = np.array([len(token.replace(SPACE, "")) for token in chunk.tokens], np.int64)

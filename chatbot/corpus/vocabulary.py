@@ -31,14 +31,12 @@ class Vocabulary:
 
     def ids(self, words: Sequence[str]) -> list[int]:
         """The ids of words, of their characters where a word is unknown, and UNK for unknown characters."""
-        ids: list[int] = []
-        for word in words:
-            known = self._ids.get(word)
-            if known is None:
-                ids.extend(self._ids.get(character, UNK) for character in word)
-            else:
-                ids.append(known)
-        return ids
+        return [i for spelled in self.spelled(words) for i in spelled]
+
+    def spelled(self, tokens: Iterable[str]) -> list[tuple[int, ...]]:
+        """The ids of each token by itself; faster than `ids` of one token after the other."""
+        known = self._ids
+        return [(known[t],) if t in known else tuple(known.get(character, UNK) for character in t) for t in tokens]
 
     def text(self, ids: Iterable[int]) -> str:
         """The text up to the first EOS; the special ones are left out."""
