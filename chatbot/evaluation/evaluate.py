@@ -24,7 +24,9 @@ def evaluate(trained: Trained, words: Words, beam_size: int) -> dict[str, Any]:
     replier = Replier(trained.model, trained.vocabulary, trained.settings, beam_size)
     pairs = sorted(((trained.vocabulary.ids(q), text_of(a)) for q, a in words.tokens()), key=_length)
     replies: list[str] = []
-    for start in tqdm(range(0, len(pairs), BATCH), desc="Replying", unit=" batches", leave=False, delay=2):
+    for start in tqdm(
+        range(0, len(pairs), BATCH), desc="Replying", unit=" batches", leave=False, delay=2, disable=None
+    ):
         replies += replier.best_to([question for question, _ in pairs[start : start + BATCH]])
     tokens = tokens_of(trained.settings)
     cut = [tokens(reply) for reply in replies]

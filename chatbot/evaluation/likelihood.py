@@ -68,7 +68,7 @@ class Scorer:
         longest = np.maximum(sources, targets)
         order = np.lexsort((sources, targets, longest))  # similar lengths together, so little is padded
         nats, done = 0.0, 0
-        with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2) as bar:
+        with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2, disable=None) as bar:
             while done < len(order):
                 few = order[done : done + max(1, POSITIONS // (2 * int(longest[order[done]])))]
                 # The last of them may be much longer than the first.
