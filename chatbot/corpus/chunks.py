@@ -44,7 +44,8 @@ class Preparation:
 
 
 def preparation(settings: TextSettings) -> Preparation:
-    """What the settings ask for. Raises UserError when the block list cannot be read."""
+    """What the settings ask for. Raises UserError when the block list cannot be read or a rule's library is missing."""
+    cleaner(settings.clean)
     return Preparation(
         tuple(rule for rule in (*TEXT_RULES, *PAIR_RULES) if rule in settings.clean),
         settings.min_characters,
