@@ -8,28 +8,11 @@ from chatbot.errors import exit_code_of
 
 
 def main() -> int:
-    """Settings, data, devices, training: TensorFlow is imported only when the first two are right."""
+    """TensorFlow is imported only when settings and data are right."""
     settings = train_settings()
-    from chatbot.training.attempt import attempt_lock
-    from chatbot.training.data import prepare
-    from chatbot.training.devices import choose_gpus, find_gpus, open_towers, table
+    from chatbot.training.start import start
 
-    gpus = choose_gpus(settings.gpus, settings.towers, find_gpus())
-    if settings.selftest:
-        towers = open_towers(gpus, settings.towers or (2 if len(gpus) < 2 else None))
-        print(table(towers))
-        from chatbot.training.selftest import selftest
-
-        return selftest([tower.device for tower in towers])
-    if not gpus:
-        print("NO GPU: training on the CPU, many times slower than on a GPU.", file=sys.stderr)
-    data = prepare(settings)
-    towers = open_towers(gpus, settings.towers, settings.log_device_placement)
-    print(table(towers))
-    from chatbot.training.trainer import train
-
-    with attempt_lock(settings):
-        return train(settings, data, towers)
+    return start(settings)
 
 
 if __name__ == "__main__":

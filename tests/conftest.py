@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 
 from chatbot.quiet import import_tensorflow
+from chatbot.training.devices import Tower
 
 # The first example of a test may load a dictionary; pytest-timeout ends what hangs.
 hypothesis.settings.register_profile("project", deadline=None)
@@ -24,9 +25,9 @@ config.set_logical_device_configuration(
 
 
 @pytest.fixture
-def cpus() -> list[str]:
-    """The names of the logical devices."""
-    return CPUS
+def cpus() -> list[Tower]:
+    """A tower for each logical device."""
+    return [Tower(f"cpu_{i}", device, "CPU", None) for i, device in enumerate(CPUS)]
 
 
 @pytest.fixture

@@ -3,9 +3,12 @@
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.attempts import CHECKPOINTS, DICTIONARY
@@ -48,7 +51,7 @@ def load_trained(attempt: str) -> Trained:
         settings = dataclasses.replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / "vocabulary.txt")
     model = built_model(settings, len(vocabulary))
-    read_variables(directory / pointer["checkpoint"], "weights", weights_of(model))
+    put_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
 
 
@@ -79,20 +82,26 @@ def read_pointer(path: Path) -> dict[str, Any]:
     return pointer
 
 
-def read_variables(prefix: Path, group: str, variables: list[tf.Variable]) -> None:
-    """Give the variables the values that the checkpoint has in a list of this name. Raises UserError.
+def put_weights(prefix: Path, weights: list[tf.Variable]) -> None:
+    """Give the weights the values that a checkpoint has of them. Raises UserError."""
+    for weight, value in zip(weights, read_values(prefix, "weights", [w.shape for w in weights]), strict=True):
+        weight.assign(value)
+
+
+def read_values(prefix: Path, group: str, shapes: Sequence[Sequence[int]]) -> list[npt.NDArray[Any]]:
+    """The values that a checkpoint has in a list of this name. Raises UserError when they are not of these shapes.
 
     Read name by name rather than by tf.train.Checkpoint.read, which is silent about what it does not find.
     """
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-        names = [f"{group}/{i}/.ATTRIBUTES/VARIABLE_VALUE" for i in range(len(variables))]
-        values = [reader.get_tensor(name) for name in names]
-        if reader.has_tensor(f"{group}/{len(variables)}/.ATTRIBUTES/VARIABLE_VALUE"):
-            raise ValueError(f"it has more than {len(variables)} {group}")
-        for variable, value in zip(variables, values, strict=True):
-            if tuple(value.shape) != tuple(variable.shape):
-                raise ValueError(f"one of its {group} has shape {value.shape}, not {tuple(variable.shape)}")
+        names = [f"{group}/{i}/.ATTRIBUTES/VARIABLE_VALUE" for i in range(len(shapes))]
+        values = [np.asarray(reader.get_tensor(name)) for name in names]
+        if reader.has_tensor(f"{group}/{len(shapes)}/.ATTRIBUTES/VARIABLE_VALUE"):
+            raise ValueError(f"it has more than {len(shapes)} {group}")
+        for shape, value in zip(shapes, values, strict=True):
+            if value.shape != tuple(shape):
+                raise ValueError(f"one of its {group} has shape {value.shape}, not {tuple(shape)}")
     except UNREADABLE as error:
         missing = not Path(f"{prefix}.index").exists()
         what = "missing" if missing else "damaged, or not of these settings"
@@ -100,5 +109,4 @@ def read_variables(prefix: Path, group: str, variables: list[tf.Variable]) -> No
         raise UserError(
             f"{prefix}: checkpoint {what} ({reason}); restore it from a backup, or train again under another --attempt"
         ) from None
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+    return values

@@ -6,13 +6,13 @@ import re
 import shutil
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 
 from chatbot.errors import UserError
-from chatbot.model.saved import BEST, LAST, read_pointer, read_variables, weights_of
+from chatbot.model.saved import BEST, LAST, put_weights, read_pointer, read_values, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_json
+from chatbot.training.variable_update.replica import Values
 
 
 @dataclasses.dataclass
@@ -42,18 +42,18 @@ class Progress:
 class Checkpoints:
     """Saves and restores one attempt."""
 
-    def __init__(self, directory: Path, model: Seq2Seq, optimizer: keras.Optimizer) -> None:
+    def __init__(self, directory: Path, model: Seq2Seq) -> None:
         self.directory = directory
         self._weights = weights_of(model)
-        self._optimizer = [variable.value for variable in optimizer.variables]
 
-    def restore(self) -> Progress:
-        """The state of the last checkpoint, weights and optimizer in place; a new Progress when there is none.
+    def restore(self, new: Values) -> tuple[Progress, Values]:
+        """How far the last checkpoint came, and the state of the optimizer; the weights are put into the model.
 
-        Raises UserError for a damaged attempt.
+        new: the state of a new run, which is returned when there is no checkpoint. Raises UserError for a damaged
+        attempt.
         """
         if not (self.directory / LAST).exists():
-            return Progress()
+            return Progress(), new
         pointers = [read_pointer(path) for path in self._pointers()]
         prefix = self.directory / pointers[0].pop("checkpoint")
         kinds = {
@@ -65,11 +65,11 @@ class Checkpoints:
         }
         if kinds.keys() != pointers[0].keys() or not all(isinstance(pointers[0][k], kinds[k]) for k in kinds):
             raise UserError(f"{self.directory / LAST}: damaged; restore it from a backup, or use another --attempt")
-        read_variables(prefix, "weights", self._weights)
-        read_variables(prefix, "optimizer", self._optimizer)
-        return Progress(**pointers[0])
+        state = read_values(prefix, "optimizer", [value.shape for value in new])
+        put_weights(prefix, self._weights)
+        return Progress(**pointers[0]), state
 
-    def save(self, progress: Progress, best: bool) -> None:
+    def save(self, progress: Progress, state: Values, best: bool) -> None:
         """Write a checkpoint, then name it the last one, and the best one if it is.
 
         A name is written only after its files are whole, and files go only when no name is left.
@@ -82,7 +82,9 @@ class Checkpoints:
             )
         name = f"ckpt-{progress.step}"
         try:
-            tf.train.Checkpoint(weights=self._weights, optimizer=self._optimizer).write(str(self.directory / name))
+            with tf.device("/CPU:0"):
+                kept = [tf.Variable(value) for value in state]
+            tf.train.Checkpoint(weights=self._weights, optimizer=kept).write(str(self.directory / name))
         except tf.errors.OpError as error:
             reason = error.message.split("\n")[0][:150]
             raise UserError(
@@ -99,7 +101,7 @@ class Checkpoints:
         """Put the weights of the best checkpoint into the model, where validation chose one."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             best = read_pointer(self.directory / BEST)["checkpoint"]
-            read_variables(self.directory / best, "weights", self._weights)
+            put_weights(self.directory / best, self._weights)
 
     def _remove_unnamed(self) -> None:
         """Remove old checkpoints, and what a killed process left of one (a folder ckpt-<step>_temp)."""

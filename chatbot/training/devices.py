@@ -6,6 +6,7 @@ TensorFlow must not have been imported before `choose_gpus`: CUDA reads the visi
 import dataclasses
 import os
 import re
+from typing import NamedTuple
 
 import pynvml
 
@@ -23,6 +24,14 @@ class Gpu:
     uuid: str
 
 
+class Parts(NamedTuple):
+    """The devices of one tower whose model is spread over several."""
+
+    encoder: str
+    decoder: str
+    projection: str  # and the embedding, which is the same matrix
+
+
 @dataclasses.dataclass(frozen=True)
 class Tower:
     """Where one tower runs and what it is called in TensorBoard."""
@@ -31,6 +40,7 @@ class Tower:
     device: str  # TensorFlow's logical device, /GPU:0
     model: str  # what the hardware is called
     memory: int | None  # bytes, where it is known
+    parts: Parts | None = None  # where it runs instead, with --model-parallel
 
 
 def find_gpus() -> list[Gpu]:

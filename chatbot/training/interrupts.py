@@ -8,7 +8,7 @@ from types import FrameType
 
 
 @contextmanager
-def interrupts() -> Iterator[list[int]]:
+def interrupts(announced: bool = True) -> Iterator[list[int]]:
     """A list that receives the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt at once."""
     received: list[int] = []
 
@@ -16,7 +16,10 @@ def interrupts() -> Iterator[list[int]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        print("\nFinishing this step, then saving. Ctrl-C again leaves without saving.", file=sys.stderr, flush=True)
+        if announced:
+            print(
+                "\nFinishing this step, then saving. Ctrl-C again leaves without saving.", file=sys.stderr, flush=True
+            )
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -17,8 +17,9 @@ from chatbot.corpus.encoded import Encoded, encoded, ragged
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import built_model
-from chatbot.training.optimizer import build_optimizer
-from chatbot.training.towers import StepResult, Towers
+from chatbot.training.devices import Tower
+from chatbot.training.variable_update.choose import WAYS, default_way
+from chatbot.training.variable_update.synchronous import StepResult, Synchronous
 
 STEPS = 10
 TOLERANCE = 1e-5
@@ -45,31 +46,37 @@ def random_pairs(count: int, seed: int) -> Encoded:
 
 
 def run(
-    settings: Settings, devices: Sequence[str], pairs: Encoded, steps: int = STEPS
-) -> tuple[list[np.ndarray], list[StepResult], Towers]:
-    """Train a new model; returns its weights, what each step returned, and the towers."""
-    with tf.device(devices[0]):
+    settings: Settings, towers: Sequence[Tower], pairs: Encoded, steps: int = STEPS
+) -> tuple[list[np.ndarray], list[StepResult], Synchronous]:
+    """Train a new model; returns its weights, what each step returned, and what made the steps."""
+    with tf.device(towers[0].device):
         model = built_model(settings, VOCABULARY)
-        optimizer = build_optimizer(settings, model.trainable_variables)
-    towers = Towers(model, optimizer, devices, settings.max_gradient_norm, settings.seed)
-    batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(0, len(devices))
-    results = [towers([tuple(map(tf.constant, share)) for share in next(batches)], number) for number in range(steps)]
-    return [variable.numpy() for variable in model.trainable_variables], results, towers
+    update = WAYS[settings.variable_update or default_way(settings, towers)](model, settings, towers)
+    update.scatter(update.gather())
+    batches = Batches([pairs], settings.batch_size * settings.accumulate, settings.seed).shares_from(0, len(towers))
+    results = [
+        update([tuple(map(tf.constant, share)) for share in next(batches)], number, settings.learning_rate)
+        for number in range(steps)
+    ]
+    update.gather()
+    return [variable.numpy() for variable in model.trainable_variables], results, update
 
 
-def difference(settings: Settings, devices: Sequence[str]) -> float:
-    """The largest difference of any weight between all devices and the first alone."""
+def difference(settings: Settings, towers: Sequence[Tower]) -> float:
+    """The largest difference of any weight between all towers and one device alone."""
     pairs = random_pairs(67, settings.seed)
-    many, _, _ = run(settings, devices, pairs)
-    one, _, _ = run(settings, devices[:1], pairs)
+    many, _, _ = run(settings, towers, pairs)
+    alone = dataclasses.replace(towers[0], parts=None)
+    plain = dataclasses.replace(settings, variable_update=None, all_reduce="auto", local_parameter_device=None)
+    one, _, _ = run(plain, [alone], pairs)
     return max(float(np.max(np.abs(a - b))) for a, b in zip(many, one, strict=True))
 
 
-def masks_differ(devices: Sequence[str]) -> bool:
+def masks_differ(towers: Sequence[Tower]) -> bool:
     """Whether towers that get the same pairs get different losses, as different dropout masks give."""
-    pairs = random_pairs(1, 1).select([0] * len(devices))
-    settings = dataclasses.replace(SETTINGS, keep_prob=0.5, batch_size=len(devices))
-    _, (result,), _ = run(settings, devices, pairs, steps=1)
+    pairs = random_pairs(1, 1).select([0] * len(towers))
+    settings = dataclasses.replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
+    _, (result,), _ = run(settings, towers, pairs, steps=1)
     losses = result.loss_sums.numpy().tolist()
     return len(set(losses)) == len(losses)
 
@@ -89,9 +96,12 @@ def every_pair_once(towers: int) -> bool:
     return len(seen) == count and set(seen.values()) == {1}
 
 
-def selftest(devices: Sequence[str]) -> int:
-    """Print each proof and the verdict; returns the exit code, 0 when all hold. Raises UserError for one device."""
-    if len(devices) < 2:
+def selftest(asked: Settings, towers: Sequence[Tower]) -> int:
+    """Print each proof and the verdict; returns the exit code, 0 when all hold. Raises UserError for one device.
+
+    asked: the way of training in parallel to be proven.
+    """
+    if len(towers) < 2:
         raise UserError("--selftest compares many towers with one: give --towers 2 or more, or several GPUs")
     tf.config.experimental.enable_tensor_float_32_execution(False)
     passed = []
@@ -100,14 +110,18 @@ def selftest(devices: Sequence[str]) -> int:
         passed.append(good)
         print(f"{'ok  ' if good else 'FAIL'}  {what}", flush=True)
 
-    for name, settings in PROOFS.items():
-        apart = difference(settings, devices)
+    for name, proof in PROOFS.items():
+        settings = dataclasses.replace(
+            proof,
+            **{name: getattr(asked, name) for name in ("variable_update", "all_reduce", "local_parameter_device")},
+        )
+        apart = difference(settings, towers)
         verdict(
-            f"{len(devices)} towers and 1 differ by {apart:.1e} after {STEPS} steps of {name}",
+            f"{len(towers)} towers and 1 differ by {apart:.1e} after {STEPS} steps of {name}",
             apart < TOLERANCE,
         )
-    verdict("towers draw different dropout masks", masks_differ(devices))
-    verdict("every pair of an epoch is seen once, by one tower", every_pair_once(len(devices)))
+    verdict("towers draw different dropout masks", masks_differ(towers))
+    verdict("every pair of an epoch is seen once, by one tower", every_pair_once(len(towers)))
     good = all(passed)
     print(f"Verdict: these devices {'train together as one' if good else 'do NOT train as one: do not use them'}.")
     return 0 if good else 1

@@ -8,6 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from chatbot.config.attempts import TENSORBOARD
+from chatbot.config.training import Settings
+
 # The run folder, beside one folder a tower, of what belongs to the whole.
 WHOLE = "all"
 
@@ -19,8 +22,10 @@ class Summaries:
     lays them over each other.
     """
 
-    def __init__(self, metrics: Path, tensorboard: Path, towers: Sequence[str], step: int) -> None:
+    def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
         """step: where the run (re)starts; records after it, of steps that were never saved, are dropped."""
+        metrics, tensorboard = settings.directory / "metrics.jsonl", TENSORBOARD / settings.attempt
+        tensorboard.mkdir(parents=True, exist_ok=True)
         self._towers = list(towers)
         _drop_after(metrics, step)
         self._file = metrics.open("a", encoding="utf-8")

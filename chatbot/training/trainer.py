@@ -1,12 +1,14 @@
 """The training run, in the order it happens."""
 
+import contextlib
+import dataclasses
+import json
 import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
@@ -18,9 +20,10 @@ from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.interrupts import interrupts
-from chatbot.training.optimizer import build_optimizer
+from chatbot.training.machines.team import ALONE, Team, tower_names
+from chatbot.training.schedule import describe, schedule_of
 from chatbot.training.summaries import Summaries
-from chatbot.training.towers import Towers
+from chatbot.training.variable_update.choose import open_update
 from chatbot.training.window import Window
 
 # A run without --steps, --epochs and --validation: ten epochs, and small data this many steps.
@@ -28,60 +31,72 @@ LEAST_STEPS, EPOCHS = 1000, 10
 # Validation comes once an epoch, on large data more often.
 MOST_STEPS_UNVALIDATED = 2000
 
+INTERRUPTED = "interrupted"
 
-def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
+
+def train(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = ALONE) -> int:
     """Train until the limit, until validation stops improving, or until Ctrl-C; returns the exit code.
 
+    Of several machines all run this loop; the chief alone validates, reports and writes.
     Raises UserError when the batch is smaller than the towers are many, or the loss stops being a number.
     """
-    if settings.batch_tokens is None and settings.batch_size < len(towers):
+    size = settings.batch_size * settings.accumulate
+    if settings.batch_tokens is None and size < len(towers) * team.machines:
         raise UserError(
-            f"--batch-size {settings.batch_size}: less than the {len(towers)} towers; give each at least one pair"
+            f"--batch-size {settings.batch_size}: less than the {len(towers) * team.machines} towers; "
+            "give each at least one pair"
         )
-    batches = Batches(data.training, settings.batch_size, settings.seed, settings.batch_tokens)
+    tokens = None if settings.batch_tokens is None else settings.batch_tokens * settings.accumulate
+    batches = Batches(data.training, size, settings.seed, tokens)
+    pairs = size if tokens is None else sum(map(len, data.training)) / batches.steps_per_epoch
+    schedule = schedule_of(settings, pairs, batches.steps_per_epoch)
     with tf.device(towers[0].device):
         model = built_model(settings, len(data.vocabulary))
         start_from_frequencies(model, data.training)
-        optimizer = build_optimizer(settings, model.trainable_variables)
-    checkpoints = Checkpoints(settings.directory, model, optimizer)
-    progress = checkpoints.restore()
-    write_attempt(settings, data.vocabulary, data.description)
-    optimizer.learning_rate = float(settings.learning_rate)  # may differ from the restored one
+    train_step = open_update(model, settings, towers, team)
+    checkpoints, progress, state = Checkpoints(settings.directory, model), Progress(), train_step.gather()
+    if team.chief:
+        progress, state = checkpoints.restore(state)
+        write_attempt(settings, data.vocabulary, data.description)
+    progress = Progress(**json.loads(team.say(json.dumps(dataclasses.asdict(progress)))[0]))
+    train_step.scatter(state)
     if data.validation:
         progress.measured_on(data.validation.fingerprint)
-    train_step = Towers(model, optimizer, [t.device for t in towers], settings.max_gradient_norm, settings.seed)
     score = Scorer(model)
     replier = Replier(model, data.vocabulary, settings)
     limit = step_limit(settings, batches.steps_per_epoch)
     validate_every = settings.validate_every or min(batches.steps_per_epoch, MOST_STEPS_UNVALIDATED)
-
-    if progress.step:
-        print(f"Going on from step {progress.step:,} of checkpoints/{settings.attempt}.")
-    if data.validation is None:
-        counts = f"the best so far, of step {progress.best_step:,}, stays" if progress.best_step else "the last counts"
-        print(f"No --validation FILE: there is nothing to validate on. Of the checkpoints, {counts}.")
-    stop = reason_to_stop(settings, progress, limit)
-    metrics, curves = settings.directory / "metrics.jsonl", TENSORBOARD / settings.attempt
-    curves.mkdir(parents=True, exist_ok=True)
+    announce(settings, data, progress, describe(settings, schedule, pairs))
+    stop = team.agree(reason_to_stop(settings, progress, limit))
+    names = tower_names(team, [tower.name for tower in towers])
     with (
-        Summaries(metrics, curves, [t.name for t in towers], progress.step) as summaries,
-        tqdm(desc="Training", total=limit, initial=progress.step, unit=" steps", dynamic_ncols=True) as bar,
-        interrupts() as interrupted,
+        Summaries(settings, names, progress.step) if team.chief else contextlib.nullcontext() as summaries,
+        tqdm(
+            desc="Training",
+            total=limit,
+            initial=progress.step,
+            unit=" steps",
+            dynamic_ncols=True,
+            disable=not team.chief,
+        ) as bar,
+        interrupts(announced=team.chief) as interrupted,
     ):
-        window = Window(batches.prefetched(progress.step, len(towers)))
+        window = Window(batches.prefetched(progress.step, len(towers), team.machine, team.machines))
         while not stop:
-            shares = window.next_shares()
-            window.add(train_step(shares, progress.step))
+            shares, rate = window.next_shares(), schedule.rate(progress.step)
+            window.add(train_step(shares, progress.step, rate))
             progress.step += 1
             bar.update()
 
-            stop = "interrupted" if interrupted else reason_to_stop(settings, progress, limit)
+            stop = INTERRUPTED if interrupted else reason_to_stop(settings, progress, limit)
             validate = data.validation is not None and (progress.step % validate_every == 0 or progress.step == limit)
-            save = validate or bool(stop) or progress.step % settings.save_every == 0
-            if not (save or progress.step == 1 or progress.step % settings.log_every == 0):
+            save = validate or progress.step == limit or progress.step % settings.save_every == 0
+            if not (save or progress.step == 1 or progress.step % settings.log_every == 0 or (stop and team.alone)):
+                stop = ""  # several machines stop together, at a step where all of them look up
                 continue
+            stop = team.agree(stop)
 
-            record = window.record(progress.step, settings.learning_rate)
+            record = window.record(progress.step, rate)
             if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
                 raise UserError(
                     f"the loss is {record['loss']} at step {progress.step}; the last checkpoint is kept: "
@@ -91,31 +106,48 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower]) -> int:
                 f"loss {record['loss']:.3f}, {record['examples_per_s']:.0f} examples/s, "
                 f"{record['target_tokens_per_s']:,.0f} target tokens/s"
             )
+            if save or stop:
+                state = train_step.gather()
             best = False
-            if validate and data.validation:
+            if validate and data.validation and summaries:
                 found = score(data.validation.shards)
                 best = progress.validated(found.nats_per_character)
                 record["validation.nats_per_token"] = found.nats_per_token
                 record["validation.nats_per_character"] = found.nats_per_character
                 replies = replier.best_to([sample.ids for sample in data.samples])
                 summaries.replies([(s.question, s.answer) for s in data.samples], replies, progress.step)
-                stop = stop or reason_to_stop(settings, progress, limit)
-            summaries.write(record)
-            if save:
-                checkpoints.save(progress, best)
-            if validate:
-                nats = record["validation.nats_per_character"]
                 verdict = "the best so far" if best else f"no better for {progress.without_best}"
-                bar.write(f"step {progress.step:,}: validation {nats:.4f} nats per character, {verdict}")
+                bar.write(
+                    f"step {progress.step:,}: validation {found.nats_per_character:.4f} nats per character, {verdict}"
+                )
+            if summaries:
+                summaries.write(record)
+                if save or stop:
+                    checkpoints.save(progress, state, best)
+            if validate:
+                stop = team.agree(stop or reason_to_stop(settings, progress, limit))
             window.restart()
 
+    team.leave()
     print(f"Stopped at step {progress.step:,}: {stop}.")
-    if interrupted:
+    if stop == INTERRUPTED:
         print(f"Saved. The same command goes on from here; to talk to it: python chat.py --attempt {settings.attempt}")
         return 130
-    checkpoints.load_best(progress)
-    show_result(settings, data, replier)
+    if team.chief:
+        checkpoints.load_best(progress)
+        show_result(settings, data, replier)
     return 0
+
+
+def announce(settings: Settings, data: Data, progress: Progress, rate: str) -> None:
+    """What is good to know before the first step."""
+    if rate:
+        print(rate)
+    if progress.step:
+        print(f"Going on from step {progress.step:,} of checkpoints/{settings.attempt}.")
+    if data.validation is None:
+        counts = f"the best so far, of step {progress.best_step:,}, stays" if progress.best_step else "the last counts"
+        print(f"No --validation FILE: there is nothing to validate on. Of the checkpoints, {counts}.")
 
 
 def show_result(settings: Settings, data: Data, replier: Replier) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.training.towers import Share, StepResult
+from chatbot.training.gradients import Share
+from chatbot.training.variable_update.synchronous import StepResult
 
 
 class Window:

@@ -1,0 +1,89 @@
+"""The machines of a synchronous run, and what they say to each other beside gradients."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from chatbot.training.variable_update.replicated import exchange_by
+from chatbot.training.variable_update.synchronous import Exchange
+
+BLOCK = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Team:
+    """This machine among all of them.
+
+    strategy: of tf.distribute, over all of them; None for one alone. leave: called when the work is done and
+    machines may go their own ways.
+    """
+
+    machine: int = 0
+    machines: int = 1
+    strategy: Any = None
+    leave: Callable[[], None] = lambda: None
+
+    @property
+    def chief(self) -> bool:
+        """Whether this machine is the one that validates, reports, and writes checkpoints and curves."""
+        return self.machine == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one machine only."""
+        return self.machines == 1
+
+    @property
+    def replicas(self) -> int:
+        """How many copies of the weights tf.distribute sees on each machine: its GPUs, or the CPU."""
+        return self.strategy.num_replicas_in_sync // self.machines
+
+    @property
+    def exchange(self) -> Exchange:
+        """Sums over all replicas of all machines."""
+        return exchange_by(self.strategy, self.machine * self.replicas)
+
+    def say(self, text: str) -> list[str]:
+        """What every machine says, in their order. All of them must call it at the same point."""
+        if self.alone:
+            return [text]
+        words = text.encode()
+        lengths = np.zeros(self.machines)
+        lengths[self.machine] = len(words)
+        lengths = self._summed(lengths)
+        # In whole blocks, so that few shapes are traced; nothing was said is the most frequent case.
+        spoken = np.zeros((self.machines, BLOCK * math.ceil(lengths.max() / BLOCK)))
+        if not spoken.size:
+            return [""] * self.machines
+        spoken[self.machine, : len(words)] = list(words)
+        heard = self._summed(spoken).astype(np.uint8)
+        return [row[: int(length)].tobytes().decode() for row, length in zip(heard, lengths, strict=True)]
+
+    def agree(self, wish: str) -> str:
+        """The first wish that a machine has, on all of them; "" when nobody has one."""
+        return next(filter(None, self.say(wish)), "")
+
+    def _summed(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        tensor = tf.constant(numbers, tf.float32)  # small whole numbers, which every device and link can add
+        parts = [[tensor], *([tf.zeros_like(tensor)] for _ in range(self.replicas - 1))]
+        return np.asarray(self._sum(parts)[0][0].numpy(), np.float64)
+
+    @functools.cached_property
+    def _sum(self) -> Any:
+        return tf.function(self.exchange)
+
+
+ALONE = Team()
+
+
+def tower_names(team: Team, names: Sequence[str]) -> list[str]:
+    """The towers of all machines as TensorBoard shows them."""
+    if team.alone:
+        return list(names)
+    return [f"worker_{i}_{name}" for i, said in enumerate(team.say(",".join(names))) for name in said.split(",")]

@@ -1,0 +1,1 @@
+"""Where the variables live and how gradients meet: one file a way."""

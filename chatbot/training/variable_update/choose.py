@@ -1,0 +1,50 @@
+"""Which way of updating variables a run takes."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from chatbot.config.training import Settings
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.devices import Tower
+from chatbot.training.gradients import Share
+from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.variable_update.distributed_replicated import distributed_replicated
+from chatbot.training.variable_update.independent import independent
+from chatbot.training.variable_update.parameter_server import parameter_server
+from chatbot.training.variable_update.replica import Values
+from chatbot.training.variable_update.replicated import replicated
+from chatbot.training.variable_update.synchronous import StepResult, Synchronous
+
+
+class VariableUpdate(Protocol):
+    """A training step, and the state it keeps wherever it keeps it."""
+
+    def __call__(self, shares: Sequence[Share], number: int, rate: float) -> StepResult:
+        """Train on the global batch of step `number`, a share a tower of this process."""
+
+    def gather(self) -> Values:
+        """Put the weights into the model; returns what else a checkpoint must hold."""
+
+    def scatter(self, state: Values) -> None:
+        """Begin with the model's weights and a state as `gather` returns it."""
+
+
+WAYS: dict[str, Callable[[Seq2Seq, Settings, Sequence[Tower]], Synchronous]] = {
+    "parameter_server": parameter_server,
+    "replicated": replicated,
+    "independent": independent,
+}
+
+
+def default_way(settings: Settings, towers: Sequence[Tower]) -> str:
+    """replicated on two GPUs and more, else parameter_server."""
+    gpus = sum("GPU" in tower.device for tower in towers)
+    special = settings.model_parallel or settings.local_parameter_device is not None
+    return "replicated" if (gpus > 1 or settings.all_reduce != "auto") and not special else "parameter_server"
+
+
+def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team = ALONE) -> VariableUpdate:
+    """The way that --variable-update names. Raises UserError where the devices do not allow it."""
+    if not team.alone:
+        return distributed_replicated(model, settings, towers, team)
+    return WAYS[settings.variable_update or default_way(settings, towers)](model, settings, towers)

@@ -1,0 +1,33 @@
+"""A copy of the variables on each machine; gradients are summed over the machines, and each copy gets the same update.
+
+tf.distribute's collectives do the sum: a ring between hosts, NCCL's where machines have GPUs. On CPUs,
+where tf.distribute knows of one device a process, towers of a machine sum their gradients before they travel.
+"""
+
+from collections.abc import Sequence
+
+from chatbot.config.training import Settings
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.devices import Tower
+from chatbot.training.machines.team import Team
+from chatbot.training.variable_update.replica import Replica
+from chatbot.training.variable_update.replicated import copies
+from chatbot.training.variable_update.synchronous import Synchronous
+
+
+def distributed_replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team) -> Synchronous:
+    """The replicas of this machine: one a GPU, or one that all towers on the CPU share."""
+    if team.replicas == len(towers):
+        replicas = copies(model, settings, towers)
+    else:
+        replicas = [(Replica(model, settings.optimizer, settings.max_gradient_norm), list(towers))]
+    return Synchronous(
+        model,
+        replicas,
+        settings.seed,
+        team.exchange,
+        accumulate=settings.accumulate,
+        staged=settings.staged_variables,
+        machine=team.machine,
+        machines=team.machines,
+    )

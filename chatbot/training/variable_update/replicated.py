@@ -1,0 +1,67 @@
+"""A copy of the variables on each device; gradients are summed by an all-reduce, and each copy gets the same update.
+
+tf.distribute does the all-reduce, NCCL's ring where there are GPUs. It sums tensors and knows of nothing else:
+towers, weights and optimizer are those of every other way.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.devices import Tower
+from chatbot.training.variable_update.replica import Replica
+from chatbot.training.variable_update.synchronous import Exchange, Synchronous
+
+ALL_REDUCE = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+    "one_device": tf.distribute.ReductionToOneDevice,
+}
+
+
+def replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Synchronous:
+    """A replica a tower. Raises UserError when NCCL is asked for and there are no GPUs."""
+    gpus = all("GPU" in tower.device for tower in towers)
+    if settings.all_reduce == "nccl" and not gpus:
+        raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; leave it at auto")
+    # Named, not left to tf.distribute, whose own choice numbers collectives anew in each strategy.
+    kind = ("nccl" if gpus else "one_device") if settings.all_reduce == "auto" else settings.all_reduce
+    strategy = tf.distribute.MirroredStrategy([tower.device for tower in towers], cross_device_ops=ALL_REDUCE[kind]())
+    return Synchronous(
+        model,
+        copies(model, settings, towers),
+        settings.seed,
+        exchange_by(strategy),
+        accumulate=settings.accumulate,
+        staged=settings.staged_variables,
+    )
+
+
+def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> list[tuple[Replica, list[Tower]]]:
+    """A replica on the device of each tower; the first is the model's own weights."""
+    return [
+        (Replica(model, settings.optimizer, settings.max_gradient_norm, tower.device if i else None), [tower])
+        for i, tower in enumerate(towers)
+    ]
+
+
+def exchange_by(strategy: tf.distribute.Strategy, first: int = 0) -> Exchange:
+    """Sums over the replicas of a strategy. first: the number of the first replica of this process."""
+
+    def exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
+        def summed() -> list[tf.Tensor]:
+            context = tf.distribute.get_replica_context()
+            here = int(tf.get_static_value(context.replica_id_in_sync_group)) - first
+            # By the tensors' devices tf.distribute knows where sums are wanted.
+            with tf.device(strategy.extended.worker_devices[here]):
+                placed = [tf.identity(tensor) for tensor in parts[here]]
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, placed)
+
+        results = strategy.run(summed)
+        by_tensor = map(strategy.experimental_local_results, results)
+        return [list(tensors) for tensors in zip(*by_tensor, strict=True)]  # [replica][tensor]
+
+    return exchange

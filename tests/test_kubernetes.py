@@ -1,0 +1,271 @@
+"""The manifests: every field is one that Kubernetes and Kubeflow know, and what must agree across files does."""
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+from kubeflow.training import models  # type: ignore[import-untyped]
+
+from chatbot.config.stored import train_settings
+
+PROJECT = Path(__file__).parents[1]
+FOLDER = PROJECT / "kubernetes"
+VERSIONS = ("1.29", "1.37")  # of Kubernetes: the oldest with podReplacementPolicy, and the newest with a schema
+PLAIN = {"str": str, "int": int, "bool": bool}
+
+
+def documents(name: str) -> dict[str, dict[str, Any]]:
+    """The documents of a manifest, by their kind."""
+    return {document["kind"]: document for document in yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8"))}
+
+
+def everything() -> list[dict[str, Any]]:
+    return [document for path in sorted(FOLDER.glob("*.yaml")) for document in documents(path.name).values()]
+
+
+def template_of(workload: dict[str, Any]) -> dict[str, Any]:
+    """The pod template of a Job or a TFJob."""
+    spec = workload["spec"]
+    return spec["tfReplicaSpecs"]["Worker"]["template"] if workload["kind"] == "TFJob" else spec["template"]
+
+
+def container_of(workload: dict[str, Any]) -> dict[str, Any]:
+    (container,) = template_of(workload)["spec"]["containers"]
+    return container
+
+
+JOB, SERVICE = (documents("job.yaml")[kind] for kind in ("Job", "Service"))
+TFJOB = documents("tfjob.yaml")["TFJob"]
+FILES, CLAIM = (documents("volume.yaml")[kind] for kind in ("Pod", "PersistentVolumeClaim"))
+WORKLOADS = pytest.mark.parametrize("workload", [JOB, TFJOB], ids=["job", "tfjob"])
+
+
+def validate(document: dict[str, Any], version: str) -> None:
+    """Raises for what this version of Kubernetes, or Kubeflow, does not know, or would not take."""
+    if document["kind"] == "TFJob":
+        assert document["apiVersion"] == "kubeflow.org/v1"
+        modelled(document, "KubeflowOrgV1TFJob", version)
+    else:
+        assert kubernetes_validate.validate(document, version, strict=True) == version
+
+
+def modelled(value: Any, kind: str, version: str) -> Any:
+    """The value as an object of Kubeflow's models, which refuse what they miss; raises for unknown fields too."""
+    if kind == "V1PodTemplateSpec":
+        validate({"apiVersion": "v1", "kind": "Pod", **value}, version)
+        return value
+    if kind in PLAIN:
+        assert type(value) is PLAIN[kind], f"{value!r} is no {kind}"
+        return value
+    if entries := re.fullmatch(r"dict\(str, (\w+)\)", kind):
+        return {name: modelled(entry, entries[1], version) for name, entry in value.items()}
+    model = getattr(models, kind)
+    names = {field: name for name, field in model.attribute_map.items()}
+    assert value.keys() <= names.keys(), f"{kind} has no {sorted(value.keys() - names.keys())}"
+    return model(**{names[f]: modelled(entry, model.openapi_types[names[f]], version) for f, entry in value.items()})
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("document", everything(), ids=lambda document: document["kind"])
+def test_every_field_is_known(document: dict[str, Any], version: str) -> None:
+    validate(document, version)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        (JOB, "spec", "completionMode"),
+        (JOB, "spec", "template", "spec", "subdomain"),
+        (SERVICE, "spec", "publishNotReadyAddresses"),
+        (CLAIM, "spec", "accessModes"),
+        (FILES, "spec", "securityContext", "fsGroup"),
+        (TFJOB, "metadata"),
+        (TFJOB, "spec", "runPolicy", "cleanPodPolicy"),
+        (TFJOB, "spec", "tfReplicaSpecs"),
+        (TFJOB, "spec", "tfReplicaSpecs", "Worker", "restartPolicy"),
+        (TFJOB, "spec", "tfReplicaSpecs", "Worker", "template", "spec", "volumes"),
+    ],
+    ids=lambda place: ".".join([place[0]["kind"], *place[1:]]),
+)
+def test_a_misspelt_field_is_found(place: tuple[Any, ...]) -> None:
+    document, *way, field = place
+    document = inside = copy.deepcopy(document)
+    for step in way:
+        inside = inside[step]
+    inside[f"{field}x"] = inside.pop(field)
+    with pytest.raises((kubernetes_validate.ValidationError, AssertionError, ValueError)):
+        validate(document, VERSIONS[-1])
+
+
+def test_each_pod_of_the_job_is_told_which_of_all_pods_it_is() -> None:
+    spec, container = JOB["spec"], container_of(JOB)
+    name, pods = JOB["metadata"]["name"], spec["completions"]
+    (port,) = (entry["containerPort"] for entry in container["ports"])
+    assert spec["completionMode"] == "Indexed"
+    assert spec["parallelism"] == pods
+    assert template_of(JOB)["spec"]["subdomain"] == SERVICE["metadata"]["name"]
+    for index in range(pods):
+        settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]])
+        assert settings.task_index == index
+        assert settings.worker_hosts == ",".join(
+            f"{name}-{i}.{SERVICE['metadata']['name']}:{port}" for i in range(pods)
+        )
+
+
+def test_the_service_names_pods_that_are_not_ready_yet() -> None:
+    spec = SERVICE["spec"]
+    assert spec["clusterIP"] == "None"
+    assert spec["publishNotReadyAddresses"] is True
+    assert spec["selector"]
+    assert spec["selector"].items() <= template_of(JOB)["metadata"]["labels"].items()
+    assert [p["port"] for p in spec["ports"]] == [p["containerPort"] for p in container_of(JOB)["ports"]]
+
+
+def test_the_tfjob_leaves_hosts_and_index_to_tf_config() -> None:
+    replicas = TFJOB["spec"]["tfReplicaSpecs"]
+    assert replicas.keys() == {"Worker"}
+    assert replicas["Worker"]["replicas"] == JOB["spec"]["completions"]
+    settings = train_settings(container_of(TFJOB)["args"])
+    assert (settings.worker_hosts, settings.task_index) == (None, None)
+
+
+def test_kubeflow_finds_container_and_port_by_name() -> None:
+    assert container_of(TFJOB)["name"] == "tensorflow"
+    assert container_of(TFJOB)["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
+
+
+@WORKLOADS
+def test_the_command_trains_synchronously(workload: dict[str, Any]) -> None:
+    container = container_of(workload)
+    assert container["command"] == ["python", "/app/train.py"]
+    settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in container["args"]])
+    assert settings.variable_update == "distributed_replicated"
+    assert settings.start_limit > 600  # the longest back-off of a Job
+
+
+def test_both_ways_run_the_same_pod() -> None:
+    pods = [copy.deepcopy(template_of(workload)["spec"]) for workload in (JOB, TFJOB)]
+    for pod in pods:
+        pod.pop("restartPolicy", None)
+        pod.pop("subdomain", None)
+        (container,) = pod["containers"]
+        container["ports"][0].pop("name")
+        container["args"] = [word for word in container["args"] if not re.match("--(worker-hosts|task-index)=", word)]
+    assert pods[0] == pods[1]
+
+
+@WORKLOADS
+def test_what_training_writes_is_on_the_shared_volume(workload: dict[str, Any]) -> None:
+    pod, container = template_of(workload)["spec"], container_of(workload)
+    claims = {
+        v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v
+    }
+    folders = {claims[m["name"]]: m["mountPath"] for m in container["volumeMounts"] if m["name"] in claims}
+    # Folders are relative to where the command runs.
+    assert folders == {CLAIM["metadata"]["name"]: container["workingDir"]}
+    assert CLAIM["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert not any(m.get("readOnly") or "subPath" in m for m in container["volumeMounts"])
+
+
+@WORKLOADS
+def test_nccl_has_shared_memory_within_the_limit(workload: dict[str, Any]) -> None:
+    pod, container = template_of(workload)["spec"], container_of(workload)
+    (name,) = (m["name"] for m in container["volumeMounts"] if m["mountPath"] == "/dev/shm")
+    (volume,) = (v["emptyDir"] for v in pod["volumes"] if v["name"] == name)
+    assert volume["medium"] == "Memory"
+    gibibytes = [
+        int(size.removesuffix("Gi")) for size in (volume["sizeLimit"], container["resources"]["limits"]["memory"])
+    ]
+    assert gibibytes[0] <= gibibytes[1] // 2
+
+
+@WORKLOADS
+def test_a_pod_has_four_gpus_and_time_to_save(workload: dict[str, Any]) -> None:
+    resources = container_of(workload)["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == 4
+    assert template_of(workload)["spec"]["terminationGracePeriodSeconds"] >= 120
+
+
+@pytest.mark.parametrize(
+    ("code", "disrupted", "action"),
+    [
+        (2, False, "FailJob"),
+        (2, True, "FailJob"),
+        (130, True, "Ignore"),
+        (137, True, "Ignore"),
+        (138, True, "Ignore"),
+        (130, False, "Count"),
+        (137, False, "Count"),
+        (138, False, "Count"),
+    ],
+)
+def test_only_what_the_user_must_mend_fails_the_job(code: int, disrupted: bool, action: str) -> None:
+    def fits(rule: dict[str, Any]) -> bool:
+        if "onExitCodes" in rule:
+            codes = rule["onExitCodes"]
+            assert codes["containerName"] == container_of(JOB)["name"]
+            return (code in codes["values"]) == (codes["operator"] == "In")
+        return disrupted and {"type": "DisruptionTarget", "status": "True"} in rule["onPodConditions"]
+
+    rules = JOB["spec"]["podFailurePolicy"]["rules"]
+    assert next((rule["action"] for rule in rules if fits(rule)), "Count") == action
+    assert JOB["spec"]["backoffLimit"] > 0
+    assert template_of(JOB)["spec"]["restartPolicy"] == "Never"  # Kubernetes refuses the policy otherwise
+    assert JOB["spec"]["podReplacementPolicy"] == "Failed"  # and anything else beside it
+
+
+def test_kubeflow_decides_by_exit_code_and_stops_some_time() -> None:
+    policy, worker = TFJOB["spec"]["runPolicy"], TFJOB["spec"]["tfReplicaSpecs"]["Worker"]
+    assert worker["restartPolicy"] == "ExitCode"
+    assert "restartPolicy" not in worker["template"]["spec"]  # Kubeflow would overwrite it, with a warning
+    assert policy["cleanPodPolicy"] == "Running"
+    assert policy["backoffLimit"] > 0
+    assert policy["activeDeadlineSeconds"] > 0
+
+
+def test_the_image_holds_code_and_locked_packages_and_runs_as_the_user_of_the_manifests() -> None:
+    dockerfile = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    sources = [word for line in re.findall(r"^COPY (.*) \S+$", dockerfile, re.MULTILINE) for word in line.split()]
+    assert sources == ["requirements-gpu.txt", "train.py", "chat.py", "chatbot"]
+    assert all((PROJECT / source).exists() for source in sources)
+    allowed = (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert [line.removeprefix("!") for line in allowed if line.startswith("!")] == sources
+    assert allowed[0] == "*"
+    assert "--require-hashes -r /app/requirements-gpu.txt" in dockerfile
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", dockerfile, re.MULTILINE)
+    for pod in (FILES["spec"], template_of(JOB)["spec"], template_of(TFJOB)["spec"]):
+        context = pod["securityContext"]
+        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (
+            int(user[0]),
+            int(user[1]),
+            int(user[1]),
+        )
+        assert context["runAsNonRoot"] is True
+
+
+def test_pairs_are_copied_to_where_training_reads_them() -> None:
+    (files,) = FILES["spec"]["containers"]
+    (volume,) = FILES["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
+    assert [m["mountPath"] for m in files["volumeMounts"]] == [container_of(JOB)["workingDir"]]
+    (pairs,) = train_settings([word for word in container_of(JOB)["args"] if word.startswith("--data=")]).data
+    target = f"{FILES['metadata']['name']}:{container_of(JOB)['workingDir']}/{pairs}"
+    assert f"kubectl cp pairs.tsv {target}\n" in readme("README.md")
+
+
+def test_both_readmes_give_the_same_commands_for_the_same_image() -> None:
+    english, chinese = (re.findall(r"^    .*$", readme(name), re.MULTILINE) for name in ("README.md", "README.zh.md"))
+    assert english == chinese
+    (image,) = {container_of(JOB)["image"], container_of(TFJOB)["image"], FILES["spec"]["containers"][0]["image"]}
+    assert f"    docker build -f kubernetes/Dockerfile -t {image} ." in english
+    assert f"    docker push {image}" in english
+    named = set(re.findall(r"kubernetes/([\w.]+)", "\n".join(english)))
+    assert named == {"Dockerfile", *(path.name for path in FOLDER.glob("*.yaml"))}
+
+
+def readme(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")

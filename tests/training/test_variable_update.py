@@ -1,0 +1,313 @@
+"""Many towers do exactly what one device does, each on its own device, and side by side."""
+
+import dataclasses
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.corpus.batches import Batches, pad_batch
+from chatbot.errors import UserError
+from chatbot.model.loss import sequence_loss
+from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.training.devices import Parts, Tower
+from chatbot.training.gradients import gradient_function
+from chatbot.training.model_parallel import spread
+from chatbot.training.selftest import (
+    ALWAYS_CLIPPED,
+    PROOFS,
+    SETTINGS,
+    STEPS,
+    TOLERANCE,
+    VOCABULARY,
+    difference,
+    every_pair_once,
+    masks_differ,
+    random_pairs,
+    run,
+    selftest,
+)
+from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.parameter_server import parameter_server
+
+WAYS: dict[str, dict[str, Any]] = {
+    "parameter_server": {},
+    "replicated": {"variable_update": "replicated"},
+    "hierarchical": {"all_reduce": "hierarchical"},
+    "variables on the CPU": {"local_parameter_device": "cpu"},
+}
+
+
+@pytest.mark.parametrize("name", PROOFS)
+@pytest.mark.parametrize("way", WAYS)
+def test_many_towers_equal_one(cpus: list[Tower], way: str, name: str) -> None:
+    assert difference(dataclasses.replace(PROOFS[name], **WAYS[way]), cpus) < TOLERANCE
+
+
+@pytest.mark.parametrize("way", ["parameter_server", "replicated"])
+def test_two_towers_equal_one(cpus: list[Tower], way: str) -> None:
+    assert difference(dataclasses.replace(PROOFS["Adam"], variable_update=way), cpus[:2]) < TOLERANCE
+
+
+@pytest.mark.parametrize(("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping")])
+def test_a_model_spread_over_devices_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
+    """Four devices are two towers of two devices each."""
+    assert difference(dataclasses.replace(PROOFS[name], model_parallel=True), spread(cpus[:devices])) < TOLERANCE
+
+
+@pytest.mark.parametrize(("way", "pieces"), [("parameter_server", 5), ("replicated", 2)])
+def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], way: str, pieces: int) -> None:
+    small = dataclasses.replace(PROOFS["Adam"], batch_size=4, accumulate=pieces, variable_update=way)
+    large = dataclasses.replace(PROOFS["Adam"], batch_size=4 * pieces)
+    pairs = random_pairs(67, 3)
+    many, _, _ = run(small, cpus[:2], pairs)
+    one, _, _ = run(large, cpus[:1], pairs)
+    assert max(np.abs(a - b).max() for a, b in zip(many, one, strict=True)) < TOLERANCE
+
+
+def test_independent_towers_each_equal_their_own_run(cpus: list[Tower]) -> None:
+    """Tower i alone on the i-th share of each batch; and they drift apart."""
+    settings = dataclasses.replace(PROOFS["Adam with clipping"], variable_update="independent")
+    pairs = random_pairs(67, 3)
+    _, _, towers = run(settings, cpus[:2], pairs)
+    ends = [[weight.numpy() for weight in replica.weights] for replica, _ in towers._replicas]
+    for i in range(2):
+        model = built_model(settings, VOCABULARY)
+        alone = parameter_server(model, settings, cpus[:1])
+        batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(0, 2)
+        for number in range(STEPS):
+            alone([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning_rate)
+        for ours, theirs in zip(ends[i], model.trainable_variables, strict=True):
+            np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
+    assert max(np.abs(a - b).max() for a, b in zip(*ends, strict=True)) > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize("way", ["parameter_server", "replicated"])
+def test_staged_variables_are_one_step_late(cpus: list[Tower], way: str) -> None:
+    """The twin: w[t+1] = w[t] - rate * gradient of batch t-1 at w[t-1], in NumPy; w[1] = w[0]."""
+    settings = dataclasses.replace(PROOFS["SGD"], staged_variables=True, variable_update=way)
+    pairs = random_pairs(67, 3)
+    staged, results, _ = run(settings, cpus[:3], pairs)
+    model = built_model(settings, VOCABULARY)
+    gradients = gradient_function(model)
+    weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
+    batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(0, 1)
+    pending = None
+    for _ in range(STEPS):
+        (share,) = next(batches)
+        values = [tf.constant(w, tf.float32) for w in weights]
+        sums = gradients(values, tuple(map(tf.constant, share)), tf.constant([0, 0]))
+        if pending is not None:
+            weights = [w - settings.learning_rate * g for w, g in zip(weights, pending, strict=True)]
+        pending = [g.numpy().astype(np.float64) / float(sums.weight) for g in sums.gradients]
+    for ours, theirs in zip(staged, weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
+    assert float(results[0].gradient_norm) == 0 < float(results[1].gradient_norm)
+    prompt, _, _ = run(dataclasses.replace(settings, staged_variables=False), cpus[:3], pairs)
+    assert max(np.abs(a - b).max() for a, b in zip(staged, prompt, strict=True)) > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize("way", ["parameter_server", "replicated"])
+def test_what_is_staged_survives_a_checkpoint(cpus: list[Tower], way: str) -> None:
+    settings = dataclasses.replace(PROOFS["Adam"], staged_variables=True, variable_update=way)
+    pairs = random_pairs(67, 3)
+    straight, _, _ = run(settings, cpus[:2], pairs)
+    _, _, first = run(settings, cpus[:2], pairs, steps=4)
+    state = first.gather()
+    second = open_update(first._model, settings, cpus[:2])
+    second.scatter(state)
+    batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(4, 2)
+    for number in range(4, STEPS):
+        second([tuple(map(tf.constant, s)) for s in next(batches)], number, settings.learning_rate)
+    second.gather()
+    for ours, theirs in zip(straight, first._model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy())
+
+
+@pytest.mark.parametrize(("way", "staged"), [("parameter_server", True), ("replicated", False)])
+def test_out_of_memory_cuts_the_batch_and_changes_nothing_else(
+    cpus: list[Tower], way: str, staged: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A gradient function that has room for three pairs."""
+    settings = dataclasses.replace(PROOFS["Adam"], variable_update=way, staged_variables=staged)
+    pairs = random_pairs(67, 3)
+    roomy, expected, _ = run(settings, cpus[:2], pairs)
+    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(3))
+    tight, results, towers = run(settings, cpus[:2], pairs)
+    assert max(np.abs(a - b).max() for a, b in zip(roomy, tight, strict=True)) < TOLERANCE
+    assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
+    assert towers._pieces == 4
+    assert capsys.readouterr().out.count("Out of memory") == 1
+    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(0))
+    with pytest.raises(UserError, match="out of memory at step 0, with one pair at a time"):
+        run(settings, cpus[:2], pairs)
+
+
+def with_room_for(pairs: int) -> Callable[..., Any]:
+    """gradient_function on a device that cannot hold more pairs than this at once."""
+
+    def limited(model: Seq2Seq, parts: Parts | None = None) -> Any:
+        gradients = gradient_function(model, parts)
+
+        def check(rows: int) -> int:
+            if rows > pairs:
+                raise MemoryError("injected")  # becomes a ResourceExhaustedError
+            return rows
+
+        def checked(weights: Any, share: Any, seed: Any) -> Any:
+            with tf.control_dependencies([tf.py_function(check, [tf.shape(share[0])[0]], tf.int32)]):
+                return gradients(weights, [tf.identity(x) for x in share], seed)
+
+        return checked
+
+    return limited
+
+
+def test_weights_that_may_be_half_updated_are_not_used(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that runs out after the count of updates went up."""
+    settings = dataclasses.replace(PROOFS["Adam"], variable_update="parameter_server")
+    update = parameter_server(built_model(settings, VOCABULARY), settings, cpus[:1])
+    update.scatter(update.gather())
+
+    def exhausted(*_: object) -> None:
+        update._replicas[0][0].updates.assign_add(1)
+        raise tf.errors.ResourceExhaustedError(None, None, "injected")
+
+    monkeypatch.setattr(update, "_update", exhausted)
+    (share,) = next(Batches([random_pairs(9, 1)], 9, 1).shares_from(0, 1))
+    with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
+        update([tuple(map(tf.constant, share))], 0, 0.1)
+
+
+def test_what_the_devices_do_not_allow_is_refused(cpus: list[Tower]) -> None:
+    model = built_model(SETTINGS, VOCABULARY)
+    with pytest.raises(UserError, match="--all-reduce nccl: it needs NVIDIA GPUs"):
+        open_update(model, dataclasses.replace(SETTINGS, all_reduce="nccl"), cpus)
+    with pytest.raises(UserError, match="--local-parameter-device gpu: the towers run on the CPU"):
+        open_update(model, dataclasses.replace(SETTINGS, local_parameter_device="gpu"), cpus)
+    with pytest.raises(UserError, match="--model-parallel: 1 devices cannot be shared out"):
+        spread(cpus[:1])
+
+
+@pytest.mark.parametrize("name", PROOFS)
+def test_one_tower_equals_a_training_loop_written_out(cpus: list[Tower], name: str) -> None:
+    """The twin: the mean loss of the whole batch, Keras's own clipping, one optimizer step."""
+    settings = PROOFS[name]
+    pairs = random_pairs(67, settings.seed)
+    model = built_model(settings, VOCABULARY)
+    start = [v.numpy() for v in model.trainable_variables]
+    rates = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
+    optimizer = rates[settings.optimizer](settings.learning_rate, global_clipnorm=settings.max_gradient_norm)
+    batches = Batches([pairs], settings.batch_size, settings.seed)
+    planned = [places[:, 1] for epoch in range(3) for _, places in batches.plan(epoch)]
+    norms = []
+    for rows in planned[:STEPS]:
+        batch = pad_batch(pairs, rows, 12, 12)
+        with tf.GradientTape() as tape:
+            logits = model(batch.source, batch.target_in, tf.where(batch.weights > 0))
+            real = batch.target_out[batch.weights > 0]
+            loss, count = sequence_loss(logits, tf.constant(real), tf.ones(len(real)))
+            mean = loss / count
+        gradients = [tf.convert_to_tensor(g) for g in tape.gradient(mean, model.trainable_variables)]
+        norms.append(float(tf.linalg.global_norm(gradients)))
+        optimizer.apply(gradients, model.trainable_variables)
+    weights, results, _ = run(settings, cpus[:1], pairs)
+    for ours, theirs in zip(weights, model.trainable_variables, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE)
+    np.testing.assert_allclose([float(r.gradient_norm) for r in results], norms, rtol=1e-4)
+    moved = max(np.abs(ours - before).max() for ours, before in zip(weights, start, strict=True))
+    assert moved > 1000 * TOLERANCE
+    assert (max(norms) > ALWAYS_CLIPPED) or settings.max_gradient_norm != ALWAYS_CLIPPED
+
+
+def test_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower]) -> None:
+    pairs = random_pairs(67, 1)
+    _, one, _ = run(SETTINGS, cpus[:1], pairs, steps=3)
+    _, four, _ = run(SETTINGS, cpus, pairs, steps=3)
+    for whole, parts in zip(one, four, strict=True):
+        np.testing.assert_allclose(sum(parts.loss_sums.numpy()), whole.loss_sums.numpy()[0], rtol=1e-5)
+        assert sum(parts.weight_sums.numpy()) == whole.weight_sums.numpy()[0]
+        assert int(parts.examples) == int(whole.examples)
+
+
+def test_towers_draw_different_dropout_masks(cpus: list[Tower]) -> None:
+    assert masks_differ(cpus)
+
+
+def test_every_pair_is_seen_once_by_one_tower(cpus: list[Tower]) -> None:
+    assert every_pair_once(len(cpus))
+
+
+def test_a_batch_with_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
+    """Towers without a pair change nothing, and are not counted."""
+    settings = dataclasses.replace(SETTINGS, batch_size=4)
+    pairs = random_pairs(1, 1)
+    many, (result,), _ = run(settings, cpus, pairs, steps=1)
+    one, _, _ = run(settings, cpus[:1], pairs, steps=1)
+    assert result.weight_sums.numpy()[1:].tolist() == [0, 0, 0]
+    assert int(result.examples) == 1
+    assert all(np.abs(a - b).max() < TOLERANCE for a, b in zip(many, one, strict=True))
+
+
+def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
+    pairs = random_pairs(200, 1)
+    settings = dataclasses.replace(SETTINGS, batch_size=8)
+    model = built_model(settings, VOCABULARY)
+    towers = parameter_server(model, settings, cpus[:3])
+    batches = Batches([pairs], settings.batch_size, settings.seed)
+    assert len(batches.buckets) > 1
+    for number, shares in enumerate(islice(batches.prefetched(0, 3), 2 * batches.steps_per_epoch)):
+        towers(shares, number, 0.01)
+    assert towers.traces == len(batches.buckets)
+    assert towers.gradients[0].experimental_get_tracing_count() == len(batches.buckets)
+    assert towers._update.experimental_get_tracing_count() == 1
+    # Adam: the count of updates, and two slots a weight.
+    updates, *slots = towers.gather()
+    assert updates == 2 * batches.steps_per_epoch
+    assert len(slots) == 2 * len(model.trainable_variables)
+
+
+def graph_of_the_step(cpus: list[Tower]) -> tf.Graph:
+    """The graph of a step of four towers."""
+    _, _, towers = run(dataclasses.replace(SETTINGS, keep_prob=0.5), cpus, random_pairs(20, 1), steps=1)
+    (traced,) = towers.traced.values()
+    return traced.graph
+
+
+def test_forward_and_backward_of_a_tower_are_one_call_on_its_device(cpus: list[Tower]) -> None:
+    calls = [op for op in graph_of_the_step(cpus).get_operations() if "PartitionedCall" in op.type]
+    towers = [op for op in calls if b"tower_gradients" in op.node_def.attr["f"].func.name.encode()]
+    assert [op.device.rsplit("device:", 1)[-1] for op in towers] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
+
+
+def test_no_edge_chains_the_towers(cpus: list[Tower]) -> None:
+    operations = graph_of_the_step(cpus).get_operations()
+    towers = [op for op in operations if "tower_gradients" in op.node_def.attr["f"].func.name]
+    assert len(towers) == 4
+    for tower in towers:
+        before, waiting = set(), [tower]
+        while waiting:
+            op = waiting.pop()
+            needed = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+            waiting += [n for n in needed if n not in before]
+            before.update(needed)
+        assert not before & set(towers)
+
+
+def test_the_selftest_passes_here_and_fails_when_towers_disagree(
+    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert selftest(SETTINGS, cpus[:2]) == 0
+    assert "Verdict: these devices train together as one." in capsys.readouterr().out
+
+    def mean_of_means(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, count = sequence_loss(logits, targets, weights)
+        return loss / count, count
+
+    monkeypatch.setattr("chatbot.training.gradients.sequence_loss", mean_of_means)
+    assert selftest(SETTINGS, cpus[:2]) == 1
+    assert "do NOT train as one" in capsys.readouterr().out
