@@ -54,12 +54,10 @@ def run(
     update = WAYS[settings.variable_update or default_way(settings, towers)](model, settings, towers)
     update.scatter(update.gather())
     batches = Batches([pairs], settings.batch_size * settings.accumulate, settings.seed).shares_from(0, len(towers))
-    results = [
+    for number in range(steps):
         update([tuple(map(tf.constant, share)) for share in next(batches)], number, settings.learning_rate)
-        for number in range(steps)
-    ]
     update.gather()
-    return [variable.numpy() for variable in model.trainable_variables], results, update
+    return [variable.numpy() for variable in model.trainable_variables], update.ended(), update
 
 
 def difference(settings: Settings, towers: Sequence[Tower]) -> float:

@@ -3,16 +3,29 @@
 import contextlib
 import dataclasses
 import sys
+from typing import Any
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
 from chatbot.training.devices import Tower, choose_gpus, find_gpus, open_towers, table
-from chatbot.training.machines.cluster import Cluster, check_addresses, cluster_of, free_addresses
+from chatbot.training.machines.cluster import (
+    CHIEF,
+    PS,
+    WORKER,
+    Cluster,
+    check_addresses,
+    cluster_of,
+    free_addresses,
+)
 from chatbot.training.machines.processes import Job, run_jobs
-from chatbot.training.machines.watch import Watch
+from chatbot.training.machines.servers import connect, serve
+from chatbot.training.machines.watch import Watch, say
 from chatbot.training.model_parallel import plan, spread
+
+# --asynchronous alone: so many workers where --local-workers and --towers do not say, started again so often.
+LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
 
 
 def start(settings: Settings) -> int:
@@ -22,44 +35,73 @@ def start(settings: Settings) -> int:
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
-    cluster_of(settings)  # what is wrong with it is said once, before processes are started
+    cluster = cluster_of(settings)  # what is wrong with it is said once, before processes are started
+    if settings.asynchronous and cluster is None:
+        return run_local_servers(settings)
     if settings.local_workers is not None:
         return run_local(settings, settings.local_workers)
     if settings.restarts:
-        alone = dataclasses.replace(settings, restarts=0)
-        return run_jobs([Job("training", train_here, (alone,))], settings.restarts)
+        return run_jobs([Job("training", train_here, (_once(settings),), settings.restarts)])
     return train_here(settings)
 
 
 def run_local(settings: Settings, workers: int) -> int:
-    """A cluster of processes on this machine, each with its share of the GPUs."""
+    """A synchronous cluster of processes on this machine."""
+    told = _once(settings, worker_hosts=",".join(free_addresses(workers)))
+    jobs = [
+        Job(f"worker {i}", train_here, (_once(told, task_index=i, gpus=gpus),), settings.restarts, quiet=i > 0)
+        for i, gpus in enumerate(shared_gpus(settings, workers))
+    ]
+    return run_jobs(jobs)
+
+
+def run_local_servers(settings: Settings) -> int:
+    """An asynchronous cluster of processes on this machine: a parameter server, workers and the chief."""
+    workers = settings.local_workers or settings.towers or LOCAL_WORKERS
+    ps, chief, *hosts = free_addresses(2 + workers)
+    told = _once(settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None)
+    jobs = [Job("ps 0", train_here, (_once(told, job_name=PS), False), settings.restarts, quiet=True, server=True)]
+    for i, gpus in enumerate(shared_gpus(settings, workers)):
+        worker = _once(told, job_name=WORKER, task_index=i, gpus=gpus)
+        jobs.append(Job(f"worker {i}", train_here, (worker, False), WORKER_RESTARTS, quiet=True, server=True))
+    jobs.append(Job("chief", train_here, (_once(told, job_name=CHIEF),), settings.restarts))
+    return run_jobs(jobs)
+
+
+def shared_gpus(settings: Settings, workers: int) -> list[str | None]:
+    """--gpus for each worker process of this machine. Raises UserError when they cannot be shared out evenly."""
     gpus = choose_gpus(settings.gpus, None, find_gpus())
     if len(gpus) % workers:
-        raise UserError(
-            f"--local-workers {workers}: {len(gpus)} GPUs cannot be shared out evenly; name some with --gpus"
-        )
-    shares = [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
-    told = dataclasses.replace(settings, local_workers=None, restarts=0, worker_hosts=",".join(free_addresses(workers)))
-    jobs = [
-        Job(f"worker {i}", train_here, (dataclasses.replace(told, task_index=i, gpus=share),), quiet=i > 0)
-        for i, share in enumerate(shares)
-    ]
-    return run_jobs(jobs, settings.restarts)
+        raise UserError(f"{len(gpus)} GPUs cannot be shared out among {workers} workers; name some with --gpus")
+    return [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
 
 
-def train_here(settings: Settings) -> int:
-    """Train in this process, alone or as one of a cluster. TensorFlow is imported once settings and data are right."""
+def _once(settings: Settings, **told: Any) -> Settings:
+    """The settings of one process, that starts no others."""
+    return dataclasses.replace(settings, local_workers=None, restarts=0, **told)
+
+
+def train_here(settings: Settings, with_chief: bool = True) -> int:
+    """Be what the settings say, in this process: train alone, be one of a cluster, or serve one.
+
+    TensorFlow is imported once settings and data are right. with_chief: see `serve`.
+    """
     cluster = cluster_of(settings)
     if cluster is not None:
         check_addresses(cluster)
+        if settings.asynchronous and cluster.job != CHIEF:
+            return serve(settings, cluster, with_chief)
     data = prepare(settings)
-    towers = devices(settings)
-    if cluster is not None:
-        return train_together(settings, data, towers, cluster)
-    from chatbot.training.trainer import train
+    with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
+        if cluster is not None and settings.asynchronous:
+            return train_asynchronously(settings, data, cluster)
+        towers = devices(settings)
+        if cluster is not None:
+            return train_together(settings, data, towers, cluster)
+        from chatbot.training.trainer import train
+        from chatbot.training.variable_update.choose import open_update
 
-    with attempt_lock(settings):
-        return train(settings, data, towers)
+        return train(settings, data, towers[0].device, lambda model: open_update(model, settings, towers))
 
 
 def train_together(settings: Settings, data: Data, towers: list[Tower], cluster: Cluster) -> int:
@@ -68,18 +110,51 @@ def train_together(settings: Settings, data: Data, towers: list[Tower], cluster:
 
     from chatbot.training.machines.ring import compare, join
     from chatbot.training.trainer import train
+    from chatbot.training.variable_update.choose import open_update
 
     watch = Watch(cluster.others, settings.start_limit)
-    with attempt_lock(settings) if cluster.index == 0 else contextlib.nullcontext():
-        watch.start()
-        try:
-            team = join(cluster, watch.stop)
-            compare(team, settings, data, towers)
-            print(f"{team.machines} workers with {len(towers)} towers each train together.")
-            return train(settings, data, towers, team)
-        except tf.errors.OpError as error:
-            watch.explain(error)
-            raise
+    watch.start()
+    try:
+        team = join(cluster, watch.stop)
+        compare(team, settings, data, towers)
+        print(f"{team.machines} workers with {len(towers)} towers each train together.")
+        return train(settings, data, towers[0].device, lambda model: open_update(model, settings, towers, team), team)
+    except tf.errors.OpError as error:
+        watch.explain(error)
+        raise
+
+
+def train_asynchronously(settings: Settings, data: Data, cluster: Cluster) -> int:
+    """Train as the chief of an asynchronous cluster."""
+    open_towers([], None, settings.log_device_placement)  # the chief computes little: validation, on the CPU
+    import tensorflow as tf
+
+    from chatbot.training.machines.team import Team
+    from chatbot.training.trainer import train
+    from chatbot.training.variable_update.asynchronous import HERE, Asynchronous
+
+    def lost(name: str) -> None:
+        address = cluster.others[name]
+        if name.startswith(PS):
+            watch.leave(f"{name} ({address}) was lost, and with it the newest weights")
+        say(f"\n{name} ({address}) does not answer; the others go on without it until it is back.")
+
+    watch = Watch(cluster.others, settings.start_limit, lost)
+    watch.start()
+    try:
+        coordinator = connect(cluster, watch)
+        workers, servers = len(cluster.workers), len(cluster.ps)
+        print(f"{workers} workers train without waiting for each other; {servers} parameter servers.")
+        return train(
+            settings,
+            data,
+            HERE,
+            lambda model: Asynchronous(model, settings, coordinator, workers, servers),
+            Team(leave=watch.stop),
+        )
+    except tf.errors.OpError as error:
+        watch.explain(error)
+        raise
 
 
 def devices(settings: Settings, fewest: int = 1) -> list[Tower]:

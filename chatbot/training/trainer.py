@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -14,16 +14,15 @@ from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.replies import Replier
-from chatbot.model.seq2seq import built_model, start_from_frequencies
+from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import Data
-from chatbot.training.devices import Tower
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team, tower_names
 from chatbot.training.schedule import describe, schedule_of
 from chatbot.training.summaries import Summaries
-from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.choose import VariableUpdate
 from chatbot.training.window import Window
 
 # A run without --steps, --epochs and --validation: ten epochs, and small data this many steps.
@@ -34,26 +33,29 @@ MOST_STEPS_UNVALIDATED = 2000
 INTERRUPTED = "interrupted"
 
 
-def train(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = ALONE) -> int:
+def train(
+    settings: Settings, data: Data, device: str, open_step: Callable[[Seq2Seq], VariableUpdate], team: Team = ALONE
+) -> int:
     """Train until the limit, until validation stops improving, or until Ctrl-C; returns the exit code.
 
+    device: where the model is that validates and replies. open_step: makes the training step of it.
     Of several machines all run this loop; the chief alone validates, reports and writes.
     Raises UserError when the batch is smaller than the towers are many, or the loss stops being a number.
     """
     size = settings.batch_size * settings.accumulate
-    if settings.batch_tokens is None and size < len(towers) * team.machines:
-        raise UserError(
-            f"--batch-size {settings.batch_size}: less than the {len(towers) * team.machines} towers; "
-            "give each at least one pair"
-        )
     tokens = None if settings.batch_tokens is None else settings.batch_tokens * settings.accumulate
     batches = Batches(data.training, size, settings.seed, tokens)
     pairs = size if tokens is None else sum(map(len, data.training)) / batches.steps_per_epoch
     schedule = schedule_of(settings, pairs, batches.steps_per_epoch)
-    with tf.device(towers[0].device):
+    with tf.device(device):
         model = built_model(settings, len(data.vocabulary))
         start_from_frequencies(model, data.training)
-    train_step = open_update(model, settings, towers, team)
+    train_step = open_step(model)
+    if settings.batch_tokens is None and size < train_step.shares * team.machines:
+        raise UserError(
+            f"--batch-size {settings.batch_size}: less than the {train_step.shares * team.machines} towers; "
+            "give each at least one pair"
+        )
     checkpoints, progress, state = Checkpoints(settings.directory, model), Progress(), train_step.gather()
     if team.chief:
         progress, state = checkpoints.restore(state)
@@ -68,7 +70,7 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = 
     validate_every = settings.validate_every or min(batches.steps_per_epoch, MOST_STEPS_UNVALIDATED)
     announce(settings, data, progress, describe(settings, schedule, pairs))
     stop = team.agree(reason_to_stop(settings, progress, limit))
-    names = tower_names(team, [tower.name for tower in towers])
+    names = tower_names(team, train_step.names)
     with (
         Summaries(settings, names, progress.step) if team.chief else contextlib.nullcontext() as summaries,
         tqdm(
@@ -81,10 +83,10 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = 
         ) as bar,
         interrupts(announced=team.chief) as interrupted,
     ):
-        window = Window(batches.prefetched(progress.step, len(towers), team.machine, team.machines))
+        window = Window(batches.prefetched(progress.step, train_step.shares, team.machine, team.machines))
         while not stop:
             shares, rate = window.next_shares(), schedule.rate(progress.step)
-            window.add(train_step(shares, progress.step, rate))
+            train_step(shares, progress.step, rate)
             progress.step += 1
             bar.update()
 
@@ -96,7 +98,9 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = 
                 continue
             stop = team.agree(stop)
 
-            record = window.record(progress.step, rate)
+            if save or stop:
+                state = train_step.gather()
+            record = window.record(progress.step, rate, train_step.ended())
             if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
                 raise UserError(
                     f"the loss is {record['loss']} at step {progress.step}; the last checkpoint is kept: "
@@ -106,8 +110,6 @@ def train(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = 
                 f"loss {record['loss']:.3f}, {record['examples_per_s']:.0f} examples/s, "
                 f"{record['target_tokens_per_s']:,.0f} target tokens/s"
             )
-            if save or stop:
-                state = train_step.gather()
             best = False
             if validate and data.validation and summaries:
                 found = score(data.validation.shards)

@@ -1,7 +1,7 @@
 """What happened since the last line of metrics: sums over steps, and where the time went."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from chatbot.training.variable_update.synchronous import StepResult
 
 
 class Window:
-    """Gathers step results on their devices and reads them only when a record is asked for."""
+    """Times what happens between two records."""
 
     def __init__(self, batches: Iterable[tuple[Share, ...]]) -> None:
         self._batches: Iterator[tuple[Share, ...]] = iter(batches)
@@ -19,7 +19,6 @@ class Window:
 
     def restart(self) -> None:
         """Begin anew: what was done since the last record, such as saving, is not training."""
-        self._results: list[StepResult] = []
         self._waited = 0.0
         self._began = time.perf_counter()
 
@@ -30,16 +29,15 @@ class Window:
         self._waited += time.perf_counter() - asked
         return shares
 
-    def add(self, result: StepResult) -> None:
-        """Count a step."""
-        self._results.append(result)
+    def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
+        """The metrics of the window. Losses are per real target token; a tower that had none has null.
 
-    def record(self, step: int, learning_rate: float) -> dict[str, Any]:
-        """The metrics of the window. Losses are per real target token; a tower that had none has null."""
-        losses = np.array([r.loss_sums.numpy() for r in self._results], np.float64).sum(axis=0)  # [towers]
-        tokens = np.array([r.weight_sums.numpy() for r in self._results], np.float64).sum(axis=0)  # [towers]
-        examples = sum(int(r.examples) for r in self._results)
-        norm = float(self._results[-1].gradient_norm)
+        results: of the steps in the window.
+        """
+        losses = np.array([r.loss_sums.numpy() for r in results], np.float64).sum(axis=0)  # [towers]
+        tokens = np.array([r.weight_sums.numpy() for r in results], np.float64).sum(axis=0)  # [towers]
+        examples = sum(int(r.examples) for r in results)
+        norm = float(results[-1].gradient_norm)
         seconds = time.perf_counter() - self._began
         return {
             "step": step,

@@ -19,6 +19,7 @@ from chatbot.training.checkpoints import Progress
 from chatbot.training.data import prepare
 from chatbot.training.devices import Tower
 from chatbot.training.trainer import step_limit, train
+from chatbot.training.variable_update.choose import open_update
 from chatbot.training.window import Window
 
 SMALL: dict[str, Any] = {"rnn_size": 16, "embedding_size": 8, "batch_size": 4, "log_every": 1, "vocabulary_size": 50}
@@ -38,7 +39,8 @@ def pairs(workplace: Path) -> Path:
 def trained(towers: int = 2, **settings: Any) -> int:
     """Run training with small settings; returns the exit code."""
     chosen = Settings(**{**SMALL, **settings})
-    return train(chosen, prepare(chosen), TOWERS[:towers])
+    used = TOWERS[:towers]
+    return train(chosen, prepare(chosen), used[0].device, lambda model: open_update(model, chosen, used))
 
 
 def metrics(attempt: str = "default") -> list[dict]:

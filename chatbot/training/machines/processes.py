@@ -15,8 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tqdm import tqdm
+
 from chatbot.errors import exit_code_of
 from chatbot.training.interrupts import interrupts
+from chatbot.training.machines.watch import say
 
 # Before a lost process starts again, the others must have noticed.
 PAUSE = 8.0
@@ -26,35 +29,40 @@ GRACE = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A process to run: its name and what it runs. Quiet ones print errors only."""
+    """A process to run.
+
+    restarts: how often it is started again after it was killed, or lost another process. quiet: only its errors are
+    shown. server: it serves the others, and ends with them.
+    """
 
     name: str
     target: Callable[..., int]
     arguments: tuple[Any, ...]
+    restarts: int = 0
     quiet: bool = False
+    server: bool = False
 
 
-def run_jobs(jobs: Sequence[Job], restarts: int) -> int:
-    """Run all jobs until they end; returns the first exit code that is not 0.
+def run_jobs(jobs: Sequence[Job], pause: float = PAUSE) -> int:
+    """Run the jobs until all that are no servers have ended; returns the first of their exit codes that is not 0.
 
-    A job that is killed, or that lost another process, starts again, `restarts` times each. Exit code 2
-    is for the user to mend: the others are ended.
+    Exit code 2 is for the user to mend: all are ended. pause: seconds before a lost process starts again.
     """
-    left = dict.fromkeys(jobs, restarts)
-    running = {job: _start(job) for job in jobs}
+    left = {job: job.restarts for job in jobs}
+    running: dict[Job, Any] = {}
     failed, deadline, told = 0, float("inf"), 0
     with interrupts(announced=False) as received, _ended(running):
-        while running:
+        running.update({job: _start(job) for job in jobs})
+        while not all(job.server for job in running):
             multiprocessing.connection.wait([p.sentinel for p in running.values()], timeout=0.2)
             if len(received) > told:
                 told = len(received)
-                for process in running.values():
-                    _signal(process, received[-1])
+                for job, process in running.items():
+                    if not job.server and process.is_alive():
+                        os.kill(process.pid, received[-1])
             if time.monotonic() > deadline:
-                for process in running.values():
-                    process.kill()
-            for job, process in list(running.items()):
-                code = process.exitcode
+                return failed
+            for job, code in [(job, process.exitcode) for job, process in running.items()]:
                 if code is None:
                     continue
                 del running[job]
@@ -62,17 +70,18 @@ def run_jobs(jobs: Sequence[Job], restarts: int) -> int:
                 again = (code < 0 or code > 130) and not received and not failed
                 if again and left[job]:
                     left[job] -= 1
-                    count = f"{restarts - left[job]} of {restarts}"
-                    print(f"\n{job.name} {how}; starting it again ({count}).", file=sys.stderr, flush=True)
-                    time.sleep(PAUSE)
+                    count = f"{job.restarts - left[job]} of {job.restarts}"
+                    say(f"\n{job.name} {how}; starting it again ({count}).")
+                    if not job.server:
+                        time.sleep(pause)
                     running[job] = _start(job)
+                elif job.server:
+                    say(f"\n{job.name} {how}.")
                 elif code and not failed:
                     failed = code if code > 0 else 128 - code
-                    deadline = time.monotonic() + GRACE
+                    deadline = time.monotonic() + (0 if code == 2 else GRACE)
                     if code < 0:
-                        print(f"\nerror: {job.name} {how}", file=sys.stderr, flush=True)
-                    if code == 2:
-                        deadline = time.monotonic()
+                        say(f"\nerror: {job.name} {how}")
     return failed
 
 
@@ -98,15 +107,12 @@ def _start(job: Job) -> Any:
     return process
 
 
-def _signal(process: Any, number: int) -> None:
-    if process.is_alive():
-        os.kill(process.pid, number)
-
-
 def _child(job: Job) -> None:
     os.setpgrp()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Bars of this process only. Theirs by default is a semaphore, reported as leaked when the process ends at once.
+    tqdm.set_lock(threading.RLock())
     if job.quiet:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(exit_code_of(lambda: job.target(*job.arguments)))

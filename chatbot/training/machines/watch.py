@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from chatbot.training.machines.cluster import host_and_port
 
@@ -26,12 +26,14 @@ class Watch:
     """Watches the peers from `start` until `stop`.
 
     peers: the address of each, by name. limit: seconds to wait for a peer that was never there.
+    lost: what to do about a peer that is gone; without it, leave. It is called once, until the peer is back.
     """
 
-    def __init__(self, peers: Mapping[str, str], limit: float) -> None:
-        self._peers, self._limit = dict(peers), limit
+    def __init__(self, peers: Mapping[str, str], limit: float, lost: Callable[[str], None] | None = None) -> None:
+        self._peers, self._limit, self._lost = dict(peers), limit, lost or self._leave_without
         self._stopped = threading.Event()
-        self._here: set[str] = set()
+        self._gone: set[str] = set()
+        self.missing = list(peers)  # those that never answered yet
 
     def start(self) -> None:
         """Begin to watch."""
@@ -45,33 +47,44 @@ class Watch:
         """Leave because of an error that a lost peer may have caused: by the peer's name if it is found in time."""
         self._stopped.wait(4 * PATIENCE)
         reason = str(error).strip().split("\n")[0][:200]
-        self._leave(f"the connection to the other machines failed ({reason})")
+        self.leave(f"the connection to the other machines failed ({reason})")
+
+    def leave(self, why: str) -> None:
+        """End this process with a line."""
+        if not self._stopped.is_set():
+            say(f"\nerror: {why}. The last checkpoint is kept: start all machines again with the same commands")
+            os._exit(LOST)
+
+    def _leave_without(self, name: str) -> None:
+        self.leave(f"{name} ({self._peers[name]}) was lost: it has not answered for {PATIENCE:.0f} seconds")
 
     def _watch(self) -> None:
         began = said = time.monotonic()
         answered = dict.fromkeys(self._peers, began)
-        while not self._stopped.wait(EVERY):
+        while True:
             for name, address in self._peers.items():
                 if _answers(address):
                     answered[name] = time.monotonic()
-                    self._here.add(name)
-                elif name in self._here and time.monotonic() - answered[name] > PATIENCE:
-                    self._leave(f"{name} ({address}) was lost: it has not answered for {PATIENCE:.0f} seconds")
-            missing = [f"{name} ({a})" for name, a in self._peers.items() if name not in self._here]
+                    if name in self._gone:
+                        self._gone.remove(name)
+                        say(f"\n{name} ({address}) is back.")
+                    if name in self.missing:
+                        self.missing.remove(name)
+                elif name not in (*self.missing, *self._gone) and time.monotonic() - answered[name] > PATIENCE:
+                    self._gone.add(name)
+                    self._lost(name)
+            missing = ", ".join(f"{name} ({self._peers[name]})" for name in self.missing)
             waited = time.monotonic() - began
             if missing and waited > self._limit:
-                self._leave(
-                    f"{', '.join(missing)} did not start within {self._limit:.0f} seconds (--start-limit): "
+                self.leave(
+                    f"{missing} did not start within {self._limit:.0f} seconds (--start-limit): "
                     "start it with the same command and its own --task-index, or open the way to its port"
                 )
             if missing and (said == began or time.monotonic() - said > SAID_EVERY) and waited > 2 * EVERY:
                 said = time.monotonic()
-                _say(f"Waiting for {', '.join(missing)}: {waited:.0f} of at most {self._limit:.0f} seconds.")
-
-    def _leave(self, why: str) -> None:
-        if not self._stopped.is_set():
-            _say(f"\nerror: {why}. The last checkpoint is kept: start all machines again with the same commands")
-            os._exit(LOST)
+                say(f"Waiting for {missing}: {waited:.0f} of at most {self._limit:.0f} seconds.")
+            if self._stopped.wait(EVERY):
+                return
 
 
 def _answers(address: str) -> bool:
@@ -82,6 +95,6 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)

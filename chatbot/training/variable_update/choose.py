@@ -19,8 +19,19 @@ from chatbot.training.variable_update.synchronous import StepResult, Synchronous
 class VariableUpdate(Protocol):
     """A training step, and the state it keeps wherever it keeps it."""
 
-    def __call__(self, shares: Sequence[Share], number: int, rate: float) -> StepResult:
-        """Train on the global batch of step `number`, a share a tower of this process."""
+    @property
+    def names(self) -> list[str]:
+        """What its towers are called; each result has a loss for each of them."""
+
+    @property
+    def shares(self) -> int:
+        """How many shares of a batch a step takes in this process."""
+
+    def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
+        """Train on the global batch of step `number`."""
+
+    def ended(self) -> list[StepResult]:
+        """The results, at least one, of steps that ended since this was asked last."""
 
     def gather(self) -> Values:
         """Put the weights into the model; returns what else a checkpoint must hold."""
@@ -43,7 +54,7 @@ def default_way(settings: Settings, towers: Sequence[Tower]) -> str:
     return "replicated" if (gpus > 1 or settings.all_reduce != "auto") and not special else "parameter_server"
 
 
-def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team = ALONE) -> VariableUpdate:
+def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team = ALONE) -> Synchronous:
     """The way that --variable-update names. Raises UserError where the devices do not allow it."""
     if not team.alone:
         return distributed_replicated(model, settings, towers, team)

@@ -61,6 +61,7 @@ class Synchronous:
         self._staged = staged
         self._pending: list[Sums] | None = None  # computed, and not applied yet
         self._updates = 0  # as the replicas count them
+        self._ended: list[StepResult] = []
         self._update, self._report, self._meet = map(tf.function, (self._updated, self._reported, self._met))
         self._read = tf.function(self._values)
         self._cut(accumulate)
@@ -77,7 +78,22 @@ class Synchronous:
         """How often a step was traced: once a bucket, and once more for the first of staged steps."""
         return sum(f.experimental_get_tracing_count() for f in (self._compute, self._overlap))
 
-    def __call__(self, shares: Sequence[Share], number: int, rate: float) -> StepResult:
+    @property
+    def names(self) -> list[str]:
+        """Of the towers of this process, one for each share."""
+        return [tower.name for tower in self._towers]
+
+    @property
+    def shares(self) -> int:
+        """How many shares a step takes in this process."""
+        return len(self._towers)
+
+    def ended(self) -> list[StepResult]:
+        """The results of the steps since this was asked last."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
         """Train on one global batch.
 
         shares: one for each tower of this process, all of one bucket's shape. number: the step, from 0.
@@ -87,7 +103,8 @@ class Synchronous:
         step = self._overlapping_step if self._staged else self._step
         while True:
             try:
-                return step(inputs, tf.constant(rate, tf.float32))
+                self._ended.append(step(inputs, tf.constant(rate, tf.float32)))
+                return
             except tf.errors.ResourceExhaustedError as error:
                 self._make_room(max(len(share[0]) for share in shares), number, error)
 
@@ -113,7 +130,7 @@ class Synchronous:
         shape = shares[0][0].shape[1], shares[0][1].shape[1]
         key = (function is self._compute, *shape)
         if key not in self.traced:
-            self.traced[key] = function.get_concrete_function(tuple(_spec(*shape) for _ in shares), *rest)
+            self.traced[key] = function.get_concrete_function(tuple(share_spec(*shape) for _ in shares), *rest)
         return self.traced[key]
 
     def _make_room(self, rows: int, number: int, error: tf.errors.ResourceExhaustedError) -> None:
@@ -246,7 +263,7 @@ def _result(report: tf.Tensor, norm: tf.Tensor) -> StepResult:
     return StepResult(losses, weights, tf.reduce_sum(pairs), norm)
 
 
-def _spec(source_length: int, target_length: int) -> tuple[tf.TensorSpec, ...]:
+def share_spec(source_length: int, target_length: int) -> tuple[tf.TensorSpec, ...]:
     """A share of a bucket: the lengths are static, the number of rows is not."""
     return (
         tf.TensorSpec([None, source_length], tf.int32),
