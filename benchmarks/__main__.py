@@ -3,9 +3,10 @@
 import sys
 
 from benchmarks.corpus import corpus_benchmark
+from benchmarks.scaling import scaling_benchmark
 from chatbot.errors import UserError, exit_code_of
 
-BENCHMARKS = {"corpus": corpus_benchmark}
+BENCHMARKS = {"corpus": corpus_benchmark, "scaling": scaling_benchmark}
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""
 
 def command(script: str, *arguments: str) -> list[str]:
     """The words that start train.py, chat.py or a module."""
-    target = ["-m", script] if script.startswith("chatbot.") else [str(ROOT / script)]
+    target = ["-m", script] if script.startswith(("chatbot.", "benchmarks")) else [str(ROOT / script)]
     return [sys.executable, *target, *arguments]
 
 

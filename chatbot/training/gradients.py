@@ -70,7 +70,7 @@ def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
     variables = model.trainable_variables
     at_encoder, at_decoder, at_words = parts or (None, None, None)
 
-    @tf.function
+    @tf.function(autograph=False)
     def tower_gradients(weights: list[tf.Tensor], share: Share, seed: tf.Tensor) -> Sums:
         source, target_in, target_out, token_weights = share
         value = {id(variable): weight for variable, weight in zip(variables, weights, strict=True)}

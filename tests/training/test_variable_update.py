@@ -1,6 +1,7 @@
 """Many towers do exactly what one device does, each on its own device, and side by side."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -42,10 +43,22 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+@functools.cache
+def alone(name: str) -> list[np.ndarray]:
+    """The weights after one device did a proof."""
+    return run(PROOFS[name], [Tower("cpu_0", "/CPU:0", "CPU", None)], random_pairs(67, SETTINGS.seed))[0]
+
+
+def apart(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    """The largest difference of any weight."""
+    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+
+
 @pytest.mark.parametrize("name", PROOFS)
 @pytest.mark.parametrize("way", WAYS)
 def test_many_towers_equal_one(cpus: list[Tower], way: str, name: str) -> None:
-    assert difference(dataclasses.replace(PROOFS[name], **WAYS[way]), cpus) < TOLERANCE
+    many, _, _ = run(dataclasses.replace(PROOFS[name], **WAYS[way]), cpus, random_pairs(67, SETTINGS.seed))
+    assert apart(many, alone(name)) < TOLERANCE
 
 
 @pytest.mark.parametrize("way", ["parameter_server", "replicated"])
@@ -56,7 +69,14 @@ def test_two_towers_equal_one(cpus: list[Tower], way: str) -> None:
 @pytest.mark.parametrize(("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping")])
 def test_a_model_spread_over_devices_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
     """Four devices are two towers of two devices each."""
-    assert difference(dataclasses.replace(PROOFS[name], model_parallel=True), spread(cpus[:devices])) < TOLERANCE
+    settings = dataclasses.replace(PROOFS[name], model_parallel=True)
+    many, _, update = run(settings, spread(cpus[:devices]), random_pairs(67, SETTINGS.seed))
+    assert apart(many, alone(name)) < TOLERANCE
+    # Each weight lives where its part of the model runs.
+    (replica, towers), *_ = update._replicas
+    homes = {weight.device.rsplit("device:", 1)[-1] for weight in replica.weights}
+    assert towers[0].parts
+    assert homes == {part.strip("/") for part in towers[0].parts}
 
 
 @pytest.mark.parametrize(("way", "pieces"), [("parameter_server", 5), ("replicated", 2)])
@@ -66,7 +86,7 @@ def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], way: str, 
     pairs = random_pairs(67, 3)
     many, _, _ = run(small, cpus[:2], pairs)
     one, _, _ = run(large, cpus[:1], pairs)
-    assert max(np.abs(a - b).max() for a, b in zip(many, one, strict=True)) < TOLERANCE
+    assert apart(many, one) < TOLERANCE
 
 
 def test_independent_towers_each_equal_their_own_run(cpus: list[Tower]) -> None:
@@ -83,7 +103,7 @@ def test_independent_towers_each_equal_their_own_run(cpus: list[Tower]) -> None:
             alone([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning_rate)
         for ours, theirs in zip(ends[i], model.trainable_variables, strict=True):
             np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
-    assert max(np.abs(a - b).max() for a, b in zip(*ends, strict=True)) > 1000 * TOLERANCE
+    assert apart(*ends) > 1000 * TOLERANCE
 
 
 @pytest.mark.parametrize("way", ["parameter_server", "replicated"])
@@ -108,7 +128,7 @@ def test_staged_variables_are_one_step_late(cpus: list[Tower], way: str) -> None
         np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
     assert float(results[0].gradient_norm) == 0 < float(results[1].gradient_norm)
     prompt, _, _ = run(dataclasses.replace(settings, staged_variables=False), cpus[:3], pairs)
-    assert max(np.abs(a - b).max() for a, b in zip(staged, prompt, strict=True)) > 1000 * TOLERANCE
+    assert apart(staged, prompt) > 1000 * TOLERANCE
 
 
 @pytest.mark.parametrize("way", ["parameter_server", "replicated"])
@@ -138,7 +158,7 @@ def test_out_of_memory_cuts_the_batch_and_changes_nothing_else(
     roomy, expected, _ = run(settings, cpus[:2], pairs)
     monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(3))
     tight, results, towers = run(settings, cpus[:2], pairs)
-    assert max(np.abs(a - b).max() for a, b in zip(roomy, tight, strict=True)) < TOLERANCE
+    assert apart(roomy, tight) < TOLERANCE
     assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
     assert towers._pieces == 4
     assert capsys.readouterr().out.count("Out of memory") == 1
@@ -196,7 +216,7 @@ def test_what_the_devices_do_not_allow_is_refused(cpus: list[Tower]) -> None:
 @pytest.mark.parametrize("name", PROOFS)
 def test_one_tower_equals_a_training_loop_written_out(cpus: list[Tower], name: str) -> None:
     """The twin: the mean loss of the whole batch, Keras's own clipping, one optimizer step."""
-    settings = PROOFS[name]
+    settings = dataclasses.replace(PROOFS[name], bidirectional=True)
     pairs = random_pairs(67, settings.seed)
     model = built_model(settings, VOCABULARY)
     start = [v.numpy() for v in model.trainable_variables]
@@ -250,7 +270,7 @@ def test_a_batch_with_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     one, _, _ = run(settings, cpus[:1], pairs, steps=1)
     assert result.weight_sums.numpy()[1:].tolist() == [0, 0, 0]
     assert int(result.examples) == 1
-    assert all(np.abs(a - b).max() < TOLERANCE for a, b in zip(many, one, strict=True))
+    assert apart(many, one) < TOLERANCE
 
 
 def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
@@ -309,5 +329,6 @@ def test_the_selftest_passes_here_and_fails_when_towers_disagree(
         return loss / count, count
 
     monkeypatch.setattr("chatbot.training.gradients.sequence_loss", mean_of_means)
+    monkeypatch.setattr("chatbot.training.selftest.PROOFS", {"SGD": PROOFS["SGD"]})
     assert selftest(SETTINGS, cpus[:2]) == 1
     assert "do NOT train as one" in capsys.readouterr().out

@@ -62,15 +62,15 @@ class Synchronous:
         self._pending: list[Sums] | None = None  # computed, and not applied yet
         self._updates = 0  # as the replicas count them
         self._ended: list[StepResult] = []
-        self._update, self._report, self._meet = map(tf.function, (self._updated, self._reported, self._met))
-        self._read = tf.function(self._values)
+        self._update, self._report = _graph(self._updated), _graph(self._reported)
+        self._meet, self._read = _graph(self._met), _graph(self._values)
         self._cut(accumulate)
 
     def _cut(self, pieces: int) -> None:
         """Compute each share in so many pieces from now on."""
         self._pieces = pieces
-        self._compute = tf.function(lambda shares, number: self._computed(shares, number, self._values()))
-        self._overlap = tf.function(self._overlapped)
+        self._compute = _graph(lambda shares, number: self._computed(shares, number, self._values()))
+        self._overlap = _graph(self._overlapped)
         self.traced: dict[tuple[Any, ...], Any] = {}
 
     @property
@@ -236,7 +236,7 @@ class Synchronous:
             if self._machine > 0:
                 mine = [tf.zeros_like(value) for value in mine]
             parts = [mine, *([tf.zeros_like(value) for value in mine] for _ in self._replicas[1:])]
-            theirs = [tensor.numpy() for tensor in tf.function(self._exchange)(parts)[0]]
+            theirs = [tensor.numpy() for tensor in _graph(self._exchange)(parts)[0]]
             for weight, value in zip(weights, theirs, strict=False):
                 weight.assign(value.astype(np.float32))
             state = [new.astype(old.dtype) for old, new in zip(state, theirs[len(weights) :], strict=True)]
@@ -256,6 +256,11 @@ class Synchronous:
                 scaled = [tf.constant(share * gradient) for gradient in gradients]
                 sums.append(Sums(tf.constant(0.0), tf.constant(share * tokens), scaled))
         return sums
+
+
+def _graph(function: Callable[..., Any]) -> Any:
+    """A tf.function. Its Python has no branch on a tensor, so AutoGraph would only make the tracing longer."""
+    return tf.function(function, autograph=False)
 
 
 def _result(report: tf.Tensor, norm: tf.Tensor) -> StepResult:

@@ -1,0 +1,75 @@
+"""What a ring all-reduce costs, and what it leaves of the speed of many GPUs."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+PLANNED = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """The slowest link of a ring. Nominal rates in one direction; latency of one message, software included."""
+
+    name: str
+    bytes_per_s: float
+    latency: float  # seconds
+
+
+LINKS = {
+    link.name: link
+    for link in (
+        Link("pcie3", 15.8e9, 10e-6),
+        Link("pcie4", 31.5e9, 10e-6),
+        Link("nvlink", 300e9, 5e-6),  # A100, all its links
+        Link("10gbe", 1.25e9, 50e-6),
+        Link("25gbe", 3.125e9, 50e-6),
+        Link("100gbe", 12.5e9, 20e-6),
+        Link("infiniband", 25e9, 5e-6),  # HDR
+    )
+}
+
+
+def ring_bytes(gradient_bytes: float, members: int) -> float:
+    """What each member of a ring sends in one all-reduce, the least that any all-reduce can do.
+
+    Once round to sum and once to spread, (n - 1) pieces of 1/n each time: 2 (n - 1) / n x bytes
+    (Patarasuk and Yuan, 2009).
+    """
+    return 2 * (members - 1) / members * gradient_bytes
+
+
+def ring_seconds(gradient_bytes: float, members: int, link: Link) -> float:
+    """2 (n - 1) messages, one after another: bytes over bandwidth, and a latency each."""
+    return ring_bytes(gradient_bytes, members) / link.bytes_per_s + 2 * (members - 1) * link.latency
+
+
+def speed_up(step_seconds: float, gradient_bytes: float, members: int, link: Link, staged: bool = False) -> float:
+    """How many times the examples of one GPU, each with the same batch as the one.
+
+    step_seconds: of one GPU alone. staged: the exchange hides behind the next step's computing.
+    """
+    exchange = ring_seconds(gradient_bytes, members, link)
+    step = max(step_seconds, exchange) if staged else step_seconds + exchange
+    return members * step_seconds / step
+
+
+def plan(step_seconds: float, gradient_bytes: float, links: Sequence[Link]) -> list[dict[str, Any]]:
+    """Print the speed-up that each link allows, with the formula; returns the rows."""
+    print(
+        "Plan: n GPUs, each with the same batch as the one. An exchange takes\n"
+        "2 (n - 1) / n x bytes / bandwidth + 2 (n - 1) x latency; a step takes\n"
+        f"{step_seconds * 1e3:.1f} ms + the exchange of {gradient_bytes / 1e6:.1f} MB, or, with --staged-variables "
+        "(in brackets), the longer of the two."
+    )
+    rows = []
+    for link in links:
+        print(f"{link.name}: {link.bytes_per_s / 1e9:g} GB/s, {link.latency * 1e6:g} microseconds")
+        for n in PLANNED:
+            plain, staged = (speed_up(step_seconds, gradient_bytes, n, link, late) for late in (False, True))
+            exchange = ring_seconds(gradient_bytes, n, link)
+            print(
+                f"  {n:5,} GPUs {plain:9,.1f} x {plain / n:5.0%}  ({staged:,.1f} x)  exchange {exchange * 1e3:,.1f} ms"
+            )
+            rows.append({"link": link.name, "gpus": n, "speed_up": plain, "staged": staged, "exchange_s": exchange})
+    return rows

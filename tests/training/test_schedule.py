@@ -1,0 +1,51 @@
+"""The learning rate: scaled to the batch, warmed up, and said."""
+
+import dataclasses
+
+import pytest
+
+from chatbot.config.training import Settings
+from chatbot.training.schedule import Schedule, describe, schedule_of
+
+
+@pytest.mark.parametrize(("rule", "highest"), [("none", 0.002), ("linear", 0.008), ("sqrt", 0.004)])
+def test_the_rate_fits_the_batch(rule: str, highest: float) -> None:
+    settings = Settings(learning_rate=0.002, scale_learning_rate=rule)
+    assert schedule_of(settings, 256, 500).highest == pytest.approx(highest)
+
+
+def test_a_batch_of_64_is_what_the_rate_is_meant_for() -> None:
+    for rule in ("none", "linear", "sqrt"):
+        assert schedule_of(Settings(scale_learning_rate=rule), 64, 500).highest == Settings().learning_rate
+
+
+@pytest.mark.parametrize(
+    ("told", "steps"),
+    [
+        ({}, 0),
+        ({"scale_learning_rate": "linear"}, 300),
+        ({"scale_learning_rate": "sqrt", "warm_up": 7}, 7),
+        ({"scale_learning_rate": "linear", "warm_up": 0}, 0),
+        ({"warm_up": 40}, 40),
+    ],
+)
+def test_warm_up(told: dict[str, object], steps: int) -> None:
+    assert schedule_of(Settings(**told), 256, 300).warm_up == steps  # type: ignore[arg-type]
+
+
+def test_long_epochs_do_not_make_long_warm_ups() -> None:
+    assert schedule_of(Settings(scale_learning_rate="linear"), 256, 10**6).warm_up == 1000
+
+
+def test_the_rate_rises_in_equal_steps_and_stays() -> None:
+    schedule = Schedule(0.8, warm_up=4)
+    assert [schedule.rate(step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+    assert Schedule(0.8, warm_up=0).rate(0) == 0.8
+
+
+def test_what_was_done_to_the_rate_is_said() -> None:
+    settings = Settings(scale_learning_rate="linear")
+    line = describe(settings, schedule_of(settings, 256, 300), 256)
+    assert line == "Learning rate 0.008: 0.002 scaled by linear of 256/64 pairs in a batch, reached after 300 steps."
+    plain = dataclasses.replace(settings, scale_learning_rate="none")
+    assert describe(plain, schedule_of(plain, 256, 300), 256) == ""
