@@ -18,7 +18,7 @@ from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
-from chatbot.training.variable_update.choose import WAYS, default_way
+from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.synchronous import StepResult, Synchronous
 
 STEPS = 10
@@ -53,7 +53,7 @@ def run(
     """Train a new model; returns its weights, what each step returned, and what made the steps."""
     with tf.device(towers[0].device):
         model = built_model(settings, VOCABULARY)
-    update = WAYS[settings.variable_update or default_way(settings, towers)](model, settings, towers)
+    update = open_update(model, settings, towers)
     update.scatter(update.gather())
     batches = Batches([pairs], settings.batch_size * settings.accumulate, settings.seed).shares_from(0, len(towers))
     for number in range(steps):

@@ -39,6 +39,7 @@ def compare(team: Team, settings: Settings, data: Data, towers: Sequence[Tower])
     told["the training pairs, by their sum,"] = data.description["fingerprint"]
     told["the vocabulary, by its sum,"] = data.description["vocabulary"]
     told["both directions"] = data.description["both_directions"]
+    told["the validation pairs, by their sum,"] = data.validation.fingerprint if data.validation else None
     told["TensorFlow"] = tf.__version__
     first, *others = (json.loads(said) for said in team.say(json.dumps(told)))
     for number, other in enumerate(others, 1):

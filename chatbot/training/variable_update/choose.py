@@ -40,22 +40,26 @@ class VariableUpdate(Protocol):
         """Begin with the model's weights and a state as `gather` returns it."""
 
 
-WAYS: dict[str, Callable[[Seq2Seq, Settings, Sequence[Tower]], Synchronous]] = {
+Way = Callable[[Seq2Seq, Settings, Sequence[Tower]], Synchronous]
+WAYS: dict[str | None, Way] = {
     "parameter_server": parameter_server,
     "replicated": replicated,
     "independent": independent,
 }
 
 
-def default_way(settings: Settings, towers: Sequence[Tower]) -> str:
-    """replicated on two GPUs and more, else parameter_server."""
+def way_of(settings: Settings, towers: Sequence[Tower]) -> Way:
+    """What --variable-update names on one machine; by default replicated on several GPUs, else parameter_server."""
+    if settings.variable_update in WAYS:
+        return WAYS[settings.variable_update]
     gpus = sum("GPU" in tower.device for tower in towers)
-    special = settings.model_parallel or settings.local_parameter_device is not None
-    return "replicated" if (gpus > 1 or settings.all_reduce != "auto") and not special else "parameter_server"
+    one_copy = settings.model_parallel or settings.local_parameter_device is not None
+    copied = (gpus > 1 or settings.all_reduce != "auto") and not one_copy
+    return replicated if copied else parameter_server
 
 
 def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team = ALONE) -> Synchronous:
     """The way that --variable-update names. Raises UserError where the devices do not allow it."""
     if not team.alone:
         return distributed_replicated(model, settings, towers, team)
-    return WAYS[settings.variable_update or default_way(settings, towers)](model, settings, towers)
+    return way_of(settings, towers)(model, settings, towers)

@@ -138,13 +138,13 @@ class Synchronous:
         kept = "the last checkpoint is kept, and the same command goes on from it"
         if self._replicas[0][0].updates.numpy() != self._updates or (self._staged and self._machines > 1):
             raise UserError(
-                f"out of memory while the weights were updated, at step {number}; {kept} with --accumulate "
-                f"{2 * self._pieces}, or leave out --staged-variables, or free memory on the device"
+                f"out of memory while the weights were updated, at step {number}; {kept}: first free memory on the "
+                "device"
             ) from error
         if self._pieces >= rows:
             raise UserError(
-                f"out of memory at step {number}, with one pair at a time; {kept}; "
-                "a smaller --max-length, --rnn-size or --vocabulary-size begins a smaller model"
+                f"out of memory at step {number}, with one pair at a time; {kept} where there is more memory; "
+                "a smaller --max-length, --rnn-size or --vocabulary-size, and another --attempt, begin a smaller model"
             ) from error
         if self._pieces == 1:
             tqdm.write(
