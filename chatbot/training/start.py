@@ -9,7 +9,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
-from chatbot.training.devices import Tower, choose_gpus, find_gpus, open_towers, table
+from chatbot.training.devices import Gpu, Tower, choose_gpus, find_gpus, open_towers, table
 from chatbot.training.machines.cluster import (
     CHIEF,
     PS,
@@ -21,10 +21,10 @@ from chatbot.training.machines.cluster import (
 )
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
-from chatbot.training.machines.watch import Watch, say
+from chatbot.training.machines.watch import PATIENCE, Watch, say
 from chatbot.training.model_parallel import plan, spread
 
-# --asynchronous alone: so many workers where --local-workers and --towers do not say, started again so often.
+# --asynchronous alone: so many workers where neither flags nor GPUs say, started again so often.
 LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
 
 
@@ -36,12 +36,15 @@ def start(settings: Settings) -> int:
 
         return selftest(settings, towers)
     cluster = cluster_of(settings)  # what is wrong with it is said once, before processes are started
+    if cluster is not None and settings.local_workers is not None:
+        raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
     if settings.asynchronous and cluster is None:
         return run_local_servers(settings)
     if settings.local_workers is not None:
         return run_local(settings, settings.local_workers)
     if settings.restarts:
-        return run_jobs([Job("training", train_here, (_once(settings),), settings.restarts)])
+        # A server stays for a chief that may be started again.
+        return run_jobs([Job("training", train_here, (_once(settings), settings.start_limit), settings.restarts)])
     return train_here(settings)
 
 
@@ -57,23 +60,28 @@ def run_local(settings: Settings, workers: int) -> int:
 
 def run_local_servers(settings: Settings) -> int:
     """An asynchronous cluster of processes on this machine: a parameter server, workers and the chief."""
-    workers = settings.local_workers or settings.towers or LOCAL_WORKERS
+    workers = settings.local_workers or settings.towers or len(visible_gpus(settings)) or LOCAL_WORKERS
     ps, chief, *hosts = free_addresses(2 + workers)
     told = _once(settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None)
-    jobs = [Job("ps 0", train_here, (_once(told, job_name=PS), False), settings.restarts, quiet=True, server=True)]
+    jobs = [Job("ps 0", train_here, (_once(told, job_name=PS), None), settings.restarts, quiet=True, server=True)]
     for i, gpus in enumerate(shared_gpus(settings, workers)):
         worker = _once(told, job_name=WORKER, task_index=i, gpus=gpus)
-        jobs.append(Job(f"worker {i}", train_here, (worker, False), WORKER_RESTARTS, quiet=True, server=True))
+        jobs.append(Job(f"worker {i}", train_here, (worker, None), WORKER_RESTARTS, quiet=True, server=True))
     jobs.append(Job("chief", train_here, (_once(told, job_name=CHIEF),), settings.restarts))
     return run_jobs(jobs)
 
 
 def shared_gpus(settings: Settings, workers: int) -> list[str | None]:
     """--gpus for each worker process of this machine. Raises UserError when they cannot be shared out evenly."""
-    gpus = choose_gpus(settings.gpus, None, find_gpus())
+    gpus = visible_gpus(settings)
     if len(gpus) % workers:
         raise UserError(f"{len(gpus)} GPUs cannot be shared out among {workers} workers; name some with --gpus")
     return [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
+
+
+def visible_gpus(settings: Settings) -> list[Gpu]:
+    """Those of this machine that the run may use."""
+    return choose_gpus(settings.gpus, None, find_gpus())
 
 
 def _once(settings: Settings, **told: Any) -> Settings:
@@ -81,16 +89,16 @@ def _once(settings: Settings, **told: Any) -> Settings:
     return dataclasses.replace(settings, local_workers=None, restarts=0, **told)
 
 
-def train_here(settings: Settings, with_chief: bool = True) -> int:
+def train_here(settings: Settings, patience: float | None = PATIENCE) -> int:
     """Be what the settings say, in this process: train alone, be one of a cluster, or serve one.
 
-    TensorFlow is imported once settings and data are right. with_chief: see `serve`.
+    TensorFlow is imported once settings and data are right. patience: see `serve`.
     """
     cluster = cluster_of(settings)
     if cluster is not None:
         check_addresses(cluster)
         if settings.asynchronous and cluster.job != CHIEF:
-            return serve(settings, cluster, with_chief)
+            return serve(settings, cluster, patience)
     data = prepare(settings)
     with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
         if cluster is not None and settings.asynchronous:
@@ -115,7 +123,7 @@ def train_together(settings: Settings, data: Data, towers: list[Tower], cluster:
     watch = Watch(cluster.others, settings.start_limit)
     watch.start()
     try:
-        team = join(cluster, watch.stop)
+        team = join(cluster, watch)
         compare(team, settings, data, towers)
         print(f"{team.machines} workers with {len(towers)} towers each train together.")
         return train(settings, data, towers[0].device, lambda model: open_update(model, settings, towers, team), team)

@@ -3,13 +3,16 @@
 import dataclasses
 import json
 import os
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 
 WORKER, PS, CHIEF = "worker", "ps", "chief"
+# A name, an IPv4 address, or an IPv6 address in brackets; all that resolvers and gRPC agree on.
+HOST = r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%\w+)?\]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +45,8 @@ def cluster_of(settings: Settings, environment: Mapping[str, str] = os.environ) 
 
     Raises UserError for what is missing, malformed, repeated, or out of range.
     """
-    if settings.worker_hosts is None and settings.ps_hosts is None and settings.task_index is None:
-        cluster = _of_environment(settings, environment)
-    else:
-        cluster = _of_flags(settings)
+    told = settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index
+    cluster = _of_environment(settings, environment) if told == (None,) * 5 else _of_flags(settings)
     if cluster is None:
         return None
     if not settings.asynchronous and len(cluster.workers) == 1:
@@ -60,15 +61,16 @@ def cluster_of(settings: Settings, environment: Mapping[str, str] = os.environ) 
 
 def host_and_port(address: str) -> tuple[str, int]:
     """'a.b:2222' -> ('a.b', 2222). Raises UserError."""
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    host, _, port = address.rpartition(":")
+    if not (re.fullmatch(HOST, host) and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
         raise UserError(f"{address!r}: host:port expected, such as 10.0.0.1:2222")
     return host.strip("[]"), int(port)
 
 
 def check_addresses(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:
     """Raises UserError for hosts that nobody knows, and when this machine's own port is taken."""
-    for name, address in cluster.others.items():
+    chief = {CHIEF: cluster.chief} if cluster.chief and cluster.job != CHIEF else {}
+    for name, address in (cluster.others | chief).items():
         host, port = host_and_port(address)
         try:
             socket.getaddrinfo(host, port)
@@ -114,7 +116,7 @@ def _of_flags(settings: Settings) -> Cluster | None:
         raise UserError("--job-name: missing; say what this machine is: chief, worker or ps")
     if settings.task_index is None and job != CHIEF:
         raise UserError("--task-index: missing; say which of the hosts this machine is, from 0")
-    return _checked(workers, ps, settings.chief_host, job, settings.task_index or 0)
+    return _checked("--task-index", workers, ps, settings.chief_host, job, settings.task_index or 0)
 
 
 def _of_environment(settings: Settings, environment: Mapping[str, str]) -> Cluster | None:
@@ -124,35 +126,42 @@ def _of_environment(settings: Settings, environment: Mapping[str, str]) -> Clust
         return None
     try:
         config = json.loads(text)
-        hosts = {job: tuple(config["cluster"].get(job, ())) for job in (CHIEF, "master", WORKER, PS)}
+        hosts = {job: config["cluster"].get(job, []) for job in (CHIEF, "master", WORKER, PS)}
         job, index = str(config["task"]["type"]), int(config["task"]["index"])
-        if not all(isinstance(host, str) for some in hosts.values() for host in some):
-            raise TypeError("hosts must be texts")
-    except (ValueError, KeyError, TypeError, AttributeError):
+        if not all(isinstance(some, list) and all(isinstance(host, str) for host in some) for some in hosts.values()):
+            raise TypeError("lists of texts expected")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise UserError(
             'TF_CONFIG: {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}} expected'
         ) from None
-    chiefs = hosts[CHIEF] + hosts["master"]
+    chiefs, workers, ps = hosts[CHIEF] + hosts["master"], hosts[WORKER], hosts[PS]
+    if job not in (CHIEF, "master", WORKER, PS):
+        raise UserError(f"TF_CONFIG: task type {job!r}; chief, worker or ps expected")
+    if job in (CHIEF, "master") and not chiefs:
+        raise UserError(f"TF_CONFIG: task type {job!r}, which its cluster does not name; correct one of the two")
+    job = CHIEF if job == "master" else job
     if settings.asynchronous:
-        return _checked(hosts[WORKER], hosts[PS], chiefs[0] if chiefs else None, job, index)
-    if hosts[PS] or job == PS:
-        raise UserError("TF_CONFIG: names parameter servers, which only --asynchronous has; give that, or no ps")
-    # A chief is a worker that has the first number.
-    if job == WORKER:
-        index += len(chiefs)
-    elif job not in (CHIEF, "master"):
-        raise UserError(f"TF_CONFIG: task type {job!r}; chief or worker expected")
-    workers = chiefs + hosts[WORKER]
-    return _checked(workers, (), None, WORKER, index)
+        if len(chiefs) > 1:
+            raise UserError(f"TF_CONFIG: names {len(chiefs)} chiefs; --asynchronous has one")
+        if not ps:
+            raise UserError("TF_CONFIG: names no ps; --asynchronous on several machines needs a parameter server")
+    else:
+        if ps or job == PS:
+            raise UserError("TF_CONFIG: names parameter servers, which only --asynchronous has; give that, or no ps")
+        # A chief is a worker that has the first number.
+        workers, index, job = chiefs + workers, index + (len(chiefs) if job == WORKER else 0), WORKER
+    if not workers:
+        raise UserError("TF_CONFIG: names no worker; name all of them, host:port of each")
+    return _checked(
+        "TF_CONFIG: task index", workers, ps, chiefs[0] if settings.asynchronous and chiefs else None, job, index
+    )
 
 
-def _checked(workers: tuple[str, ...], ps: tuple[str, ...], chief: str | None, job: str, index: int) -> Cluster:
-    if job not in (CHIEF, WORKER, PS):
-        raise UserError(f"task type {job!r}: chief, worker or ps expected")
+def _checked(said: str, workers: Sequence[str], ps: Sequence[str], chief: str | None, job: str, index: int) -> Cluster:
     count = {CHIEF: 1, WORKER: len(workers), PS: len(ps)}[job]
     if not 0 <= index < count:
-        raise UserError(f"--task-index {index}: there are {count} of the job {job}, numbered from 0 to {count - 1}")
-    return Cluster(workers, job, index, ps, chief)
+        raise UserError(f"{said} {index}: there are {count} of the job {job}, numbered from 0 to {count - 1}")
+    return Cluster(tuple(workers), job, index, tuple(ps), chief)
 
 
 def _listed(hosts: str | None) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 from tqdm import tqdm
 
-from chatbot.errors import exit_code_of
+from chatbot.errors import UserError, exit_code_of
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.watch import say
 
@@ -37,7 +38,7 @@ class Job:
 
     name: str
     target: Callable[..., int]
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, ...] = ()
     restarts: int = 0
     quiet: bool = False
     server: bool = False
@@ -46,20 +47,28 @@ class Job:
 def run_jobs(jobs: Sequence[Job], pause: float = PAUSE) -> int:
     """Run the jobs until all that are no servers have ended; returns the first of their exit codes that is not 0.
 
-    Exit code 2 is for the user to mend: all are ended. pause: seconds before a lost process starts again.
+    Exit code 2, of a server too, is for the user to mend: all are ended. pause: seconds before a lost process starts
+    again.
     """
     left = {job: job.restarts for job in jobs}
+    due = dict.fromkeys(jobs, 0.0)  # when each is to start
     running: dict[Job, Any] = {}
-    failed, deadline, told = 0, float("inf"), 0
+    failed, deadline, told = 0, float("inf"), False
+    may_speak, speech = multiprocessing.Pipe(duplex=False)
+    speech.send_bytes(b"")  # see _child
     with interrupts(announced=False) as received, _ended(running):
-        running.update({job: _start(job) for job in jobs})
-        while not all(job.server for job in running):
-            multiprocessing.connection.wait([p.sentinel for p in running.values()], timeout=0.2)
-            if len(received) > told:
-                told = len(received)
+        while not all(job.server for job in (*running, *due)):
+            if received and not told:
+                told = True
                 for job, process in running.items():
                     if not job.server and process.is_alive():
-                        os.kill(process.pid, received[-1])
+                        os.kill(process.pid, received[0])
+            if received or failed:
+                due.clear()
+            for job in [job for job, at in due.items() if at <= time.monotonic()]:
+                del due[job]
+                running[job] = _start(job, may_speak)
+            multiprocessing.connection.wait([p.sentinel for p in running.values()], timeout=0.2)
             if time.monotonic() > deadline:
                 return failed
             for job, code in [(job, process.exitcode) for job, process in running.items()]:
@@ -72,15 +81,15 @@ def run_jobs(jobs: Sequence[Job], pause: float = PAUSE) -> int:
                     left[job] -= 1
                     count = f"{job.restarts - left[job]} of {job.restarts}"
                     say(f"\n{job.name} {how}; starting it again ({count}).")
-                    if not job.server:
-                        time.sleep(pause)
-                    running[job] = _start(job)
+                    due[job] = time.monotonic() + (0 if job.server else pause)
+                elif code == 2:
+                    return failed or 2
                 elif job.server:
                     say(f"\n{job.name} {how}.")
                 elif code and not failed:
-                    failed = code if code > 0 else 128 - code
-                    deadline = time.monotonic() + (0 if code == 2 else GRACE)
-                    if code < 0:
+                    failed = code if code > 0 else 130 if received else 128 - code
+                    deadline = time.monotonic() + GRACE
+                    if code < 0 and not received:
                         say(f"\nerror: {job.name} {how}")
     return failed
 
@@ -95,8 +104,9 @@ def _ended(running: dict[Job, Any]) -> Iterator[None]:
             process.kill()
 
 
-def _start(job: Job) -> Any:
-    process = multiprocessing.get_context("spawn").Process(target=_child, args=(job,), name=job.name)
+def _start(job: Job, may_speak: Any) -> Any:
+    process = multiprocessing.get_context("spawn").Process(target=_child, args=(job, may_speak), name=job.name)
+    resource_tracker.ensure_running()  # else the start does it, and unblocks signals while at it
     # The child takes its own process group before it hears a Ctrl-C; the parent hands signals on.
     blocked = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
@@ -107,15 +117,25 @@ def _start(job: Job) -> Any:
     return process
 
 
-def _child(job: Job) -> None:
+def _child(job: Job, may_speak: Any) -> None:
+    """Be the job. may_speak: of several that fail alike, such as for want of a file, the first to read it says so."""
     os.setpgrp()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C that came since ends it; Python's own would be a traceback
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Bars of this process only. Theirs by default is a semaphore, reported as leaked when the process ends at once.
     tqdm.set_lock(threading.RLock())
     if job.quiet:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.exit(exit_code_of(lambda: job.target(*job.arguments)))
+
+    def target() -> int:
+        try:
+            return job.target(*job.arguments)
+        except (UserError, OSError):
+            may_speak.recv_bytes()  # the others wait here until they are ended
+            raise
+
+    sys.exit(exit_code_of(target))
 
 
 def _end_with_parent() -> None:

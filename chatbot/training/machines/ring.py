@@ -1,7 +1,9 @@
 """A synchronous run over several machines: joining, comparing what each was told, leaving."""
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,23 +14,42 @@ from chatbot.errors import UserError
 from chatbot.flags import flag_of
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
-from chatbot.training.machines.cluster import Cluster
+from chatbot.training.machines.cluster import Cluster, host_and_port
 from chatbot.training.machines.team import Team
+from chatbot.training.machines.watch import Watch, hurry
 
 # What machines may be told differently: where their files and devices are, and how often the chief looks up.
 OWN = {"data", "validation", "dictionary", "cache", "block_list", "attempt"}
 
 
-def join(cluster: Cluster, leave: Callable[[], None]) -> Team:
+def join(cluster: Cluster, watch: Watch) -> Team:
     """Connect to all other workers; waits until they are there. After this TensorFlow's devices are fixed."""
+    _wait_at_the_door(cluster, watch)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
         task_id=cluster.index,
         rpc_layer="grpc",
     )
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-    return Team(cluster.index, len(cluster.workers), strategy, leave)
+    with hurry():
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    return Team(cluster.index, len(cluster.workers), strategy, watch.stop)
+
+
+def _wait_at_the_door(cluster: Cluster, watch: Watch) -> None:
+    """Answer at our address, for the others' watches, until all have answered ours.
+
+    TensorFlow would wait, too, but while it does nothing of Python's runs: no watch, no limit, no line.
+    """
+    assert cluster.own is not None
+    _, port = host_and_port(cluster.own)
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    with socket.create_server(("", port), family=family, dualstack_ipv6=both) as door:
+        door.settimeout(0.1)
+        while watch.missing:
+            with contextlib.suppress(TimeoutError):
+                door.accept()[0].close()
 
 
 def compare(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:

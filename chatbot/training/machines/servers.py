@@ -2,19 +2,21 @@
 
 import logging
 import os
+import threading
 import time
 from typing import Any
 
 from chatbot.config.training import Settings
 from chatbot.training.devices import choose_gpus, find_gpus, open_towers
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
-from chatbot.training.machines.watch import Watch
+from chatbot.training.machines.watch import PATIENCE, Watch, hurry
 
 
-def serve(settings: Settings, cluster: Cluster, with_chief: bool = True) -> int:
+def serve(settings: Settings, cluster: Cluster, patience: float | None = PATIENCE) -> int:
     """Be a worker or a parameter server until the chief has ended, or until killed.
 
-    with_chief: leave when the chief is gone. A parent that looks after its processes itself says no.
+    patience: leave when the chief is gone for so many seconds. A parent that looks after its processes itself says
+    None.
     """
     on_gpu = cluster.job == WORKER
     open_towers(choose_gpus(settings.gpus, None, find_gpus())[:1] if on_gpu else [], None)
@@ -22,8 +24,8 @@ def serve(settings: Settings, cluster: Cluster, with_chief: bool = True) -> int:
 
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")
     print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
-    if with_chief and cluster.chief is not None:
-        Watch({CHIEF: cluster.chief}, limit=float("inf"), lost=_chief_ended).start()
+    if patience is not None and cluster.chief is not None:
+        Watch({CHIEF: cluster.chief}, settings.start_limit, _chief_ended, patience).start()
     server.join()
     return 0
 
@@ -44,7 +46,10 @@ def connect(cluster: Cluster, watch: Watch) -> Any:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
-    return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
+    # A thread of its that dies took a worker with it: fetching what that one owed would wait for ever.
+    threading.excepthook = lambda died: watch.explain(died.exc_value or died.exc_type())
+    with hurry():
+        return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
 
 
 def _spec(cluster: Cluster) -> Any:

@@ -76,7 +76,7 @@ class Team:
 
     @functools.cached_property
     def _sum(self) -> Any:
-        return tf.function(self.exchange)
+        return tf.function(self.exchange, autograph=False)
 
 
 ALONE = Team()

@@ -6,13 +6,15 @@ port takes connections as long as its process is there.
 """
 
 import os
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
-from chatbot.training.machines.cluster import host_and_port
+from chatbot.training.machines.cluster import WORKER, host_and_port
 
 # The exit code of a process that lost another one: start all again. Kubeflow's TFJob retries it.
 LOST = 138
@@ -20,17 +22,27 @@ LOST = 138
 PATIENCE = 5.0
 EVERY = 1.0
 SAID_EVERY = 30.0
+# Seconds for machines that are all there to join.
+JOINING = 120
 
 
 class Watch:
     """Watches the peers from `start` until `stop`.
 
-    peers: the address of each, by name. limit: seconds to wait for a peer that was never there.
-    lost: what to do about a peer that is gone; without it, leave. It is called once, until the peer is back.
+    peers: the address of each, by name. limit: seconds to wait for a peer that was never there, and for any worker
+    when all are gone. lost: what to do about a peer that is gone; without it, leave. It is called once, until the
+    peer is back. patience: seconds without an answer until a peer is gone.
     """
 
-    def __init__(self, peers: Mapping[str, str], limit: float, lost: Callable[[str], None] | None = None) -> None:
-        self._peers, self._limit, self._lost = dict(peers), limit, lost or self._leave_without
+    def __init__(
+        self,
+        peers: Mapping[str, str],
+        limit: float,
+        lost: Callable[[str], None] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._peers, self._limit, self._patience = dict(peers), limit, patience
+        self._lost = lost or self._leave_without
         self._stopped = threading.Event()
         self._gone: set[str] = set()
         self.missing = list(peers)  # those that never answered yet
@@ -56,7 +68,7 @@ class Watch:
             os._exit(LOST)
 
     def _leave_without(self, name: str) -> None:
-        self.leave(f"{name} ({self._peers[name]}) was lost: it has not answered for {PATIENCE:.0f} seconds")
+        self.leave(f"{name} ({self._peers[name]}) was lost: it has not answered for {self._patience:.0f} seconds")
 
     def _watch(self) -> None:
         began = said = time.monotonic()
@@ -70,7 +82,7 @@ class Watch:
                         say(f"\n{name} ({address}) is back.")
                     if name in self.missing:
                         self.missing.remove(name)
-                elif name not in (*self.missing, *self._gone) and time.monotonic() - answered[name] > PATIENCE:
+                elif name not in (*self.missing, *self._gone) and time.monotonic() - answered[name] > self._patience:
                     self._gone.add(name)
                     self._lost(name)
             missing = ", ".join(f"{name} ({self._peers[name]})" for name in self.missing)
@@ -80,6 +92,11 @@ class Watch:
                     f"{missing} did not start within {self._limit:.0f} seconds (--start-limit): "
                     "start it with the same command and its own --task-index, or open the way to its port"
                 )
+            workers = {name for name in self._peers if name.startswith(WORKER)}
+            if workers and workers <= self._gone:
+                silent = time.monotonic() - max(answered[name] for name in workers)
+                if silent > self._limit:
+                    self.leave(f"all workers were lost: none has answered for {silent:.0f} seconds (--start-limit)")
             if missing and (said == began or time.monotonic() - said > SAID_EVERY) and waited > 2 * EVERY:
                 said = time.monotonic()
                 say(f"Waiting for {missing}: {waited:.0f} of at most {self._limit:.0f} seconds.")
@@ -87,10 +104,26 @@ class Watch:
                 return
 
 
+@contextmanager
+def hurry() -> Iterator[None]:
+    """Where TensorFlow joins the machines: in a call that no thread of ours and, from then on, no SIGTERM can end.
+
+    Should one be lost in just these seconds, an alarm ends this process.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(JOINING)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TensorFlow has put a handler of its own there
+
+
 def _answers(address: str) -> bool:
     try:
-        with socket.create_connection(host_and_port(address), timeout=2):
-            return True
+        with socket.create_connection(host_and_port(address), timeout=2) as probe:
+            # On one machine a free port may be given to the probe itself, which then meets itself.
+            return probe.getsockname() != probe.getpeername()
     except OSError:
         return False
 

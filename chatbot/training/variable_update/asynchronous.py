@@ -135,9 +135,9 @@ class Asynchronous:
             try:
                 loss, weight, pairs, norm, worker = value.fetch()
                 break
-            except tf.errors.UnavailableError:
+            except tf.errors.OpError:  # of several kinds, by how quickly its worker came back
                 # Its worker died after the step and before its result was fetched: it runs again, and finds itself
-                # in the ledger. Where a parameter server was lost, this raises.
+                # in the ledger. What cannot be mended so, such as a lost parameter server, this raises.
                 self._coordinator.done()
                 time.sleep(0.1)
         mine = np.eye(len(self.names), dtype=np.float32)[int(worker)]

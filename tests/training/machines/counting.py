@@ -1,0 +1,97 @@
+"""An asynchronous cluster whose gradients are ones: every step lowers every weight by one.
+
+`python -m tests.training.machines.counting` takes steps until there is a file `enough`, then writes counted.json.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from chatbot.config.training import Settings
+from chatbot.errors import exit_code_of
+from chatbot.training.devices import Parts, open_towers
+from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, free_addresses
+from chatbot.training.machines.processes import Job, run_jobs
+from chatbot.training.machines.servers import connect
+from chatbot.training.machines.watch import Watch
+from chatbot.training.start import train_here
+
+SERVERS, WORKERS = 2, 2
+
+
+def main() -> int:
+    """As --asynchronous does it, with two parameter servers and a chief that counts."""
+    *hosts, chief = free_addresses(SERVERS + WORKERS + 1)
+    told = Settings(
+        rnn_size=16,
+        embedding_size=8,
+        optimizer="sgd",
+        max_gradient_norm=1e9,
+        asynchronous=True,
+        ps_hosts=",".join(hosts[:SERVERS]),
+        worker_hosts=",".join(hosts[SERVERS:]),
+        chief_host=chief,
+        task_index=0,
+    )
+    jobs = []
+    for job, count, restarts in ((PS, SERVERS, 0), (WORKER, WORKERS, 20)):
+        for i in range(count):
+            settings = dataclasses.replace(told, job_name=job, task_index=i)
+            jobs.append(Job(f"{job} {i}", train_here, (settings, None), restarts, quiet=True, server=True))
+    return run_jobs([*jobs, Job(CHIEF, count_steps, (dataclasses.replace(told, job_name=CHIEF),))])
+
+
+def count_steps(settings: Settings) -> int:
+    """Take steps, then compare what the parameter servers hold with their number."""
+    open_towers([], None)
+    import numpy as np
+    import tensorflow as tf
+
+    from chatbot.corpus.batches import pad_batch
+    from chatbot.model.seq2seq import Seq2Seq, built_model
+    from chatbot.training.gradients import Sums
+    from chatbot.training.selftest import VOCABULARY, random_pairs
+    from chatbot.training.variable_update import asynchronous
+
+    def ones(model: Seq2Seq, parts: Parts | None = None) -> Any:
+        return lambda weights, share, seed: Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(w) for w in weights])
+
+    asynchronous.gradient_function = ones
+    cluster = cluster_of(settings)
+    assert cluster is not None
+    watch = Watch(cluster.others, 120, lambda name: None)
+    watch.start()
+    coordinator = connect(cluster, watch)
+    with tf.device(asynchronous.HERE):
+        model = built_model(settings, VOCABULARY)
+    update = asynchronous.Asynchronous(model, settings, coordinator, WORKERS, SERVERS)
+    update.scatter(update.gather())
+    before = [variable.numpy() for variable in model.trainable_variables]
+    share = tuple(map(tf.constant, pad_batch(random_pairs(4, 1), np.arange(4), 12, 12)))
+    number, results = 0, 0.0
+    while not Path("enough").exists():
+        update([share], number, 1.0)
+        number += 1
+        if number % 20 == 0:
+            results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.ended())
+            Path("steps").write_text(str(number))
+    update.gather()
+    results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.ended())
+    lowered = [was - now.numpy() for was, now in zip(before, model.trainable_variables, strict=True)]
+    counted = {
+        "steps": number,
+        "results": results,
+        "updates": [int(shelf.updates.numpy()) for shelf in update.shelves],
+        "weights": [len(shelf.weights) for shelf in update.shelves],
+        "least": min(float(x.min()) for x in lowered),
+        "most": max(float(x.max()) for x in lowered),
+    }
+    Path("counted.json").write_text(json.dumps(counted))
+    watch.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))
