@@ -213,9 +213,14 @@ def _process(told: ScalingBenchmark, core: int, cluster: Cluster | None) -> Call
 
     from chatbot.training.machines.ring import join
     from chatbot.training.machines.team import ALONE
+    from chatbot.training.machines.watch import Watch
     from chatbot.training.variable_update.choose import open_update
 
-    team = join(cluster, lambda: None) if cluster else ALONE
+    team = ALONE
+    if cluster is not None:
+        watch = Watch(cluster.others, limit=600)
+        watch.start()
+        team = join(cluster, watch)
     turn = _turns(told, lambda model: open_update(model, told.settings, towers, team), team.machine, team.machines)
     if cluster is None:
         return lambda _: turn()

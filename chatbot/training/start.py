@@ -168,7 +168,7 @@ def train_asynchronously(settings: Settings, data: Data, cluster: Cluster) -> in
 def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
     """The towers of this machine, printed."""
     gpus = choose_gpus(settings.gpus, settings.towers, find_gpus())
-    if not gpus and not settings.selftest:
+    if not gpus and not settings.selftest and not settings.task_index:  # of several processes here the first says it
         print("NO GPU: training on the CPU, many times slower than on a GPU.", file=sys.stderr)
     count = settings.towers or (fewest if len(gpus) < fewest else None)
     towers = open_towers(gpus, count, settings.log_device_placement)

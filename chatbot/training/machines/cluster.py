@@ -48,6 +48,11 @@ def cluster_of(settings: Settings, environment: Mapping[str, str] = os.environ) 
     told = settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index
     cluster = _of_environment(settings, environment) if told == (None,) * 5 else _of_flags(settings)
     if cluster is None:
+        if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
+            raise UserError(
+                "--variable-update distributed_replicated: no machines are named; give --worker-hosts and "
+                "--task-index, or TF_CONFIG, or --local-workers 2 to practise"
+            )
         return None
     if not settings.asynchronous and len(cluster.workers) == 1:
         return None
