@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from chatbot.model.dropout import Dropout
+from chatbot.model.lstm import lstm_sequence
 
 # One layer's state: [h, c] of an LSTM, [h] of a GRU, each [rows, units].
 State = list[tf.Tensor]
@@ -41,7 +42,7 @@ class Stack(keras.layers.Layer):
         outputs = inputs
         for i, (layer, dropout) in enumerate(zip(self.recurrent, self.dropouts, strict=True)):
             start = None if initial is None else initial[i]
-            outputs, *state = layer(dropout(outputs, seed), initial_state=start, mask=mask)
+            outputs, *state = run(layer, dropout(outputs, seed), start, mask)
             states.append(state)
         return outputs, states
 
@@ -53,6 +54,18 @@ class Stack(keras.layers.Layer):
             outputs, new = layer.cell(outputs, state)
             following.append(_as_list(new))
         return outputs, following
+
+
+def run(layer: keras.layers.RNN, inputs: tf.Tensor, start: State | None, mask: tf.Tensor | None) -> list[tf.Tensor]:
+    """The outputs of a layer and its last state: by cuDNN where there is a GPU, an LSTM on the CPU by our own loop."""
+    if not isinstance(layer, keras.layers.LSTM) or tf.config.list_logical_devices("GPU"):
+        return layer(inputs, initial_state=start, mask=mask)
+    if not layer.built:
+        layer.build(inputs.shape)
+    h, c = start or [tf.zeros([tf.shape(inputs)[0], layer.units], inputs.dtype)] * 2
+    cell = layer.cell
+    kernel, recurrent, bias = map(tf.convert_to_tensor, (cell.kernel, cell.recurrent_kernel, cell.bias))
+    return list(lstm_sequence(inputs, h, c, kernel, recurrent, bias, mask))
 
 
 def _as_list(state: Any) -> State:
