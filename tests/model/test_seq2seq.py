@@ -123,6 +123,7 @@ def test_every_layer_of_the_model_asks_keras_for_its_fused_path(cell: str, monke
         raise NotImplementedError  # Keras's own sign that there is no GPU: it goes on with its loop
 
     monkeypatch.setattr(keras.src.backend, cell, fused)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda *_: ["a GPU"])  # without one our own loop is taken
     model = built_model(dataclasses.replace(SMALL, cell=cell), VOCABULARY)
     taken.clear()
     all_logits(model, [[7, 8, 9], [4, PAD, PAD]], [[BOS, 5], [BOS, 6]])

@@ -67,7 +67,7 @@ def busy(attempt: str, command: Command, beyond: int = 0) -> None:
     assert command.process.poll() is None, command.said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_lost_worker_is_replaced_and_after_a_lost_server_the_run_goes_on_from_the_checkpoint(place: Path) -> None:
     command = train(*LOCAL, "--restarts", "1", "--steps", "800", "--attempt", "again")
     busy("again", command)
@@ -136,7 +136,7 @@ def test_machines_with_flags_of_their_own_end_with_the_chief(place: Path) -> Non
         assert "The chief has ended." in command.said
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_that_do_not_wait_learn_the_chatterbot_corpus_by_heart(workplace: Path) -> None:
     """As the first run does it, and to the same bar."""
     done = run("train.py", "--asynchronous")
