@@ -80,7 +80,7 @@ def shared_gpus(settings: Settings, workers: int) -> list[str | None]:
 
 
 def visible_gpus(settings: Settings) -> list[Gpu]:
-    """Those of this machine that the run may use."""
+    """Those of this machine that the run may use. Raises UserError for GPUs that are not there."""
     return choose_gpus(settings.gpus, None, find_gpus())
 
 
@@ -99,6 +99,7 @@ def train_here(settings: Settings, patience: float | None = PATIENCE) -> int:
         check_addresses(cluster)
         if settings.asynchronous and cluster.job != CHIEF:
             return serve(settings, cluster, patience)
+    choose_gpus(settings.gpus, settings.towers, find_gpus())  # what is wrong with --gpus is said before encoding
     data = prepare(settings)
     with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
         if cluster is not None and settings.asynchronous:
