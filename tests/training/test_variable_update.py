@@ -167,6 +167,15 @@ def test_out_of_memory_cuts_the_batch_and_changes_nothing_else(
         run(settings, cpus[:2], pairs)
 
 
+def test_out_of_memory_is_said_with_accumulation_too(
+    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = dataclasses.replace(PROOFS["SGD"], batch_size=8, accumulate=2)
+    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(2))
+    run(settings, cpus[:1], random_pairs(67, 3), steps=1)
+    assert capsys.readouterr().out.count("Out of memory") == 1
+
+
 def with_room_for(pairs: int) -> Callable[..., Any]:
     """gradient_function on a device that cannot hold more pairs than this at once."""
 

@@ -64,6 +64,7 @@ class Synchronous:
         self._ended: list[StepResult] = []
         self._update, self._report = _graph(self._updated), _graph(self._reported)
         self._meet, self._read = _graph(self._met), _graph(self._values)
+        self._accumulate = accumulate
         self._cut(accumulate)
 
     def _cut(self, pieces: int) -> None:
@@ -146,7 +147,7 @@ class Synchronous:
                 f"out of memory at step {number}, with one pair at a time; {kept} where there is more memory; "
                 "a smaller --max-length, --rnn-size or --vocabulary-size, and another --attempt, begin a smaller model"
             ) from error
-        if self._pieces == 1:
+        if self._pieces == self._accumulate:
             tqdm.write(
                 "Out of memory: shares are cut into pieces from here on, computed one after another. Batches stay as "
                 "large as before. Said once; --accumulate with a smaller --batch-size does it from the start."
