@@ -3,10 +3,19 @@
 import sys
 
 from benchmarks.corpus import corpus_benchmark
+from benchmarks.cost import cost_benchmark
+from benchmarks.decode import decode_benchmark
 from benchmarks.scaling import scaling_benchmark
+from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
 
-BENCHMARKS = {"corpus": corpus_benchmark, "scaling": scaling_benchmark}
+BENCHMARKS = {
+    "corpus": corpus_benchmark,
+    "cost": cost_benchmark,
+    "decode": decode_benchmark,
+    "scaling": scaling_benchmark,
+    "train": train_benchmark,
+}
 
 
 def main() -> int:

@@ -11,9 +11,10 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "chatbot").rglob("*.py"))
 
 # What each room may import of the others.
-BASE = {"errors", "flags", "config", "quiet"}
+BASE = {"errors", "flags", "config", "memory", "quiet"}
 MAY_IMPORT = {
     "errors": set(),
+    "memory": set(),
     "quiet": set(),
     "flags": {"errors"},
     "config": {"errors", "flags"},

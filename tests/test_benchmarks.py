@@ -3,9 +3,13 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.cost import cliffs
+from benchmarks.peers import REPORT, TRANSLATED
 from benchmarks.ring import LINKS, Link, plan, ring_bytes, ring_seconds, speed_up
 from tests.commands import ENVIRONMENT, ROOT, run
 
@@ -66,3 +70,57 @@ def test_scaling_of_a_tiny_model() -> None:
     assert 0 < found["gradient_bytes"] <= found["sent_bytes"] * 1.01
     assert found["least_bytes"] == found["gradient_bytes"]
     assert "a step of 4 towers takes" in found["verdict"]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> str:
+    """A few pairs of short words."""
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"你好 {i % 7}\t我 很 好 {i % 5}\n" for i in range(40)), encoding="utf-8")
+    return str(file)
+
+
+TINY = ["--rnn-size", "8", "--num-layers", "1", "--embedding-size", "8", "--batch-size", "8", "--rounds", "1"]
+
+
+def benchmark(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_training_and_where_its_time_goes(pairs: str) -> None:
+    found = benchmark("train", "--data", pairs, *TINY, "--steps", "2")
+    assert found["target_tokens_per_s"].keys() == {"float32", "bfloat16"}
+    assert 0 < found["of_limit"] < 1
+    assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"], rel=0.01)
+    assert found["parts_s"].keys() == {
+        "projection", "loss", "recurrent", "attention", "optimizer", "input", "overhead"
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_decoding(pairs: str) -> None:
+    found = benchmark("decode", "--data", pairs, *TINY, "--steps", "2", "--questions", "3", "--no-cold")
+    assert len(found["replies_per_s"]) == 4
+    assert all(rate > 0 for rate in found["replies_per_s"].values())
+
+
+def test_peers_that_are_not_there_are_named(pairs: str, tmp_path: Path) -> None:
+    done = run("benchmarks", "train", "--data", pairs, "--peers", str(tmp_path))
+    assert done.returncode == 2
+    assert b"torch_seq2seq.py: not there" in done.stderr
+
+
+def test_what_opennmt_says_is_read() -> None:
+    line = "Step 20/60; acc: 19.1; sents:     640; bsz:  508/ 327/64; 1346/866 tok/s;      8 sec;"
+    assert REPORT.findall(line) == [("327", "866")]
+    assert TRANSLATED.findall("Total translation time (s): 12.5") == ["12.5"]
+
+
+def test_cliffs_are_growth_beyond_proportion() -> None:
+    rows = [{"what": "batch_size", "value": 2**i, "step_s": 2.0**i} for i in range(3)]
+    rows += [{"what": "rnn_size", "value": 2**i, "step_s": 5.0**i} for i in range(2)]
+    assert [cliff["ratio"] for cliff in cliffs(rows)] == [1.0, 1.0, 1.25]

@@ -1,6 +1,7 @@
 """How a corpus is read, cleaned, cut into words and kept: what training, inspect and encode are all told."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from chatbot.errors import UserError
@@ -83,14 +84,19 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if NONE in self.clean and len(self.clean) > 1:
-            raise UserError(f"--clean {' '.join(self.clean)}: {NONE} stands alone")
+        check_none("clean", self.clean)
         if len(self.columns) not in (0, 2):
             raise UserError(f"--columns {' '.join(self.columns)}: two are needed, the question's and the answer's")
         if self.max_characters is not None and self.max_characters < self.min_characters:
             raise UserError(f"--max-characters {self.max_characters}: less than --min-characters {self.min_characters}")
         if self.dictionary is not None and self.tokenizer != "jieba":
             raise UserError(f"--dictionary: only jieba has one, not --tokenizer {self.tokenizer}")
+
+
+def check_none(name: str, values: Sequence[str]) -> None:
+    """Raises UserError where a flag that names several things names none and something."""
+    if NONE in values and len(values) > 1:
+        raise UserError(f"--{name} {' '.join(values)}: {NONE} stands alone")
 
 
 def text_settings(settings: TextSettings) -> TextSettings:

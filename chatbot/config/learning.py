@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from chatbot.config.corpus import EncodingSettings
+from chatbot.config.corpus import NONE, EncodingSettings, check_none
 from chatbot.errors import UserError
 from chatbot.flags import setting
 
-DATA, MODEL, LEARNING = "data", "model", "learning"
+DATA, MODEL, LEARNING, SPEED = "data", "model", "learning", "speed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +86,36 @@ class LearningSettings(EncodingSettings):
         choices=("auto", "on", "off"),
         fixed=True,
     )
+    precision: str = setting(
+        "auto",
+        SPEED,
+        "of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16 where this device "
+        "is found to be faster at it, else float32",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    fast: tuple[str, ...] = setting(
+        ("lstm", "loss"),
+        SPEED,
+        "fast paths that are on, each of which computes what the plain model does: lstm (on the CPU: real tokens only, "
+        "and a gradient of its own), loss (projection and cross-entropy in one, in chunks), or none",
+        many=True,
+        choices=("lstm", "loss", NONE),
+    )
+    sampled_softmax: int | None = setting(
+        None,
+        SPEED,
+        "learn to tell each target from so many drawn tokens instead of the whole vocabulary: faster where that is "
+        "large, less exact; validation is always exact",
+        kind=int,
+        least=1,
+    )
     seed: int = setting(1, LEARNING, "of weights, order and dropout", kind=int, least=0, most=2**31 - 1, fixed=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.steps is not None and self.epochs is not None:
             raise UserError("--steps and --epochs: give one of the two")
+        check_none("fast", self.fast)
         if self.bidirectional and self.rnn_size % 2:
             raise UserError(
                 f"--rnn-size {self.rnn_size}: both directions share it; make it even or say --no-bidirectional"

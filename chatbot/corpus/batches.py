@@ -68,12 +68,17 @@ class Batches:
         for shard in order:
             planned: list[tuple[Bucket, Places]] = []
             for i, bucket in enumerate(self.buckets):
-                rows = rng.permutation(bucket.rows(self._mapped(shard)))
+                pairs = self._mapped(shard)
+                rows = rng.permutation(bucket.rows(pairs))
+                # Questions of about one length share a batch: it is done after as many steps as the longest has.
+                rows = rows[np.argsort(pairs.sources.lengths[rows], kind="stable")]
                 places = np.concatenate([waiting[i], np.stack([np.full_like(rows, shard), rows], axis=1)])
                 last = shard == order[-1]
                 full = len(places) if last else len(places) - len(places) % bucket.batch_size
                 starts = range(0, full, bucket.batch_size)
-                planned += [(bucket, places[at : min(at + bucket.batch_size, full)]) for at in starts]
+                # In a batch they are mixed again, so that no tower gets all the long ones.
+                parts = (places[at : min(at + bucket.batch_size, full)] for at in starts)
+                planned += [(bucket, rng.permutation(part)) for part in parts]
                 waiting[i] = places[full:]
             yield from (planned[i] for i in rng.permutation(len(planned)))
 

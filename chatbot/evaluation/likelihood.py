@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from chatbot.corpus.batches import pad_batch
 from chatbot.corpus.encoded import Encoded
+from chatbot.corpus.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
 from chatbot.model.seq2seq import Seq2Seq
 
@@ -81,11 +82,11 @@ class Scorer:
 
     def _score(self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Summed nats of the real target positions, scalar float32."""
-        attended = self._model.attended(source, target_in)  # [rows, target, embedding]
-        real = tf.where(weights > 0)  # [tokens, 2]
+        attended = self._model.attended(source, target_in)  # [tokens, embedding]
+        real = tf.where(target_in != PAD)  # [tokens, 2]
+        targets, weights = tf.gather_nd(target_out, real), tf.gather_nd(weights, real)
         nats = tf.constant(0.0)
-        for start in tf.range(0, tf.shape(real)[0], PROJECTED):
-            some = real[start : start + PROJECTED]
-            logits = self._model.project(tf.gather_nd(attended, some))
-            nats += sequence_loss(logits, tf.gather_nd(target_out, some), tf.gather_nd(weights, some))[0]
+        for start in tf.range(0, tf.shape(attended)[0], PROJECTED):
+            here = slice(start, start + PROJECTED)
+            nats += sequence_loss(self._model.project(attended[here]), targets[here], weights[here])[0]
         return nats

@@ -6,17 +6,19 @@ Both take all target positions at once in training, and a single one in decoding
 import keras
 import tensorflow as tf
 
+from chatbot.model.product import policy
+
 
 class LuongAttention(keras.layers.Layer):
     """score(q, m) = q W m (Luong et al., 2015, "general")."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, precision: str = "float32") -> None:
         super().__init__()
-        self.key = keras.layers.Dense(units, use_bias=False)
+        self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
         """memory [rows, source, units] -> keys [rows, source, units], computed once a question."""
-        return self.key(memory)
+        return tf.cast(self.key(memory), memory.dtype)
 
     def call(
         self, queries: tf.Tensor, keys: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor
@@ -29,21 +31,22 @@ class LuongAttention(keras.layers.Layer):
 class BahdanauAttention(keras.layers.Layer):
     """score(q, m) = v tanh(W q + U m) (Bahdanau et al., 2015)."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, precision: str = "float32") -> None:
         super().__init__()
-        self.key = keras.layers.Dense(units, use_bias=False)
-        self.query = keras.layers.Dense(units)
+        self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
+        self.query = keras.layers.Dense(units, dtype=policy(precision))
         self.score = keras.layers.Dense(1, use_bias=False)
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
         """memory [rows, source, units] -> keys [rows, source, units], computed once a question."""
-        return self.key(memory)
+        return tf.cast(self.key(memory), memory.dtype)
 
     def call(
         self, queries: tf.Tensor, keys: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """queries [rows, target, units], mask [rows, source] -> context [rows, target, units], attention weights."""
-        sums = self.query(queries)[:, :, None, :] + keys[:, None, :, :]  # [rows, target, source, units]
+        asked = tf.cast(self.query(queries), queries.dtype)
+        sums = asked[:, :, None, :] + keys[:, None, :, :]  # [rows, target, source, units]
         scores = tf.squeeze(self.score(tf.tanh(sums)), axis=-1)  # [rows, target, source]
         return attend(scores, memory, mask)
 

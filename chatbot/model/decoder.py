@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from chatbot.model.attention import BahdanauAttention, LuongAttention
 from chatbot.model.dropout import Dropout
+from chatbot.model.product import policy
 from chatbot.model.recurrent import Stack, State
 
 # What decoding carries from step to step, each tensor [rows, ...]: "cells" changes, the rest is the question.
@@ -28,15 +29,17 @@ class Decoder(keras.layers.Layer):
         keep_prob: float,
         attention: str,
         attended_size: int,
+        precision: str = "float32",
+        fast: bool = True,
     ) -> None:
         super().__init__()
-        self.stack = Stack(cell, units, num_layers, keep_prob, first_dropout=300)
+        self.stack = Stack(cell, units, num_layers, keep_prob, 300, precision, fast)
         kinds: dict[str, type[LuongAttention | BahdanauAttention]] = {
             "luong": LuongAttention,
             "bahdanau": BahdanauAttention,
         }
-        self.attention = kinds[attention](units) if attention in kinds else None
-        self.combine = keras.layers.Dense(attended_size, activation="tanh", use_bias=False)
+        self.attention = kinds[attention](units, precision) if attention in kinds else None
+        self.combine = keras.layers.Dense(attended_size, use_bias=False, dtype=policy(precision))
         self.dropout = Dropout(keep_prob, 400)
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
@@ -44,20 +47,27 @@ class Decoder(keras.layers.Layer):
         keys = memory if self.attention is None else self.attention.keys(memory)
         return {"cells": states, "memory": memory, "keys": keys, "mask": mask}
 
-    def call(self, embedded: tf.Tensor, state: DecoderState, seed: tf.Tensor | None) -> tf.Tensor:
-        """embedded [rows, target, embedding] -> attended [rows, target, attended_size], with teacher forcing."""
-        outputs, _ = self.stack(embedded, state["cells"], None, seed)
-        return self.dropout(self.attended(outputs, state), seed)
+    def call(self, embedded: tf.Tensor, mask: tf.Tensor, state: DecoderState, seed: tf.Tensor | None) -> tf.Tensor:
+        """embedded [rows, target, embedding] -> attended [tokens, attended_size], with teacher forcing.
+
+        mask [rows, target]: True at the real tokens, which are those that are attended to, row by row.
+        """
+        outputs, _ = self.stack(embedded, state["cells"], mask, seed, last=False)
+        return self.dropout(self.combined(tf.gather_nd(self.with_context(outputs, state), tf.where(mask))), seed)
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
         """embedded [rows, embedding] -> attended [rows, attended_size], the state after this token."""
         output, cells = self.stack.step(embedded, state["cells"])
-        attended = self.attended(output[:, None, :], state)  # [rows, 1, attended_size]
+        attended = self.combined(self.with_context(output[:, None, :], state))  # [rows, 1, attended_size]
         return attended[:, 0], {**state, "cells": cells}
 
-    def attended(self, outputs: tf.Tensor, state: DecoderState) -> tf.Tensor:
-        """outputs [rows, target, units] -> [rows, target, attended_size]."""
+    def with_context(self, outputs: tf.Tensor, state: DecoderState) -> tf.Tensor:
+        """outputs [rows, target, units] -> [rows, target, 2 units], or as it was without attention."""
         if self.attention is None:
-            return self.combine(outputs)
+            return outputs
         context, _ = self.attention(outputs, state["keys"], state["memory"], state["mask"])
-        return self.combine(tf.concat([outputs, context], axis=-1))
+        return tf.concat([outputs, context], axis=-1)
+
+    def combined(self, outputs: tf.Tensor) -> tf.Tensor:
+        """[..., units or 2 units] -> [..., attended_size]."""
+        return tf.tanh(tf.cast(self.combine(outputs), outputs.dtype))

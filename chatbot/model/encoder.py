@@ -9,11 +9,24 @@ from chatbot.model.recurrent import Stack, State
 class Encoder(keras.layers.Layer):
     """A recurrent stack, or two that read in opposite directions and share the units between them."""
 
-    def __init__(self, cell: str, units: int, num_layers: int, keep_prob: float, bidirectional: bool) -> None:
+    def __init__(
+        self,
+        cell: str,
+        units: int,
+        num_layers: int,
+        keep_prob: float,
+        bidirectional: bool,
+        precision: str = "float32",
+        fast: bool = True,
+    ) -> None:
         super().__init__()
         each = units // 2 if bidirectional else units
-        self.forward = Stack(cell, each, num_layers, keep_prob, first_dropout=100)
-        self.backward = Stack(cell, each, num_layers, keep_prob, first_dropout=200) if bidirectional else None
+
+        def stack(first_dropout: int) -> Stack:
+            return Stack(cell, each, num_layers, keep_prob, first_dropout, precision, fast)
+
+        self.forward = stack(100)
+        self.backward = stack(200) if bidirectional else None
 
     def call(self, embedded: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
         """embedded [rows, source, embedding], mask [rows, source] -> memory [rows, source, units], states."""

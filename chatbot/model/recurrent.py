@@ -6,66 +6,96 @@ import keras
 import tensorflow as tf
 
 from chatbot.model.dropout import Dropout
-from chatbot.model.lstm import lstm_sequence
+from chatbot.model.fast.lstm import lstm_sequence
+from chatbot.model.fast.packing import pack, packing, unpack
+from chatbot.model.product import policy
 
 # One layer's state: [h, c] of an LSTM, [h] of a GRU, each [rows, units].
 State = list[tf.Tensor]
 
 
-def recurrent_layer(cell: str, units: int) -> keras.layers.RNN:
+def recurrent_layer(cell: str, units: int, precision: str = "float32") -> keras.layers.RNN:
     """An LSTM or GRU layer that meets every condition of cuDNN's fused path.
 
     The conditions (Keras, backend/tensorflow/rnn.py): tanh and sigmoid, a bias, not unrolled, no
     recurrent dropout, for a GRU reset_after. Masks must be right-padded and no row fully masked.
     """
     layer = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[cell]
-    return layer(units, return_sequences=True, return_state=True, use_cudnn="auto")
+    return layer(units, return_sequences=True, return_state=True, use_cudnn="auto", dtype=policy(precision))
 
 
 class Stack(keras.layers.Layer):
-    """num_layers recurrent layers, dropout in front of each."""
+    """num_layers recurrent layers, dropout in front of each.
 
-    def __init__(self, cell: str, units: int, num_layers: int, keep_prob: float, first_dropout: int) -> None:
+    fast: let the CPU run LSTMs over real tokens only (`chatbot.model.fast.lstm`).
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        units: int,
+        num_layers: int,
+        keep_prob: float,
+        first_dropout: int,
+        precision: str = "float32",
+        fast: bool = True,
+    ) -> None:
         super().__init__()
-        self.recurrent = [recurrent_layer(cell, units) for _ in range(num_layers)]
+        self.recurrent = [recurrent_layer(cell, units, precision) for _ in range(num_layers)]
         self.dropouts = [Dropout(keep_prob, first_dropout + i) for i in range(num_layers)]
+        self._fast = fast and cell == "lstm"
 
     def call(
         self,
         inputs: tf.Tensor,
         initial: list[State] | None,
-        mask: tf.Tensor | None,
+        mask: tf.Tensor,
         seed: tf.Tensor | None,
+        last: bool = True,
     ) -> tuple[tf.Tensor, list[State]]:
-        """inputs [rows, time, units in] -> outputs [rows, time, units], the last state of each layer."""
+        """inputs [rows, time, units in] -> outputs [rows, time, units], the last state of each layer.
+
+        mask [rows, time]: True at real tokens. What the outputs are at padding is not said. last: whether the
+        last states are wanted; where not, Keras's layers need no mask, without which cuDNN is faster.
+        """
+        if self._fast and not tf.config.list_logical_devices("GPU"):
+            return self._packed(inputs, initial, mask, seed)
         states: list[State] = []
         outputs = inputs
         for i, (layer, dropout) in enumerate(zip(self.recurrent, self.dropouts, strict=True)):
             start = None if initial is None else initial[i]
-            outputs, *state = run(layer, dropout(outputs, seed), start, mask)
+            found = layer(dropout(outputs, seed), initial_state=start, mask=mask if last else None)
+            outputs, *state = (tf.cast(x, inputs.dtype) for x in found)
             states.append(state)
         return outputs, states
+
+    def _packed(
+        self, inputs: tf.Tensor, initial: list[State] | None, mask: tf.Tensor, seed: tf.Tensor | None
+    ) -> tuple[tf.Tensor, list[State]]:
+        where = packing(mask)
+        rows, outputs = tf.shape(inputs)[0], pack(inputs, where)  # [tokens, units in]
+        states: list[State] = []
+        for i, (layer, dropout) in enumerate(zip(self.recurrent, self.dropouts, strict=True)):
+            if not layer.built:
+                layer.build((None, None, outputs.shape[-1]))
+            nothing = tf.zeros([rows, layer.units], outputs.dtype)
+            h, c = [nothing, nothing] if initial is None else initial[i]
+            cell = layer.cell
+            kernel, recurrent, bias = map(tf.convert_to_tensor, (cell.kernel, cell.recurrent_kernel, cell.bias))
+            inputs = dropout(outputs, seed)
+            outputs, *state = lstm_sequence(inputs, h, c, kernel, recurrent, bias, where, layer.compute_dtype)
+            states.append(state)
+        return unpack(outputs, where), states
 
     def step(self, inputs: tf.Tensor, states: list[State]) -> tuple[tf.Tensor, list[State]]:
         """inputs [rows, units in] -> outputs [rows, units], the states after this one step."""
         following: list[State] = []
         outputs = inputs
         for layer, state in zip(self.recurrent, states, strict=True):
-            outputs, new = layer.cell(outputs, state)
-            following.append(_as_list(new))
+            found, new = layer.cell(outputs, state)
+            outputs = tf.cast(found, inputs.dtype)
+            following.append([tf.cast(x, inputs.dtype) for x in _as_list(new)])
         return outputs, following
-
-
-def run(layer: keras.layers.RNN, inputs: tf.Tensor, start: State | None, mask: tf.Tensor | None) -> list[tf.Tensor]:
-    """The outputs of a layer and its last state: by cuDNN where there is a GPU, an LSTM on the CPU by our own loop."""
-    if not isinstance(layer, keras.layers.LSTM) or tf.config.list_logical_devices("GPU"):
-        return layer(inputs, initial_state=start, mask=mask)
-    if not layer.built:
-        layer.build(inputs.shape)
-    h, c = start or [tf.zeros([tf.shape(inputs)[0], layer.units], inputs.dtype)] * 2
-    cell = layer.cell
-    kernel, recurrent, bias = map(tf.convert_to_tensor, (cell.kernel, cell.recurrent_kernel, cell.bias))
-    return list(lstm_sequence(inputs, h, c, kernel, recurrent, bias, mask))
 
 
 def _as_list(state: Any) -> State:

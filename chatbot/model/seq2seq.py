@@ -11,18 +11,29 @@ from chatbot.corpus.encoded import Encoded
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, UNK
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
+from chatbot.model.fast.projection import projection_loss
+from chatbot.model.loss import sequence_loss
+from chatbot.model.product import product
+from chatbot.model.sampled import sampled_loss
 
 
 class Seq2Seq(keras.Model):
     """An attention seq2seq model. Questions and replies share one vocabulary and one embedding, which is also
-    the output projection (Press and Wolf, 2017)."""
+    the output projection (Press and Wolf, 2017).
 
-    def __init__(self, settings: Settings, vocabulary_size: int) -> None:
+    precision: what the factors of matrix products are rounded to; weights, states and sums are float32.
+    """
+
+    def __init__(self, settings: Settings, vocabulary_size: int, precision: str = "float32") -> None:
         super().__init__()
-        s = settings
+        s, fast = settings, "lstm" in settings.fast
+        self.precision, self._fast_loss = precision, "loss" in settings.fast
+        self._sampled = settings.sampled_softmax
         self.embedding = keras.layers.Embedding(vocabulary_size, s.embedding_size)
-        self.encoder = Encoder(s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.bidirectional)
-        self.decoder = Decoder(s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.attention, s.embedding_size)
+        self.encoder = Encoder(s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.bidirectional, precision, fast)
+        self.decoder = Decoder(
+            s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.attention, s.embedding_size, precision, fast
+        )
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
 
     def encode(self, source: tf.Tensor, seed: tf.Tensor | None = None) -> DecoderState:
@@ -31,30 +42,36 @@ class Seq2Seq(keras.Model):
         memory, states = self.encoder(self.embedding(source), mask, seed)
         return self.decoder.start(memory, mask, states)
 
-    def call(
-        self,
-        source: tf.Tensor,
-        target_in: tf.Tensor,
-        real: tf.Tensor,
-        seed: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Logits at the real target positions only: padding costs no projection.
+    def call(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
+        """Logits at the real target positions only, row by row: padding costs no projection.
 
-        source [rows, source], target_in [rows, target] int32, real [tokens, 2] (row, position) pairs,
-        seed [2] int32 draws the dropout masks (None: no dropout) -> [tokens, vocabulary] float32.
+        source [rows, source], target_in [rows, target] int32, seed [2] int32 draws the dropout masks (None: no
+        dropout) -> [tokens, vocabulary] float32.
         """
-        return self.project(tf.gather_nd(self.attended(source, target_in, seed), real))
+        return self.project(self.attended(source, target_in, seed))
 
     def attended(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """What `project` turns into logits.
-
-        source [rows, source], target_in [rows, target] int32 -> [rows, target, embedding].
-        """
-        return self.decoder(self.embedding(target_in), self.encode(source, seed), seed)
+        """What `project` turns into logits: source [rows, source], target_in [rows, target] -> [tokens, embedding]."""
+        mask = tf.not_equal(target_in, PAD)
+        return self.decoder(self.embedding(target_in), mask, self.encode(source, seed), seed)
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., embedding] -> logits [..., vocabulary]."""
-        return tf.matmul(attended, self.embedding.embeddings, transpose_b=True) + self.bias
+        return product(attended, self.embedding.embeddings, self.precision, transpose_b=True) + self.bias
+
+    def summed_loss(
+        self, attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Of attended [tokens, embedding], targets [tokens] int32, weights [tokens] -> the summed loss in nats.
+
+        seed [2] int32 draws the tokens of a sampled softmax (None: the softmax is exact).
+        """
+        embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
+        if self._sampled is not None and seed is not None:
+            return sampled_loss(attended, embeddings, bias, targets, weights, self._sampled, seed, self.precision)
+        if self._fast_loss:
+            return projection_loss(attended, embeddings, bias, targets, weights, self.precision)
+        return sequence_loss(self.project(attended), targets, weights)[0]
 
     def step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
         """One token of a reply: ids [rows] int32 -> logits [rows, vocabulary], the state after it."""
@@ -62,11 +79,11 @@ class Seq2Seq(keras.Model):
         return self.project(attended), state
 
 
-def built_model(settings: Settings, vocabulary_size: int) -> Seq2Seq:
+def built_model(settings: Settings, vocabulary_size: int, precision: str = "float32") -> Seq2Seq:
     """A model whose weights exist and are a function of settings.seed."""
-    model = Seq2Seq(settings, vocabulary_size)
+    model = Seq2Seq(settings, vocabulary_size, precision)
     begin = tf.fill([1, 1], BOS)
-    model(begin, begin, tf.zeros([1, 2], tf.int32))
+    model(begin, begin)
     for number, weight in enumerate(model.trainable_variables):
         seed = settings.seed + 1000 * number
         initializers = {

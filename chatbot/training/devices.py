@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pynvml
 
 from chatbot.errors import UserError
+from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow
 
 
@@ -122,6 +123,8 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     """
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's order; CUDA's own is by speed
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu.number) for gpu in gpus)
+    if not gpus:
+        keep_freed_memory()
     import_tensorflow()
     import tensorflow as tf
 

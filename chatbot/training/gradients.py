@@ -8,13 +8,16 @@ import keras
 import tensorflow as tf
 
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.loss import sequence_loss
 from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts
 
 # A tower's share: source, target_in, target_out [rows, length] int32, weights [rows, length] float32.
 Share = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+# By how much float16's loss is scaled down each time its gradients are too large, and where that ends.
+SCALED_DOWN, LEAST_SCALE = 16.0, 2.0**-24
 
 
 class Sums(NamedTuple):
@@ -67,12 +70,39 @@ def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
     weights: the values of model.trainable_variables. seed: [2] int32 for dropout. parts: where the
     pieces of the model run; without it all of it runs where the function is called.
     """
+    if model.precision != "float16":
+        return _gradient_function(model, parts)
+    scaled = _gradient_function(model, parts)
+
+    @tf.function(autograph=False)
+    def within_range(weights: list[tf.Tensor], share: Share, seed: tf.Tensor) -> Sums:
+        """Gradients beyond float16's largest number are made again, of a loss that is scaled down, until they fit.
+
+        They are not scaled up first, as those of a mean must be (Micikevicius et al., 2018): these are of a sum.
+        """
+
+        def again(scale: tf.Tensor, _: Sums) -> tuple[tf.Tensor, Sums]:
+            return scale / SCALED_DOWN, scaled(weights, share, seed, scale / SCALED_DOWN)
+
+        def too_large(scale: tf.Tensor, sums: Sums) -> tf.Tensor:
+            return (scale > LEAST_SCALE) & ~tf.math.is_finite(tf.linalg.global_norm(sums.gradients))
+
+        one = tf.constant(1.0)
+        return tf.while_loop(too_large, again, (one, scaled(weights, share, seed, one)))[1]
+
+    return within_range
+
+
+def _gradient_function(model: Seq2Seq, parts: Parts | None) -> Any:
+    """And the loss may be scaled before its gradients are taken; those are scaled back."""
     variables = model.trainable_variables
     at_encoder, at_decoder, at_words = parts or (None, None, None)
 
     @tf.function(autograph=False)
-    def tower_gradients(weights: list[tf.Tensor], share: Share, seed: tf.Tensor) -> Sums:
-        source, target_in, target_out, token_weights = share
+    def tower_gradients(
+        weights: list[tf.Tensor], share: Share, seed: tf.Tensor, scale: tf.Tensor | None = None
+    ) -> Sums:
+        source, target_in, target_out, token_weights = within_longest(share)
         value = {id(variable): weight for variable, weight in zip(variables, weights, strict=True)}
 
         def of(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
@@ -80,21 +110,22 @@ def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
 
         encoder, decoder = model.encoder.trainable_variables, model.decoder.trainable_variables
         embedding, bias = model.embedding.embeddings, model.bias
-        mask = tf.not_equal(source, PAD)
-        real = tf.where(token_weights > 0)  # [tokens, 2]
+        if scale is not None:
+            token_weights *= scale
+        mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
+        real = tf.where(target_mask)  # [tokens, 2]
 
         words = Stage(at_words, of([embedding]), lambda: (model.embedding(source), model.embedding(target_in)))
         embedded_source, embedded_target = words.outputs
         encoding = Stage(at_encoder, of(encoder), lambda x: model.encoder(x, mask, seed), embedded_source)
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> tf.Tensor:
-            return model.decoder(embedded, model.decoder.start(memory, mask, states), seed)
+            return model.decoder(embedded, target_mask, model.decoder.start(memory, mask, states), seed)
 
         decoding = Stage(at_decoder, of(decoder), decode, embedded_target, *encoding.outputs)
 
         def loss(attended: tf.Tensor) -> tf.Tensor:
-            logits = model.project(tf.gather_nd(attended, real))  # [tokens, vocabulary]
-            return sequence_loss(logits, tf.gather_nd(target_out, real), tf.gather_nd(token_weights, real))[0]
+            return model.summed_loss(attended, tf.gather_nd(target_out, real), tf.gather_nd(token_weights, real), seed)
 
         projection = Stage(at_words, of([embedding, bias]), loss, decoding.outputs)
 
@@ -104,12 +135,21 @@ def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
         _, (looked_up,) = words.backward([to_source, to_target])
         gradient = dict(zip(map(id, (*encoder, *decoder, bias)), (*to_encoder, *to_decoder, to_bias), strict=True))
         # Dense: optimizers square each slice of a repeated word before adding them up.
+        to_embedding = tf.convert_to_tensor(to_embedding)  # slices, of a sampled softmax
         gradient[id(embedding)] = tf.tensor_scatter_nd_add(to_embedding, looked_up.indices[:, None], looked_up.values)
-        return Sums(
-            projection.outputs, tf.reduce_sum(token_weights), [tf.convert_to_tensor(gradient[id(v)]) for v in variables]
-        )
+        gradients = [tf.convert_to_tensor(gradient[id(variable)]) for variable in variables]
+        sums = Sums(projection.outputs, tf.reduce_sum(token_weights), gradients)
+        return sums if scale is None else tf.nest.map_structure(lambda x: x / scale, sums)
 
     return tower_gradients
+
+
+def within_longest(share: Share) -> Share:
+    """Without the positions that are padding in every row: questions that share a batch are often all short."""
+    source, *targets = share
+    lengths = [tf.reduce_max(tf.math.count_nonzero(ids, axis=1)) for ids in (source, targets[0])]
+    target_in, target_out, weights = (x[:, : lengths[1]] for x in targets)
+    return source[:, : lengths[0]], target_in, target_out, weights
 
 
 def accumulated(

@@ -18,6 +18,7 @@ from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
+from chatbot.training.precision import AUTO
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.synchronous import StepResult, Synchronous
 
@@ -52,7 +53,8 @@ def run(
 ) -> tuple[list[np.ndarray], list[StepResult], Synchronous]:
     """Train a new model; returns its weights, what each step returned, and what made the steps."""
     with tf.device(towers[0].device):
-        model = built_model(settings, VOCABULARY)
+        precision = "float32" if settings.precision == AUTO else settings.precision
+        model = built_model(settings, VOCABULARY, precision)
     update = open_update(model, settings, towers)
     update.scatter(update.gather())
     batches = Batches([pairs], settings.batch_size * settings.accumulate, settings.seed).shares_from(0, len(towers))

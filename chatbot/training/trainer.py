@@ -20,6 +20,7 @@ from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import Data
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team, tower_names
+from chatbot.training.precision import chosen_precision
 from chatbot.training.schedule import describe, schedule_of
 from chatbot.training.summaries import Summaries
 from chatbot.training.variable_update.choose import VariableUpdate
@@ -47,8 +48,10 @@ def train(
     batches = Batches(data.training, size, settings.seed, tokens)
     pairs = size if tokens is None else sum(map(len, data.training)) / batches.steps_per_epoch
     schedule = schedule_of(settings, pairs, batches.steps_per_epoch)
+    own = chosen_precision(settings, len(data.vocabulary), device) if team.chief else ""
+    settings = dataclasses.replace(settings, precision=team.say(own)[0])
     with tf.device(device):
-        model = built_model(settings, len(data.vocabulary))
+        model = built_model(settings, len(data.vocabulary), settings.precision)
         start_from_frequencies(model, data.training)
     train_step = open_step(model)
     if settings.batch_tokens is None and size < train_step.shares * team.machines:

@@ -28,10 +28,10 @@ NAMES = [f"{s.cell}-{s.attention}-{'bi' if s.bidirectional else 'uni'}" for s in
 
 
 def all_logits(model: Seq2Seq, source: list, target_in: list, seed: tf.Tensor | None = None) -> np.ndarray:
-    """[rows, target, vocabulary] logits of every position."""
+    """[rows, target, vocabulary] logits of every position; zeros at padding."""
     ids = tf.constant(target_in)
-    real = tf.where(tf.ones_like(ids, tf.bool))
-    return tf.reshape(model(tf.constant(source), ids, real, seed=seed), [*ids.shape, VOCABULARY]).numpy()
+    logits = model(tf.constant(source), ids, seed=seed)
+    return tf.scatter_nd(tf.where(ids != PAD), logits, tf.constant([*ids.shape, VOCABULARY], tf.int64)).numpy()
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)

@@ -1,0 +1,48 @@
+"""The same words for every system: pairs cut by this project's tokenizer, none longer than all of them take."""
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+from chatbot.config.training import Settings
+from chatbot.corpus.encoded import Encoded, encoded, ragged
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.report import Report
+from chatbot.corpus.utterance import tokens_of
+from chatbot.corpus.vocabulary import SPECIALS, UNK
+
+
+@dataclasses.dataclass(frozen=True)
+class SameWords:
+    """Pairs as words, and the most frequent words in order."""
+
+    pairs: list[tuple[list[str], list[str]]]
+    vocabulary: list[str]
+
+    def write(self, folder: Path, name: str) -> None:
+        """Write parallel files, name.src and name.tgt, with words separated by spaces."""
+        for side, suffix in enumerate(("src", "tgt")):
+            lines = "".join(" ".join(pair[side]) + "\n" for pair in self.pairs)
+            (folder / f"{name}.{suffix}").write_text(lines, encoding="utf-8")
+
+    def encoded(self) -> Encoded:
+        """As this project trains on them."""
+        numbers = {word: number for number, word in enumerate(self.vocabulary, len(SPECIALS))}
+        sources, targets = (
+            ragged([[numbers.get(w, UNK) for w in pair[side]] for pair in self.pairs]) for side in (0, 1)
+        )
+        return encoded(sources, targets, targets.lengths)
+
+
+def words_of(file: str, max_length: int, vocabulary_size: int) -> SameWords:
+    """The pairs of a file that fit (the end symbol counted in the answer), and the vocabulary of both sides.
+
+    Raises UserError for a file that cannot be read.
+    """
+    (source,) = find_sources([file])
+    cut = tokens_of(Settings())
+    pairs = [(cut(question), cut(answer)) for question, answer in read(source, Report())]
+    pairs = [(q, a) for q, a in pairs if 0 < len(q) <= max_length and 0 < len(a) < max_length]
+    counts = Counter(word for pair in pairs for side in pair for word in side)
+    return SameWords(pairs, [word for word, _ in counts.most_common(vocabulary_size - len(SPECIALS))])

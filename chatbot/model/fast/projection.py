@@ -1,0 +1,82 @@
+"""Projection onto the vocabulary and cross-entropy in one, a chunk of positions at a time, with its own gradient.
+
+The plain way keeps logits and their gradient of all positions: twice positions x vocabulary. Here a chunk's logits
+become its part of the gradient at once and are forgotten, as in Liger's fused linear cross-entropy (Hsu et al.,
+2024). What the softmax divides by, and the one at the target, never meet the logits: they are factors of rows, and
+rows of their own. That leaves four passes over the logits beside the three products.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from chatbot.model.product import product, rounded
+
+# Logits of a chunk: 64 MB of float32.
+CHUNK = 1 << 24
+
+
+def projection_loss(
+    attended: tf.Tensor,
+    embeddings: tf.Tensor,
+    bias: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    dtype: str = "float32",
+    chunk: int = CHUNK,
+) -> tf.Tensor:
+    """The weighted cross-entropy, summed: what `sequence_loss` returns of attended embeddings' + bias. Scalar.
+
+    attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int32,
+    weights [tokens]. dtype: what the factors of products are rounded to. chunk: logits in memory at a time,
+    or those of one token where the vocabulary is larger.
+    """
+
+    @tf.custom_gradient
+    def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        factor = rounded(embeddings, dtype)
+        tokens = tf.shape(attended)[0]
+        at_once = max(1, chunk // embeddings.shape[0])
+
+        chunks = tf.maximum(1, (tokens + at_once - 1) // at_once)  # one, empty, of a tower without a token
+
+        def add(number: tf.Tensor, loss: tf.Tensor, *gradients: Any) -> tuple[Any, ...]:
+            to_attended, to_embeddings, to_bias = gradients
+            here = slice(number * at_once, (number + 1) * at_once)
+            found, d_attended, d_embeddings, d_bias = _chunk(
+                attended[here], factor, bias, targets[here], weights[here], dtype
+            )
+            to_attended = to_attended.write(number, d_attended)
+            return number + 1, loss + found, to_attended, to_embeddings + d_embeddings, to_bias + d_bias
+
+        parts = tf.TensorArray(attended.dtype, chunks, infer_shape=False)
+        nothing = (tf.zeros([], attended.dtype), parts, tf.zeros_like(embeddings), tf.zeros_like(bias))
+        _, loss, to_attended, *rest = tf.while_loop(
+            lambda number, *_: number < chunks, add, (0, *nothing), parallel_iterations=1
+        )
+        gradients = tf.ensure_shape(to_attended.concat(), attended.shape), *rest
+        return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
+
+    return run(attended, embeddings, bias)
+
+
+def _chunk(
+    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, dtype: str
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The loss of some positions and its gradients; factor: the embeddings, rounded."""
+    logits = product(attended, factor, dtype, transpose_b=True) + bias  # [tokens, vocabulary]
+    highest = tf.reduce_max(logits, -1, keepdims=True)
+    powers = tf.exp(logits - highest)
+    total = tf.reduce_sum(powers, -1, keepdims=True)  # [tokens, 1]
+    losses = tf.math.log(total) + highest - tf.gather(logits, targets[:, None], batch_dims=1)
+    weights = weights[:, None]
+    share = weights / total  # [tokens, 1]: share * powers are the weighted probabilities
+    powers = rounded(powers, dtype)
+    # The gradient of the logits is probabilities less one at the target; the latter is rows, not a matrix.
+    of_targets = tf.cast(tf.gather(factor, targets), attended.dtype)
+    to_attended = product(powers, factor, dtype) * share - of_targets * weights
+    to_embeddings = product(powers, attended * share, dtype, transpose_a=True)
+    to_embeddings = tf.tensor_scatter_nd_sub(to_embeddings, targets[:, None], attended * weights)
+    to_bias = product(powers, share, dtype, transpose_a=True)[:, 0]
+    to_bias = tf.tensor_scatter_nd_sub(to_bias, targets[:, None], weights[:, 0])
+    return tf.reduce_sum(losses * weights), to_attended, to_embeddings, to_bias

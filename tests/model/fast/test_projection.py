@@ -1,0 +1,86 @@
+"""The loss in chunks is sequence_loss of all logits, and so are its gradients; its memory is that of a chunk."""
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+
+from chatbot.model.fast import projection
+from chatbot.model.fast.projection import projection_loss
+from chatbot.model.loss import sequence_loss
+from chatbot.model.product import product
+
+Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
+
+
+def drawn(tokens: int, units: int, vocabulary: int, seed: int) -> Values:
+    """Attended, embeddings, bias; targets, some of which repeat; weights, some of them 0."""
+    rng = np.random.default_rng(seed)
+    shapes = ((tokens, units), (vocabulary, units), (vocabulary,))
+    weights = rng.choice([0.0, 1.0, 0.3], tokens)
+    targets = rng.integers(0, vocabulary, tokens)
+    return [tf.constant(rng.normal(size=s), tf.float32) for s in shapes], tf.constant(targets), tf.constant(weights)
+
+
+def plain(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        attended, embeddings, bias = values
+        logits = tf.matmul(attended, embeddings, transpose_b=True) + bias
+        loss, _ = sequence_loss(logits, targets, tf.cast(weights, tf.float32))
+    return [loss, *tape.gradient(loss, values)]
+
+
+def chunked(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, dtype: str, chunk: int) -> list[tf.Tensor]:
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        attended, embeddings, bias = values
+        loss = projection_loss(attended, embeddings, bias, targets, tf.cast(weights, tf.float32), dtype, chunk)
+    return [loss, *tape.gradient(loss, values)]
+
+
+@settings(max_examples=20)
+@given(
+    tokens=st.integers(0, 9),
+    units=st.integers(1, 5),
+    vocabulary=st.integers(2, 12),
+    chunk=st.integers(1, 40),
+    seed=st.integers(0, 99),
+)
+def test_it_equals_the_plain_loss(tokens: int, units: int, vocabulary: int, chunk: int, seed: int) -> None:
+    values, targets, weights = drawn(tokens, units, vocabulary, seed)
+    found = chunked(values, targets, weights, "float32", chunk)
+    for ours, theirs in zip(found, plain(values, targets, weights), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.01), ("float16", 0.002)])
+def test_rounded_products_change_it_little(dtype: str, tolerance: float) -> None:
+    values, targets, weights = drawn(40, 32, 200, seed=1)
+    found = chunked(values, targets, weights, dtype, 2000)
+    assert {x.dtype for x in found} == {tf.float32}
+    for ours, theirs in zip(found, plain(values, targets, weights), strict=True):
+        assert tf.norm(ours - theirs) < tolerance * tf.norm(theirs)
+
+
+def test_logits_far_beyond_float16_and_exp_are_finite() -> None:
+    values, targets, weights = drawn(4, 3, 7, seed=1)
+    found = chunked([300.0 * value for value in values], targets, weights, "float32", 14)
+    assert all(np.isfinite(x).all() for x in found)
+
+
+def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tokens there are: two at a time of a vocabulary of 50, where a chunk holds 100 logits."""
+    shapes: list[tuple[int, ...]] = []
+
+    def noted(*arguments: Any, **more: Any) -> tf.Tensor:
+        found = product(*arguments, **more)
+        shapes.append(tuple(found.shape))
+        return found
+
+    monkeypatch.setattr(projection, "product", noted)
+    chunked(*drawn(65, 2, 50, seed=1), "float32", 100)
+    assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2), (50, 1)}

@@ -1,0 +1,98 @@
+"""Precision: looked at before it is chosen, kept by an attempt; float16 gradients fit into its range."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.memory import keep_freed_memory
+from chatbot.model.seq2seq import built_model
+from chatbot.training import precision
+from chatbot.training.attempt import write_json
+from chatbot.training.gradients import Sums, gradient_function
+from chatbot.training.precision import chosen_precision, gain_of_bfloat16
+
+SETTINGS = Settings(rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
+SHARE = (
+    tf.constant([[5, 6, 7], [8, 9, 0]]),
+    tf.constant([[1, 5], [1, 6]]),
+    tf.constant([[5, 2], [6, 2]]),
+    tf.ones([2, 2]),
+)
+SEED = tf.constant([1, 2])
+
+
+@pytest.mark.parametrize(("gain", "found"), [(1.9, "bfloat16"), (1.0, "float32"), (0.1, "float32")])
+def test_auto_takes_what_is_faster_here(
+    gain: float, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workplace: Path
+) -> None:
+    monkeypatch.setattr(precision, "gain_of_bfloat16", lambda *_: gain)
+    assert chosen_precision(SETTINGS, 20, "/CPU:0") == found
+    assert f"Precision: {found}" in capsys.readouterr().out
+
+
+def test_looking_is_measuring() -> None:
+    assert 0.01 < gain_of_bfloat16(SETTINGS, 20, "/CPU:0") < 100
+
+
+def test_what_is_asked_for_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "gain_of_bfloat16", None)
+    asked = dataclasses.replace(SETTINGS, precision="float16")
+    assert chosen_precision(asked, 20, "/CPU:0") == "float16"
+
+
+def test_a_resumed_attempt_keeps_its_own(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
+    monkeypatch.setattr(precision, "gain_of_bfloat16", None)
+    SETTINGS.directory.mkdir(parents=True)
+    for name in ("last", "config.json"):
+        write_json(SETTINGS.directory / name, {"precision": "bfloat16"})
+    assert chosen_precision(SETTINGS, 20, "/CPU:0") == "bfloat16"
+
+
+def gradients(weights_times: float = 1.0, settings: Settings = SETTINGS, asked: str = "float32") -> Sums:
+    model = built_model(settings, 10, asked)
+    weights = [weights_times * variable.value for variable in model.trainable_variables]
+    return gradient_function(model)(weights, SHARE, SEED)
+
+
+def apart(one: Sums, other: Sums) -> float:
+    """The largest difference of a gradient, relative to its size."""
+    pairs = zip(one.gradients, other.gradients, strict=True)
+    return max(float(tf.norm(a - b) / tf.maximum(tf.norm(a), 1e-3)) for a, b in pairs)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_every_precision_has_about_the_same_gradients(cell: str) -> None:
+    settings = dataclasses.replace(SETTINGS, cell=cell)
+    exact = gradients(settings=settings)
+    assert apart(exact, gradients(settings=settings, asked="bfloat16")) < 0.05
+    assert apart(exact, gradients(settings=settings, asked="float16")) < 0.01
+
+
+def test_the_plain_model_has_the_same_gradients() -> None:
+    plain = dataclasses.replace(SETTINGS, fast=("none",))
+    assert apart(gradients(), gradients(settings=plain)) < 1e-5
+
+
+def test_gradients_beyond_float16_are_made_again_scaled_down() -> None:
+    """Weights of targets so large that the gradients of their sum are no float16."""
+    source, target_in, target_out, weights = SHARE
+    share = source, target_in, target_out, 1e6 * weights
+    model = built_model(SETTINGS, 10, "float16")
+    values = [variable.value for variable in model.trainable_variables]
+    found = gradient_function(model)(values, share, SEED)
+    assert all(np.isfinite(gradient).all() for gradient in found.gradients)
+    exact = gradient_function(built_model(SETTINGS, 10))(values, share, SEED)
+    assert apart(exact, found) < 0.01
+    largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in exact.gradients)
+    assert largest > float(np.finfo(np.float16).max)
+
+
+def test_freed_memory_is_kept_unless_somebody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, "1")
+            assert not keep_freed_memory()
