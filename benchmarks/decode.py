@@ -30,7 +30,7 @@ ATTEMPT = "cold"
 class DecodeBenchmark(TrainBenchmark):
     """What python -m benchmarks decode is told."""
 
-    questions: int = setting(128, "measuring", "questions of a turn", kind=int, least=1)
+    questions: int = setting(256, "measuring", "questions of a turn", kind=int, least=1)
     cold: bool = setting(True, "measuring", "time python chat.py from its start to its first reply", kind=bool)
 
 
@@ -44,6 +44,7 @@ def decode_benchmark(arguments: Sequence[str]) -> int:
     verdicts = []
     if told.cold:
         found |= cold_start(told)
+        print(f"A cold chat: {found['cold_reply_s']:.2f} s; import tensorflow: {found['import_s']:.2f} s", flush=True)
         verdicts.append(f"a cold chat replies after {found['cold_ratio']:.2f} times what import tensorflow takes")
     with tempfile.TemporaryDirectory() as folder:
         peers = told.found_peers(Path(folder))

@@ -82,7 +82,8 @@ class Peers:
         done = subprocess.run(
             [str(word) for word in command],
             cwd=self.work,
-            env={**os.environ, "OMP_NUM_THREADS": str(self.cores)},
+            # onmt_translate's checkpoints are older than PyTorch's rule that they hold weights alone.
+            env={**os.environ, "OMP_NUM_THREADS": str(self.cores), "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",

@@ -40,22 +40,23 @@ def projection_loss(
 
         chunks = tf.maximum(1, (tokens + at_once - 1) // at_once)  # one, empty, of a tower without a token
 
-        def add(number: tf.Tensor, loss: tf.Tensor, *gradients: Any) -> tuple[Any, ...]:
-            to_attended, to_embeddings, to_bias = gradients
+        def chunk_at(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
             here = slice(number * at_once, (number + 1) * at_once)
-            found, d_attended, d_embeddings, d_bias = _chunk(
-                attended[here], factor, bias, targets[here], weights[here], dtype
-            )
-            to_attended = to_attended.write(number, d_attended)
-            return number + 1, loss + found, to_attended, to_embeddings + d_embeddings, to_bias + d_bias
+            return _chunk(attended[here], factor, bias, targets[here], weights[here], dtype)
 
-        parts = tf.TensorArray(attended.dtype, chunks, infer_shape=False)
-        nothing = (tf.zeros([], attended.dtype), parts, tf.zeros_like(embeddings), tf.zeros_like(bias))
-        _, loss, to_attended, *rest = tf.while_loop(
-            lambda number, *_: number < chunks, add, (0, *nothing), parallel_iterations=1
+        def add(number: tf.Tensor, to_attended: tf.TensorArray, *sums: tf.Tensor) -> tuple[Any, ...]:
+            loss, d_attended, *gradients = chunk_at(number)
+            more = (a + b for a, b in zip(sums, (loss, *gradients), strict=True))
+            return number + 1, to_attended.write(number, d_attended), *more
+
+        # Most batches are one chunk: the first one is no part of the loop, so that nothing is added to zeros.
+        loss, d_attended, *gradients = chunk_at(tf.constant(0))
+        parts = tf.TensorArray(attended.dtype, chunks, infer_shape=False).write(0, d_attended)
+        _, to_attended, loss, *rest = tf.while_loop(
+            lambda number, *_: number < chunks, add, (1, parts, loss, *gradients), parallel_iterations=1
         )
-        gradients = tf.ensure_shape(to_attended.concat(), attended.shape), *rest
-        return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
+        found = tf.ensure_shape(to_attended.concat(), attended.shape), *rest
+        return loss, lambda upstream: tuple(upstream * gradient for gradient in found)
 
     return run(attended, embeddings, bias)
 
