@@ -43,7 +43,9 @@ class Replier:
         self._tokens = tokens_of(settings)
         self._beam_size = beam_size
         self._length_penalty = length_penalty
-        self._search = tf.function(self._decode, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+        self._search = tf.function(
+            self._decode, input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False
+        )
 
     @property
     def traces(self) -> int:

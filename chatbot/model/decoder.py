@@ -42,6 +42,9 @@ class Decoder(keras.layers.Layer):
         self.combine = keras.layers.Dense(attended_size, use_bias=False, dtype=policy(precision))
         self.dropout = Dropout(keep_prob, 400)
 
+    def build(self, *_: Any, **__: Any) -> None:
+        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
+
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
         """The state before the first token."""
         keys = memory if self.attention is None else self.attention.keys(memory)

@@ -1,5 +1,7 @@
 """The encoder: a question to memory (one vector a token) and the state the decoder starts from."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -27,6 +29,9 @@ class Encoder(keras.layers.Layer):
 
         self.forward = stack(100)
         self.backward = stack(200) if bidirectional else None
+
+    def build(self, *_: Any, **__: Any) -> None:
+        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
 
     def call(self, embedded: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
         """embedded [rows, source, embedding], mask [rows, source] -> memory [rows, source, units], states."""

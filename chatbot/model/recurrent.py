@@ -21,7 +21,16 @@ def recurrent_layer(cell: str, units: int, precision: str = "float32") -> keras.
     recurrent dropout, for a GRU reset_after. Masks must be right-padded and no row fully masked.
     """
     layer = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[cell]
-    return layer(units, return_sequences=True, return_state=True, use_cudnn="auto", dtype=policy(precision))
+    return layer(
+        units,
+        return_sequences=True,
+        return_state=True,
+        use_cudnn="auto",
+        dtype=policy(precision),
+        # Drawn or read when all layers are there: to draw an orthogonal matrix takes longer than to read it.
+        kernel_initializer="zeros",
+        recurrent_initializer="zeros",
+    )
 
 
 class Stack(keras.layers.Layer):
@@ -44,6 +53,9 @@ class Stack(keras.layers.Layer):
         self.recurrent = [recurrent_layer(cell, units, precision) for _ in range(num_layers)]
         self.dropouts = [Dropout(keep_prob, first_dropout + i) for i in range(num_layers)]
         self._fast = fast and cell == "lstm"
+
+    def build(self, *_: Any, **__: Any) -> None:
+        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
 
     def call(
         self,

@@ -1,6 +1,7 @@
 """The whole model: embedding -> encoder -> attention decoder -> logits."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,12 +30,15 @@ class Seq2Seq(keras.Model):
         s, fast = settings, "lstm" in settings.fast
         self.precision, self._fast_loss = precision, "loss" in settings.fast
         self._sampled = settings.sampled_softmax
-        self.embedding = keras.layers.Embedding(vocabulary_size, s.embedding_size)
+        self.embedding = keras.layers.Embedding(vocabulary_size, s.embedding_size, "zeros")
         self.encoder = Encoder(s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.bidirectional, precision, fast)
         self.decoder = Decoder(
             s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.attention, s.embedding_size, precision, fast
         )
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
+
+    def build(self, *_: Any, **__: Any) -> None:
+        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
 
     def encode(self, source: tf.Tensor, seed: tf.Tensor | None = None) -> DecoderState:
         """source [rows, source] int32 -> the decoder's state before the first token."""
@@ -79,11 +83,17 @@ class Seq2Seq(keras.Model):
         return self.project(attended), state
 
 
-def built_model(settings: Settings, vocabulary_size: int, precision: str = "float32") -> Seq2Seq:
-    """A model whose weights exist and are a function of settings.seed."""
+def undrawn_model(settings: Settings, vocabulary_size: int, precision: str = "float32") -> Seq2Seq:
+    """A model whose weights exist, for values that are known: they are zeros."""
     model = Seq2Seq(settings, vocabulary_size, precision)
     begin = tf.fill([1, 1], BOS)
     model(begin, begin)
+    return model
+
+
+def built_model(settings: Settings, vocabulary_size: int, precision: str = "float32") -> Seq2Seq:
+    """A model whose weights exist and are a function of settings.seed."""
+    model = undrawn_model(settings, vocabulary_size, precision)
     for number, weight in enumerate(model.trainable_variables):
         seed = settings.seed + 1000 * number
         initializers = {
