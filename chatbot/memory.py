@@ -21,8 +21,7 @@ def keep_freed_memory() -> bool:
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-        os.confstr("CS_GNU_LIBC_VERSION")
-    except (AttributeError, OSError, ValueError):
+    except (AttributeError, OSError):  # another C library
         return False
     told = ((MMAP_THRESHOLD, LARGEST), (TRIM_THRESHOLD, KEPT), (TOP_PAD, AT_ONCE))
     return all(mallopt(parameter, value) == 1 for parameter, value in told)

@@ -1,6 +1,9 @@
 """Precision: looked at before it is chosen, kept by an attempt; float16 gradients fit into its range."""
 
 import dataclasses
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from chatbot.training import precision
 from chatbot.training.attempt import write_json
 from chatbot.training.gradients import Sums, gradient_function
 from chatbot.training.precision import chosen_precision, gain_of_bfloat16
+from tests.commands import ENVIRONMENT, ROOT
 
 SETTINGS = Settings(rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
 SHARE = (
@@ -89,6 +93,32 @@ def test_gradients_beyond_float16_are_made_again_scaled_down() -> None:
     assert apart(exact, found) < 0.01
     largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in exact.gradients)
     assert largest > float(np.finfo(np.float16).max)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told")
+def test_freed_memory_is_kept() -> None:
+    """In a process of its own: memory that was freed and is taken again costs no page faults."""
+    program = """
+import ctypes, resource, sys
+from chatbot.memory import keep_freed_memory
+assert keep_freed_memory() or sys.argv[1:]
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for number in range(9):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = libc.malloc(ctypes.c_size_t(30 << 20))
+    ctypes.memset(block, 1, 30 << 20)
+    libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+    def faults(environment: dict[str, str], *told: str) -> int:
+        command = [sys.executable, "-c", program, *told]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    chosen = {"MALLOC_TRIM_THRESHOLD_": "1", "MALLOC_MMAP_THRESHOLD_": "100000"}
+    assert faults(ENVIRONMENT) < 10 < 1000 < faults({**ENVIRONMENT, **chosen}, "as somebody chose")
 
 
 def test_freed_memory_is_kept_unless_somebody_chose(monkeypatch: pytest.MonkeyPatch) -> None:

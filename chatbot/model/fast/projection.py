@@ -3,7 +3,7 @@
 The plain way keeps logits and their gradient of all positions: twice positions x vocabulary. Here a chunk's logits
 become its part of the gradient at once and are forgotten, as in Liger's fused linear cross-entropy (Hsu et al.,
 2024). What the softmax divides by, and the one at the target, never meet the logits: they are factors of rows, and
-rows of their own. That leaves four passes over the logits beside the three products.
+rows of their own.
 """
 
 from typing import Any
