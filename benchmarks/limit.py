@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import PAD
+from chatbot.model.packing import pack, packing
 from chatbot.model.product import rounded
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
@@ -101,13 +102,13 @@ def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, fl
 
     memory, _ = model.encoder(model.embedding(source), mask, None)
     outputs, _ = model.decoder.stack(model.embedding(target_in), None, target_mask, None, last=False)
-    real = tf.where(target_mask)
+    real = packing(target_mask)
 
     def attend(memory: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         state = model.decoder.start(memory, mask, [])
-        return model.decoder.combined(tf.gather_nd(model.decoder.with_context(outputs, state), real))
+        return model.decoder.combined(pack(model.decoder.with_context(outputs, state), real))
 
-    targets, ones = tf.gather_nd(target_out, real), tf.gather_nd(weights, real)
+    targets, ones = pack(target_out, real), pack(weights, real)
     return {
         "recurrent": timed(stack(model.encoder.forward, mask), model.embedding(source))
         + timed(stack(model.decoder.stack, target_mask), model.embedding(target_in)),

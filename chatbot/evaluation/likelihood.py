@@ -12,6 +12,7 @@ from chatbot.corpus.batches import pad_batch
 from chatbot.corpus.encoded import Encoded
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
+from chatbot.model.packing import pack, packing
 from chatbot.model.seq2seq import Seq2Seq
 
 # Padded positions, questions and replies alike, scored at once.
@@ -83,8 +84,8 @@ class Scorer:
     def _score(self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Summed nats of the real target positions, scalar float32."""
         attended = self._model.attended(source, target_in)  # [tokens, embedding]
-        real = tf.where(target_in != PAD)  # [tokens, 2]
-        targets, weights = tf.gather_nd(target_out, real), tf.gather_nd(weights, real)
+        where = packing(target_in != PAD)
+        targets, weights = pack(target_out, where), pack(weights, where)
         nats = tf.constant(0.0)
         for start in tf.range(0, tf.shape(attended)[0], PROJECTED):
             here = slice(start, start + PROJECTED)

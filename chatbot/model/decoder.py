@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from chatbot.model.attention import BahdanauAttention, LuongAttention
 from chatbot.model.dropout import Dropout
+from chatbot.model.packing import pack, packing
 from chatbot.model.product import policy
 from chatbot.model.recurrent import Stack, State
 
@@ -51,12 +52,12 @@ class Decoder(keras.layers.Layer):
         return {"cells": states, "memory": memory, "keys": keys, "mask": mask}
 
     def call(self, embedded: tf.Tensor, mask: tf.Tensor, state: DecoderState, seed: tf.Tensor | None) -> tf.Tensor:
-        """embedded [rows, target, embedding] -> attended [tokens, attended_size], with teacher forcing.
+        """embedded [rows, target, embedding] -> attended [tokens, attended_size], packed, with teacher forcing.
 
-        mask [rows, target]: True at the real tokens, which are those that are attended to, row by row.
+        mask [rows, target]: True at the real tokens.
         """
         outputs, _ = self.stack(embedded, state["cells"], mask, seed, last=False)
-        return self.dropout(self.combined(tf.gather_nd(self.with_context(outputs, state), tf.where(mask))), seed)
+        return self.dropout(self.combined(pack(self.with_context(outputs, state), packing(mask))), seed)
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
         """embedded [rows, embedding] -> attended [rows, attended_size], the state after this token."""

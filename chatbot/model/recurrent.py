@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from chatbot.model.dropout import Dropout
 from chatbot.model.fast.lstm import lstm_sequence
-from chatbot.model.fast.packing import pack, packing, unpack
+from chatbot.model.packing import pack, packing, unpack
 from chatbot.model.product import policy
 
 # One layer's state: [h, c] of an LSTM, [h] of a GRU, each [rows, units].

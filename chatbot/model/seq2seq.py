@@ -47,7 +47,7 @@ class Seq2Seq(keras.Model):
         return self.decoder.start(memory, mask, states)
 
     def call(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """Logits at the real target positions only, row by row: padding costs no projection.
+        """Logits of the real target tokens as `packing` puts them, fillers behind: padding costs no projection.
 
         source [rows, source], target_in [rows, target] int32, seed [2] int32 draws the dropout masks (None: no
         dropout) -> [tokens, vocabulary] float32.
@@ -55,7 +55,7 @@ class Seq2Seq(keras.Model):
         return self.project(self.attended(source, target_in, seed))
 
     def attended(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """What `project` turns into logits: source [rows, source], target_in [rows, target] -> [tokens, embedding]."""
+        """What `project` turns into logits, packed [tokens, embedding], of source and target_in as `call` has them."""
         mask = tf.not_equal(target_in, PAD)
         return self.decoder(self.embedding(target_in), mask, self.encode(source, seed), seed)
 

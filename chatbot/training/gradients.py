@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from chatbot.corpus.vocabulary import PAD
+from chatbot.model.packing import pack, packing
 from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts
@@ -113,7 +114,7 @@ def _gradient_function(model: Seq2Seq, parts: Parts | None) -> Any:
         if scale is not None:
             token_weights *= scale
         mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
-        real = tf.where(target_mask)  # [tokens, 2]
+        real = packing(target_mask)
 
         words = Stage(at_words, of([embedding]), lambda: (model.embedding(source), model.embedding(target_in)))
         embedded_source, embedded_target = words.outputs
@@ -125,7 +126,7 @@ def _gradient_function(model: Seq2Seq, parts: Parts | None) -> Any:
         decoding = Stage(at_decoder, of(decoder), decode, embedded_target, *encoding.outputs)
 
         def loss(attended: tf.Tensor) -> tf.Tensor:
-            return model.summed_loss(attended, tf.gather_nd(target_out, real), tf.gather_nd(token_weights, real), seed)
+            return model.summed_loss(attended, pack(target_out, real), pack(token_weights, real), seed)
 
         projection = Stage(at_words, of([embedding, bias]), loss, decoding.outputs)
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, PAD
 from chatbot.model.dropout import Dropout
+from chatbot.model.packing import packing, unpack
 from chatbot.model.recurrent import recurrent_layer
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
@@ -30,8 +31,8 @@ NAMES = [f"{s.cell}-{s.attention}-{'bi' if s.bidirectional else 'uni'}" for s in
 def all_logits(model: Seq2Seq, source: list, target_in: list, seed: tf.Tensor | None = None) -> np.ndarray:
     """[rows, target, vocabulary] logits of every position; zeros at padding."""
     ids = tf.constant(target_in)
-    logits = model(tf.constant(source), ids, seed=seed)
-    return tf.scatter_nd(tf.where(ids != PAD), logits, tf.constant([*ids.shape, VOCABULARY], tf.int64)).numpy()
+    logits = unpack(model(tf.constant(source), ids, seed=seed), packing(ids != PAD))
+    return tf.where(ids[..., None] != PAD, logits, 0.0).numpy()
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)

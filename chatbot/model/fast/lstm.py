@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.model.fast.packing import Packing
+from chatbot.model.packing import Packing
 from chatbot.model.product import product, rounded
 
 
@@ -44,7 +44,7 @@ def lstm_sequence(
             before_h = tf.gather(rounded(tf.concat([first_h, hs], 0), dtype), where.before)  # [tokens, units]
             before_c = tf.gather(tf.concat([first_c, cs], 0), where.before)
             d_h, d_c = tf.gather(d_h, where.order), tf.gather(d_c, where.order)
-            d_z, d_h, d_c = _backward(d_hs, d_h, d_c, gates, before_c, recurrent, where, dtype)
+            d_z, d_h, d_c = _backward(d_hs, d_h, d_c, gates, cs, before_c, recurrent, where, dtype)
             return (
                 product(d_z, kernel, dtype, transpose_b=True),
                 tf.gather(d_h, where.back),
@@ -59,10 +59,11 @@ def lstm_sequence(
     return run(inputs, h, c, kernel, recurrent, bias)
 
 
-def _arrays(number: int, units: int, dtype: tf.DType, where: Packing) -> list[tf.TensorArray]:
-    """For what each step finds, whose rows become fewer."""
+def _array(units: int, dtype: tf.DType, where: Packing) -> tf.TensorArray:
+    """For what each step finds, whose rows become fewer, and for fillers behind it."""
     time = tf.shape(where.counts)[0]
-    return [tf.TensorArray(dtype, time, element_shape=[None, units], infer_shape=False) for _ in range(number)]
+    array = tf.TensorArray(dtype, time + 1, element_shape=[None, units], infer_shape=False)
+    return array.write(time, tf.zeros([where.fillers, units], dtype))
 
 
 def _loop(condition: Any, step: Any, start: tuple[Any, ...], units: int) -> Any:
@@ -75,7 +76,7 @@ def _loop(condition: Any, step: Any, start: tuple[Any, ...], units: int) -> Any:
 def _forward(
     projected: tf.Tensor, h: tf.Tensor, c: tf.Tensor, recurrent: tf.Tensor, where: Packing, dtype: str
 ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-    """Of each token the gates after their activation and tanh(c), then c and h, each [tokens, units]."""
+    """Of each token the gates after their activation, then c and h, each [tokens, units]."""
     units = recurrent.shape[0]
 
     def step(t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, *arrays: tf.TensorArray) -> tuple[Any, ...]:
@@ -84,13 +85,13 @@ def _forward(
         i, f, g, o = tf.split(z, 4, axis=-1)
         i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
         c = f * c[:rows] + i * g
-        bent = tf.tanh(c)
-        h = o * bent
-        found = zip(arrays, (i, f, g, o, bent, c, h), strict=True)
+        h = o * tf.tanh(c)
+        found = zip(arrays, (i, f, g, o, c, h), strict=True)
         return t + 1, h, c, *(array.write(t, value) for array, value in found)
 
     time = tf.shape(where.counts)[0]
-    _, _, _, *arrays = _loop(lambda t, *_: t < time, step, (0, h, c, *_arrays(7, units, projected.dtype, where)), units)
+    arrays = [_array(units, projected.dtype, where) for _ in range(6)]
+    _, _, _, *arrays = _loop(lambda t, *_: t < time, step, (0, h, c, *arrays), units)
     *gates, cs, hs = (tf.ensure_shape(array.concat(), [None, units]) for array in arrays)
     return gates, cs, hs
 
@@ -100,6 +101,7 @@ def _backward(
     d_h: tf.Tensor,
     d_c: tf.Tensor,
     gates: list[tf.Tensor],
+    cs: tf.Tensor,
     before_c: tf.Tensor,
     recurrent: tf.Tensor,
     where: Packing,
@@ -109,25 +111,26 @@ def _backward(
 
     d_hs [tokens, units] of the outputs; d_h, d_c [rows, units] of the last states, the longest row first.
     """
-    i, f, g, o, bent = gates
     units = recurrent.shape[0]
     if turned := dtype == "float32":  # whose products with a turned factor are half as fast; those of bfloat16 are not
         recurrent = tf.transpose(recurrent)
-    by_c = tf.stack([g * i * (1 - i), before_c * f * (1 - f), i * (1 - g * g)], axis=1)  # [tokens, 3, units]
-    by_h = bent * o * (1 - o)  # [tokens, units]
-    c_by_h = o * (1 - bent * bent)
+    i, f, g, o = gates
+    bent = tf.tanh(cs)
+    of_sigmoid, of_tanh = tf.raw_ops.SigmoidGrad, tf.raw_ops.TanhGrad  # one operation where formulas are three
+    parts = of_sigmoid(y=i, dy=g), of_sigmoid(y=f, dy=before_c), of_tanh(y=g, dy=i), of_sigmoid(y=o, dy=bent)
+    by = tf.concat(parts, -1)  # [tokens, 4 units]: of the first three gates by c, of the last by h
+    c_by_h = of_tanh(y=bent, dy=o)
 
     def step(t: tf.Tensor, later_h: tf.Tensor, later_c: tf.Tensor, found: tf.TensorArray) -> tuple[Any, ...]:
         rows, start, going_on = where.counts[t], where.starts[t], tf.shape(later_h)[0]
         here = slice(start, start + rows)
         dh = tf.concat([later_h, d_h[going_on:rows]], 0) + d_hs[here]  # [rows here, units]
         dc = tf.concat([later_c, d_c[going_on:rows]], 0) + dh * c_by_h[here]
-        by_gates = tf.reshape(by_c[here] * dc[:, None], [-1, 3 * units])
-        d_z = rounded(tf.concat([by_gates, dh * by_h[here]], -1), dtype)  # [rows here, 4 units]
+        d_z = rounded(tf.concat([dc, dc, dc, dh], -1) * by[here], dtype)  # [rows here, 4 units]
         return t - 1, product(d_z, recurrent, dtype, transpose_b=not turned), dc * f[here], found.write(t, d_z)
 
     time = tf.shape(where.counts)[0]
     nobody = tf.zeros([0, units], d_hs.dtype)
-    (array,) = _arrays(1, 4 * units, recurrent.dtype, where)
+    array = _array(4 * units, recurrent.dtype, where)
     _, d_h, d_c, found = _loop(lambda t, *_: t >= 0, step, (time - 1, nobody, nobody, array), units)
     return tf.ensure_shape(found.concat(), [None, 4 * units]), d_h, d_c

@@ -2,8 +2,7 @@
 
 The plain way keeps logits and their gradient of all positions: twice positions x vocabulary. Here a chunk's logits
 become its part of the gradient at once and are forgotten, as in Liger's fused linear cross-entropy (Hsu et al.,
-2024). What the softmax divides by, and the one at the target, never meet the logits: they are factors of rows, and
-rows of their own.
+2024). The one at the target never meets the probabilities: it is rows of its own.
 """
 
 from typing import Any
@@ -14,6 +13,8 @@ from chatbot.model.product import product, rounded
 
 # Logits of a chunk: 64 MB of float32.
 CHUNK = 1 << 24
+# What a probability counts as in the loss where it is too small for float32: 87 nats.
+LEAST = 2e-38
 
 
 def projection_loss(
@@ -65,19 +66,26 @@ def _chunk(
     attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, dtype: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The loss of some positions and its gradients; factor: the embeddings, rounded."""
-    logits = product(attended, factor, dtype, transpose_b=True) + bias  # [tokens, vocabulary]
-    highest = tf.reduce_max(logits, -1, keepdims=True)
-    powers = tf.exp(logits - highest)
-    total = tf.reduce_sum(powers, -1, keepdims=True)  # [tokens, 1]
-    losses = tf.math.log(total) + highest - tf.gather(logits, targets[:, None], batch_dims=1)
-    weights = weights[:, None]
-    share = weights / total  # [tokens, 1]: share * powers are the weighted probabilities
-    powers = rounded(powers, dtype)
+    probabilities = _probabilities(attended, factor, bias, dtype)  # [tokens, vocabulary]
+    of_targets = tf.cast(tf.gather(probabilities, targets, batch_dims=1), attended.dtype)  # [tokens]
+    losses = -tf.math.log(tf.maximum(of_targets, LEAST))
+    probabilities = rounded(probabilities, dtype)
     # The gradient of the logits is probabilities less one at the target; the latter is rows, not a matrix.
-    of_targets = tf.cast(tf.gather(factor, targets), attended.dtype)
-    to_attended = product(powers, factor, dtype) * share - of_targets * weights
-    to_embeddings = product(powers, attended * share, dtype, transpose_a=True)
-    to_embeddings = tf.tensor_scatter_nd_sub(to_embeddings, targets[:, None], attended * weights)
-    to_bias = product(powers, share, dtype, transpose_a=True)[:, 0]
-    to_bias = tf.tensor_scatter_nd_sub(to_bias, targets[:, None], weights[:, 0])
+    targets, here = targets[:, None], weights[:, None]
+    to_attended = (product(probabilities, factor, dtype) - tf.cast(tf.gather_nd(factor, targets), here.dtype)) * here
+    weighted = attended * here
+    to_embeddings = product(probabilities, weighted, dtype, transpose_a=True)
+    to_embeddings = tf.tensor_scatter_nd_sub(to_embeddings, targets, weighted)
+    to_bias = tf.tensor_scatter_nd_sub(product(weights[None], probabilities, dtype)[0], targets, weights)
     return tf.reduce_sum(losses * weights), to_attended, to_embeddings, to_bias
+
+
+def _probabilities(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, dtype: str) -> tf.Tensor:
+    """[tokens, vocabulary]. As bfloat16 from the product on, as in PyTorch's autocast: half the memory to pass over.
+
+    Not as float16, which rounds probabilities below 6e-8 to none.
+    """
+    if dtype != "bfloat16":
+        return tf.nn.softmax(product(attended, factor, dtype, transpose_b=True) + bias)
+    logits = tf.matmul(rounded(attended, dtype), factor, transpose_b=True)
+    return tf.nn.softmax(tf.nn.bias_add(logits, rounded(bias, dtype)))

@@ -48,8 +48,10 @@ class Replica:
         """Update every weight once, by the gradient sums over so many tokens. Returns the gradient's norm."""
         with tf.device(self.home):
             gradients, norm = averaged(sums, tokens, self._max_gradient_norm)
-            # Counted first: who finds the count unchanged after an error knows that no weight was touched.
-            number = self.updates.assign_add(1, read_value=True)
+            # Counted when all gradients are there, and before any weight changes: who finds the count unchanged after
+            # an error knows that no weight was touched.
+            with tf.control_dependencies([norm]):
+                number = self.updates.assign_add(1, read_value=True)
         with tf.control_dependencies([number]):
             for weight, slots, gradient in zip(self.weights, self._slots, gradients, strict=True):
                 with tf.device(weight.device):

@@ -54,6 +54,7 @@ class Synchronous:
     ) -> None:
         self._model, self._replicas, self._seed = model, list(replicas), seed
         self._exchange: Exchange = exchange or (lambda parts: parts)
+        self._alone = exchange is None and len(replicas) == 1
         self._towers = [tower for _, towers in replicas for tower in towers]
         self._machine, self._machines = machine, machines
         shared = gradient_function(model)
@@ -71,13 +72,16 @@ class Synchronous:
         """Compute each share in so many pieces from now on."""
         self._pieces = pieces
         self._compute = _graph(lambda shares, number: self._computed(shares, number, self._values()))
+        self._whole = _graph(
+            lambda shares, number, rate: self._updated(*self._computed(shares, number, self._values()), rate)
+        )
         self._overlap = _graph(self._overlapped)
         self.traced: dict[tuple[Any, ...], Any] = {}
 
     @property
     def traces(self) -> int:
         """How often a step was traced: once a bucket, and once more for the first of staged steps."""
-        return sum(f.experimental_get_tracing_count() for f in (self._compute, self._overlap))
+        return sum(f.experimental_get_tracing_count() for f in (self._compute, self._whole, self._overlap))
 
     @property
     def names(self) -> list[str]:
@@ -110,9 +114,15 @@ class Synchronous:
                 self._make_room(max(len(share[0]) for share in shares), number, error)
 
     def _step(self, inputs: tuple[Any, ...], rate: tf.Tensor) -> StepResult:
-        """Two calls, so that what meets on other devices was computed whole: memory runs out in the first."""
-        sums, report = self._function(self._compute, inputs)(*inputs)
-        result = self._update(sums, report, rate)
+        """Two calls where replicas meet, so that what meets was computed whole: memory runs out in the first.
+
+        One replica takes one call: gradients are scaled where they stand, and Python is asked once.
+        """
+        if self._alone:
+            result = self._function(self._whole, (*inputs, rate))(*inputs, rate)
+        else:
+            sums, report = self._function(self._compute, inputs)(*inputs)
+            result = self._update(sums, report, rate)
         self._updates += 1
         return result
 

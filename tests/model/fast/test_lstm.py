@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from chatbot.model import recurrent
 from chatbot.model.fast.lstm import lstm_sequence
-from chatbot.model.fast.packing import pack, packing, unpack
+from chatbot.model.packing import pack, packing, unpack
 from chatbot.model.recurrent import recurrent_layer
 
 

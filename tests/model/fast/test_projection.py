@@ -83,4 +83,4 @@ def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(projection, "product", noted)
     chunked(*drawn(65, 2, 50, seed=1), "float32", 100)
-    assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2), (50, 1)}
+    assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2)}
