@@ -20,9 +20,10 @@ REMEMBERED = 1 << 16
 
 def segmentation(dictionary: jieba.Tokenizer) -> Callable[[str], list[str]]:
     """The function that cuts a text into the words that dictionary.lcut would give."""
-    total = math.log(dictionary.total)
+    total, counts = math.log(dictionary.total), dictionary.FREQ.values()
     # What begins a word but is none has None, so that the search for longer words goes on.
-    table = {word: math.log(count) - total if count else None for word, count in dictionary.FREQ.items()}
+    logarithms = {count: math.log(count) - total if count else None for count in set(counts)}
+    table = dict(zip(dictionary.FREQ, map(logarithms.__getitem__, counts), strict=True))  # half a million words
     unseen = -total
 
     @functools.lru_cache(REMEMBERED)

@@ -5,7 +5,10 @@ A tokenizer is a function from a cleaned text to its tokens.
 
 import functools
 import logging
+import marshal
+import tempfile
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import jieba
 
@@ -50,10 +53,20 @@ def text_of(tokens: list[str]) -> str:
     return "".join(tokens).replace(SPACE, " ").strip()
 
 
+def _dictionary() -> jieba.Tokenizer:
+    """jieba's own, from the cache it keeps. jieba reads that item by item, which takes three times as long."""
+    cutter = jieba.Tokenizer()
+    try:
+        cutter.FREQ, cutter.total = marshal.loads(Path(tempfile.gettempdir(), "jieba.cache").read_bytes())
+        cutter.initialized = True
+    except (OSError, EOFError, ValueError, TypeError):
+        cutter.initialize()  # there is none yet, or it is damaged: jieba makes one
+    return cutter
+
+
 def _jieba(dictionary: str | None) -> Tokenizer:
     jieba.setLogLevel(logging.WARNING)
-    cutter = jieba.Tokenizer()
-    cutter.initialize()
+    cutter = _dictionary()
     if dictionary is not None:
         try:
             with open(dictionary, "rb") as file:

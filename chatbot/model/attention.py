@@ -15,6 +15,8 @@ class LuongAttention(keras.layers.Layer):
     def __init__(self, units: int, precision: str = "float32") -> None:
         super().__init__()
         self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
+        self.key.build((None, None, units))
+        self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
         """memory [rows, source, units] -> keys [rows, source, units], computed once a question."""
@@ -36,6 +38,9 @@ class BahdanauAttention(keras.layers.Layer):
         self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
         self.query = keras.layers.Dense(units, dtype=policy(precision))
         self.score = keras.layers.Dense(1, use_bias=False)
+        for layer in (self.key, self.query, self.score):
+            layer.build((None, None, units))
+        self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
         """memory [rows, source, units] -> keys [rows, source, units], computed once a question."""

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from chatbot.config.training import Settings
 from chatbot.model.attention import BahdanauAttention, LuongAttention
 from chatbot.model.dropout import Dropout
 from chatbot.model.packing import pack, packing
@@ -22,29 +23,19 @@ DecoderState = dict[str, Any]
 class Decoder(keras.layers.Layer):
     """Recurrent stack -> attention -> attended, tanh(W [output; context])."""
 
-    def __init__(
-        self,
-        cell: str,
-        units: int,
-        num_layers: int,
-        keep_prob: float,
-        attention: str,
-        attended_size: int,
-        precision: str = "float32",
-        fast: bool = True,
-    ) -> None:
+    def __init__(self, settings: Settings, precision: str = "float32") -> None:
         super().__init__()
-        self.stack = Stack(cell, units, num_layers, keep_prob, 300, precision, fast)
+        units = settings.rnn_size
         kinds: dict[str, type[LuongAttention | BahdanauAttention]] = {
             "luong": LuongAttention,
             "bahdanau": BahdanauAttention,
         }
-        self.attention = kinds[attention](units, precision) if attention in kinds else None
-        self.combine = keras.layers.Dense(attended_size, use_bias=False, dtype=policy(precision))
-        self.dropout = Dropout(keep_prob, 400)
-
-    def build(self, *_: Any, **__: Any) -> None:
-        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
+        self.stack = Stack(settings, settings.embedding_size, units, 300, precision)
+        self.attention = kinds[settings.attention](units, precision) if settings.attention in kinds else None
+        self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
+        self.combine.build((None, units if self.attention is None else 2 * units))
+        self.dropout = Dropout(settings.keep_prob, 400)
+        self.built = True
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
         """The state before the first token."""
@@ -52,7 +43,7 @@ class Decoder(keras.layers.Layer):
         return {"cells": states, "memory": memory, "keys": keys, "mask": mask}
 
     def call(self, embedded: tf.Tensor, mask: tf.Tensor, state: DecoderState, seed: tf.Tensor | None) -> tf.Tensor:
-        """embedded [rows, target, embedding] -> attended [tokens, attended_size], packed, with teacher forcing.
+        """embedded [rows, target, embedding] -> attended [tokens, embedding], packed, with teacher forcing.
 
         mask [rows, target]: True at the real tokens.
         """
@@ -60,9 +51,9 @@ class Decoder(keras.layers.Layer):
         return self.dropout(self.combined(pack(self.with_context(outputs, state), packing(mask))), seed)
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
-        """embedded [rows, embedding] -> attended [rows, attended_size], the state after this token."""
+        """embedded [rows, embedding] -> attended [rows, embedding], the state after this token."""
         output, cells = self.stack.step(embedded, state["cells"])
-        attended = self.combined(self.with_context(output[:, None, :], state))  # [rows, 1, attended_size]
+        attended = self.combined(self.with_context(output[:, None, :], state))  # [rows, 1, embedding]
         return attended[:, 0], {**state, "cells": cells}
 
     def with_context(self, outputs: tf.Tensor, state: DecoderState) -> tf.Tensor:
@@ -73,5 +64,5 @@ class Decoder(keras.layers.Layer):
         return tf.concat([outputs, context], axis=-1)
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
-        """[..., units or 2 units] -> [..., attended_size]."""
+        """[..., units or 2 units] -> [..., embedding]."""
         return tf.tanh(tf.cast(self.combine(outputs), outputs.dtype))

@@ -1,37 +1,25 @@
 """The encoder: a question to memory (one vector a token) and the state the decoder starts from."""
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
+from chatbot.config.training import Settings
 from chatbot.model.recurrent import Stack, State
 
 
 class Encoder(keras.layers.Layer):
     """A recurrent stack, or two that read in opposite directions and share the units between them."""
 
-    def __init__(
-        self,
-        cell: str,
-        units: int,
-        num_layers: int,
-        keep_prob: float,
-        bidirectional: bool,
-        precision: str = "float32",
-        fast: bool = True,
-    ) -> None:
+    def __init__(self, settings: Settings, precision: str = "float32") -> None:
         super().__init__()
-        each = units // 2 if bidirectional else units
+        units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
 
         def stack(first_dropout: int) -> Stack:
-            return Stack(cell, each, num_layers, keep_prob, first_dropout, precision, fast)
+            return Stack(settings, settings.embedding_size, units, first_dropout, precision)
 
         self.forward = stack(100)
-        self.backward = stack(200) if bidirectional else None
-
-    def build(self, *_: Any, **__: Any) -> None:
-        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
+        self.backward = stack(200) if settings.bidirectional else None
+        self.built = True
 
     def call(self, embedded: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
         """embedded [rows, source, embedding], mask [rows, source] -> memory [rows, source, units], states."""

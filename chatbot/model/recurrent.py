@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from chatbot.config.training import Settings
 from chatbot.model.dropout import Dropout
 from chatbot.model.fast.lstm import lstm_sequence
 from chatbot.model.packing import pack, packing, unpack
@@ -14,14 +15,14 @@ from chatbot.model.product import policy
 State = list[tf.Tensor]
 
 
-def recurrent_layer(cell: str, units: int, precision: str = "float32") -> keras.layers.RNN:
-    """An LSTM or GRU layer that meets every condition of cuDNN's fused path.
+def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float32") -> keras.layers.RNN:
+    """An LSTM or GRU layer, with its weights, that meets every condition of cuDNN's fused path.
 
     The conditions (Keras, backend/tensorflow/rnn.py): tanh and sigmoid, a bias, not unrolled, no
     recurrent dropout, for a GRU reset_after. Masks must be right-padded and no row fully masked.
     """
-    layer = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[cell]
-    return layer(
+    kind = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[cell]
+    layer = kind(
         units,
         return_sequences=True,
         return_state=True,
@@ -31,31 +32,25 @@ def recurrent_layer(cell: str, units: int, precision: str = "float32") -> keras.
         kernel_initializer="zeros",
         recurrent_initializer="zeros",
     )
+    layer.build((None, None, inputs))
+    return layer
 
 
 class Stack(keras.layers.Layer):
-    """num_layers recurrent layers, dropout in front of each.
+    """settings.num_layers recurrent layers, dropout in front of each.
 
-    fast: let the CPU run LSTMs over real tokens only (`chatbot.model.fast.lstm`).
+    With "lstm" in settings.fast the CPU runs LSTMs over real tokens only (`chatbot.model.fast.lstm`).
     """
 
     def __init__(
-        self,
-        cell: str,
-        units: int,
-        num_layers: int,
-        keep_prob: float,
-        first_dropout: int,
-        precision: str = "float32",
-        fast: bool = True,
+        self, settings: Settings, inputs: int, units: int, first_dropout: int, precision: str = "float32"
     ) -> None:
         super().__init__()
-        self.recurrent = [recurrent_layer(cell, units, precision) for _ in range(num_layers)]
-        self.dropouts = [Dropout(keep_prob, first_dropout + i) for i in range(num_layers)]
-        self._fast = fast and cell == "lstm"
-
-    def build(self, *_: Any, **__: Any) -> None:
-        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
+        sizes = [inputs, *[units] * (settings.num_layers - 1)]
+        self.recurrent = [recurrent_layer(settings.cell, size, units, precision) for size in sizes]
+        self.dropouts = [Dropout(settings.keep_prob, first_dropout + i) for i in range(settings.num_layers)]
+        self._fast = settings.cell == "lstm" and "lstm" in settings.fast
+        self.built = True  # its layers are; Keras would find out by tracing the call
 
     def call(
         self,
@@ -88,8 +83,6 @@ class Stack(keras.layers.Layer):
         rows, outputs = tf.shape(inputs)[0], pack(inputs, where)  # [tokens, units in]
         states: list[State] = []
         for i, (layer, dropout) in enumerate(zip(self.recurrent, self.dropouts, strict=True)):
-            if not layer.built:
-                layer.build((None, None, outputs.shape[-1]))
             nothing = tf.zeros([rows, layer.units], outputs.dtype)
             h, c = [nothing, nothing] if initial is None else initial[i]
             cell = layer.cell

@@ -16,7 +16,7 @@ from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
-from chatbot.model.seq2seq import Seq2Seq, undrawn_model
+from chatbot.model.seq2seq import Seq2Seq
 
 # Small JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST, BEST = "last", "best"
@@ -50,7 +50,7 @@ def load_trained(attempt: str) -> Trained:
     if settings.dictionary is not None:
         settings = dataclasses.replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / "vocabulary.txt")
-    model = undrawn_model(settings, len(vocabulary))
+    model = Seq2Seq(settings, len(vocabulary))
     put_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
 

@@ -1,7 +1,6 @@
 """The whole model: embedding -> encoder -> attention decoder -> logits."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -23,22 +22,19 @@ class Seq2Seq(keras.Model):
     the output projection (Press and Wolf, 2017).
 
     precision: what the factors of matrix products are rounded to; weights, states and sums are float32.
+    Weights are zeros until they are read or drawn (`built_model`).
     """
 
     def __init__(self, settings: Settings, vocabulary_size: int, precision: str = "float32") -> None:
         super().__init__()
-        s, fast = settings, "lstm" in settings.fast
         self.precision, self._fast_loss = precision, "loss" in settings.fast
         self._sampled = settings.sampled_softmax
-        self.embedding = keras.layers.Embedding(vocabulary_size, s.embedding_size, "zeros")
-        self.encoder = Encoder(s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.bidirectional, precision, fast)
-        self.decoder = Decoder(
-            s.cell, s.rnn_size, s.num_layers, s.keep_prob, s.attention, s.embedding_size, precision, fast
-        )
+        self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
+        self.embedding.build()
+        self.encoder = Encoder(settings, precision)
+        self.decoder = Decoder(settings, precision)
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
-
-    def build(self, *_: Any, **__: Any) -> None:
-        """Nothing: its layers build themselves when they are called; Keras would trace the call once more for it."""
+        self.built = True
 
     def encode(self, source: tf.Tensor, seed: tf.Tensor | None = None) -> DecoderState:
         """source [rows, source] int32 -> the decoder's state before the first token."""
@@ -83,17 +79,9 @@ class Seq2Seq(keras.Model):
         return self.project(attended), state
 
 
-def undrawn_model(settings: Settings, vocabulary_size: int, precision: str = "float32") -> Seq2Seq:
-    """A model whose weights exist, for values that are known: they are zeros."""
-    model = Seq2Seq(settings, vocabulary_size, precision)
-    begin = tf.fill([1, 1], BOS)
-    model(begin, begin)
-    return model
-
-
 def built_model(settings: Settings, vocabulary_size: int, precision: str = "float32") -> Seq2Seq:
-    """A model whose weights exist and are a function of settings.seed."""
-    model = undrawn_model(settings, vocabulary_size, precision)
+    """A model whose weights are a function of settings.seed."""
+    model = Seq2Seq(settings, vocabulary_size, precision)
     for number, weight in enumerate(model.trainable_variables):
         seed = settings.seed + 1000 * number
         initializers = {

@@ -84,3 +84,14 @@ def test_a_dictionary_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     path.write_bytes("小黄鸡\n".encode("gbk"))
     with pytest.raises(UserError, match="not a jieba dictionary in UTF-8"):
         tokenizer("jieba", str(path))
+
+
+@pytest.mark.parametrize("cache", [None, b"", b"damaged", b"i\x01\x00\x00\x00"])
+def test_without_jiebas_cache_the_words_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: bytes | None
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if cache is not None:
+        (tmp_path / "jieba.cache").write_bytes(cache)
+    assert tokenizer.__wrapped__("jieba")("我来到北京清华大学") == ["我", "来到", "北京", "清华大学"]
+    assert len((tmp_path / "jieba.cache").read_bytes()) > 1e6  # and there is one for the next time

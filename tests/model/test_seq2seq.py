@@ -96,8 +96,7 @@ def test_dropout_acts_in_training_only() -> None:
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_recurrent_layers_meet_the_conditions_of_cudnn(cell: str) -> None:
     """Without a GPU the fused kernel cannot run; what Keras asks before it takes that path can be asked."""
-    layer = recurrent_layer(cell, 4)
-    layer.build((None, None, 3))
+    layer = recurrent_layer(cell, 3, 4)
     conditions = {
         "lstm": lambda: KERAS_RNN._do_lstm_arguments_support_cudnn(
             layer.activation, layer.recurrent_activation, layer.unroll, layer.use_bias

@@ -59,11 +59,11 @@ def lstm_sequence(
     return run(inputs, h, c, kernel, recurrent, bias)
 
 
-def _array(units: int, dtype: tf.DType, where: Packing) -> tf.TensorArray:
+def _arrays(number: int, units: int, dtype: tf.DType, where: Packing) -> list[tf.TensorArray]:
     """For what each step finds, whose rows become fewer, and for fillers behind it."""
-    time = tf.shape(where.counts)[0]
-    array = tf.TensorArray(dtype, time + 1, element_shape=[None, units], infer_shape=False)
-    return array.write(time, tf.zeros([where.fillers, units], dtype))
+    time, fillers = tf.shape(where.counts)[0], tf.zeros([where.fillers, units], dtype)
+    arrays = (tf.TensorArray(dtype, time + 1, element_shape=[None, units], infer_shape=False) for _ in range(number))
+    return [array.write(time, fillers) for array in arrays]
 
 
 def _loop(condition: Any, step: Any, start: tuple[Any, ...], units: int) -> Any:
@@ -90,7 +90,7 @@ def _forward(
         return t + 1, h, c, *(array.write(t, value) for array, value in found)
 
     time = tf.shape(where.counts)[0]
-    arrays = [_array(units, projected.dtype, where) for _ in range(6)]
+    arrays = _arrays(6, units, projected.dtype, where)
     _, _, _, *arrays = _loop(lambda t, *_: t < time, step, (0, h, c, *arrays), units)
     *gates, cs, hs = (tf.ensure_shape(array.concat(), [None, units]) for array in arrays)
     return gates, cs, hs
@@ -131,6 +131,6 @@ def _backward(
 
     time = tf.shape(where.counts)[0]
     nobody = tf.zeros([0, units], d_hs.dtype)
-    array = _array(4 * units, recurrent.dtype, where)
+    (array,) = _arrays(1, 4 * units, recurrent.dtype, where)
     _, d_h, d_c, found = _loop(lambda t, *_: t >= 0, step, (time - 1, nobody, nobody, array), units)
     return tf.ensure_shape(found.concat(), [None, 4 * units]), d_h, d_c

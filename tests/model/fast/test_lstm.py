@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
+from chatbot.config.training import Settings
 from chatbot.model import recurrent
 from chatbot.model.fast.lstm import lstm_sequence
 from chatbot.model.packing import pack, packing, unpack
@@ -37,8 +38,7 @@ def test_it_equals_keras(rows: int, time: int, features: int, units: int, seed: 
     inputs = tf.constant(rng.normal(size=(rows, time, features)), tf.float32)
     start = [tf.constant(rng.normal(size=(rows, units)), tf.float32) for _ in range(2)]
     mask = tf.constant(np.arange(time) < rng.integers(1, time + 1, rows)[:, None])
-    layer = recurrent_layer("lstm", units)
-    layer(inputs)
+    layer = recurrent_layer("lstm", features, units)
     weights = [variable.value for variable in layer.trainable_variables]
     for weight in weights:
         weight.assign(rng.normal(size=weight.shape))
@@ -106,6 +106,6 @@ def test_a_layer_without_a_gpu_takes_it_unless_told_not_to(monkeypatch: pytest.M
         return lstm_sequence(*arguments)
 
     monkeypatch.setattr(recurrent, "lstm_sequence", noted)
-    stack = recurrent.Stack("lstm", 3, 2, 1.0, 0, fast=fast)
+    stack = recurrent.Stack(Settings(num_layers=2, keep_prob=1.0, fast=("lstm",) if fast else ("none",)), 5, 3, 0)
     stack.call(tf.ones((2, 4, 5)), None, tf.ones((2, 4), tf.bool), None)
     assert asked == ([5, 3] if fast else [])
