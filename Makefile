@@ -18,7 +18,7 @@ tensorboard: install
 	$(BIN)/tensorboard --logdir tensorboard --host localhost $(ARGS)
 
 test: install
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: install
 	$(BIN)/ruff format --check .
