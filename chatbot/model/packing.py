@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# Tokens and fillers are so many or a multiple of it.
+# Tokens with their fillers are a multiple of this. BENCHMARKS.md compares a few.
 MULTIPLE = 16
 
 
