@@ -13,7 +13,7 @@ from chatbot.model.product import product, rounded
 
 # Logits of a chunk: 64 MB of float32.
 CHUNK = 1 << 24
-# What a probability counts as in the loss where it is too small for float32: 87 nats.
+# Where a target is less probable, its loss is made of the logits again: float32 ends here.
 LEAST = 2e-38
 
 
@@ -66,9 +66,12 @@ def _chunk(
     attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, dtype: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """The loss of some positions and its gradients; factor: the embeddings, rounded."""
-    probabilities = _probabilities(attended, factor, bias, dtype)  # [tokens, vocabulary]
+    probabilities = tf.nn.softmax(_logits(attended, factor, bias, dtype))  # [tokens, vocabulary]
     of_targets = tf.cast(tf.gather(probabilities, targets, batch_dims=1), attended.dtype)  # [tokens]
-    losses = -tf.math.log(tf.maximum(of_targets, LEAST))
+    hopeless = tf.where(~(of_targets > LEAST))  # [few, 1], and what is not a number
+    again = tf.cast(_logits(tf.gather_nd(attended, hopeless), factor, bias, dtype), attended.dtype)  # [few, vocabulary]
+    exact = tf.reduce_logsumexp(again, -1) - tf.gather(again, tf.gather_nd(targets, hopeless), batch_dims=1)
+    losses = tf.tensor_scatter_nd_update(-tf.math.log(of_targets), hopeless, exact)
     probabilities = rounded(probabilities, dtype)
     # The gradient of the logits is probabilities less one at the target; the latter is rows, not a matrix.
     targets, here = targets[:, None], weights[:, None]
@@ -80,12 +83,11 @@ def _chunk(
     return tf.reduce_sum(losses * weights), to_attended, to_embeddings, to_bias
 
 
-def _probabilities(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, dtype: str) -> tf.Tensor:
+def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, dtype: str) -> tf.Tensor:
     """[tokens, vocabulary]. As bfloat16 from the product on, as in PyTorch's autocast: half the memory to pass over.
 
     Not as float16, which rounds probabilities below 6e-8 to none.
     """
     if dtype != "bfloat16":
-        return tf.nn.softmax(product(attended, factor, dtype, transpose_b=True) + bias)
-    logits = tf.matmul(rounded(attended, dtype), factor, transpose_b=True)
-    return tf.nn.softmax(tf.nn.bias_add(logits, rounded(bias, dtype)))
+        return product(attended, factor, dtype, transpose_b=True) + bias
+    return tf.nn.bias_add(tf.matmul(rounded(attended, dtype), factor, transpose_b=True), rounded(bias, dtype))

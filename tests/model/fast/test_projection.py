@@ -66,10 +66,23 @@ def test_rounded_products_change_it_little(dtype: str, tolerance: float) -> None
         assert tf.norm(ours - theirs) < tolerance * tf.norm(theirs)
 
 
-def test_logits_far_beyond_float16_and_exp_are_finite() -> None:
-    values, targets, weights = drawn(4, 3, 7, seed=1)
-    found = chunked([300.0 * value for value in values], targets, weights, "float32", 14)
-    assert all(np.isfinite(x).all() for x in found)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.01)])
+def test_logits_far_beyond_exp_have_the_plain_loss(dtype: str, tolerance: float) -> None:
+    """Targets that are too improbable for float32 among them, as in a run that diverges."""
+    values, targets, weights = drawn(40, 3, 70, seed=1)
+    values = [300.0 * value for value in values]
+    found = chunked(values, targets, weights, dtype, 700)
+    assert found[0] > 1e6
+    for ours, theirs in zip(found, plain(values, targets, weights), strict=True):
+        assert tf.norm(ours - theirs) <= tolerance * tf.norm(theirs)
+
+
+def test_what_is_not_a_number_is_none() -> None:
+    values, targets, _ = drawn(4, 3, 7, seed=1)
+    for spoilt in (np.inf, np.nan):
+        attended = tf.tensor_scatter_nd_update(values[0], [[0, 1]], [spoilt])
+        loss = chunked([attended, *values[1:]], targets, tf.ones(4), "float32", 14)[0]
+        assert not np.isfinite(loss)
 
 
 def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,4 +96,9 @@ def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(projection, "product", noted)
     chunked(*drawn(65, 2, 50, seed=1), "float32", 100)
-    assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2)}
+    assert {shape for shape in shapes if 50 in shape} == {
+        (2, 50),
+        (1, 50),
+        (50, 2),
+        (0, 50),
+    }  # the last: nothing hopeless
