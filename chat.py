@@ -14,8 +14,8 @@ def main() -> int:
 
     import_tensorflow()
     let_gpu_memory_grow()
-    from chatbot.chat.responder import Responder
     from chatbot.chat.terminal import chat
+    from chatbot.inference.responder import Responder
     from chatbot.model.saved import load_trained
 
     trained = load_trained(settings.attempt)

@@ -134,7 +134,7 @@ def _second_start(file: Path, folder: Path) -> dict[str, Any]:
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
-    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.batching.batches import Batches
     from chatbot.training.data import prepare
 
     began = time.perf_counter()
@@ -151,7 +151,7 @@ def _epoch(file: Path, folder: Path) -> dict[str, Any]:
 
     import_tensorflow()
     before = _peak_gb()
-    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.batching.batches import Batches
     from chatbot.corpus.training_set import training_set
 
     settings = _settings(file, folder)
@@ -182,7 +182,7 @@ def _train(file: Path, folder: Path) -> dict[str, Any]:
 
 def _padding(file: Path, folder: Path) -> dict[str, Any]:
     """The share of target positions that are real tokens, in batches and if all were padded to one length."""
-    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.batching.batches import Batches
     from chatbot.corpus.training_set import training_set
 
     settings = _settings(file, folder, max_length=20)

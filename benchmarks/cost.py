@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.apart import Apart, together
 from benchmarks.train import rounded
 from chatbot.config.training import Settings
-from chatbot.corpus.encoded import encoded, ragged
-from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.corpus.encoding.encoded import encoded, ragged
+from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, parse_flags, setting
 from chatbot.training.devices import open_towers
@@ -114,7 +114,7 @@ def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dic
     step = open_update(built_model(settings, vocabulary, told.precision), settings, towers)
     step.scatter(step.gather())
 
-    from chatbot.corpus.batches import pad_batch
+    from chatbot.corpus.batching.batches import pad_batch
 
     batch = pad_batch(pairs, np.arange(settings.batch_size), settings.max_length, settings.max_length)
     share = tuple(map(tf.constant, batch))

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.apart import Apart, together
 from benchmarks.same_words import SameWords, words_of
 from benchmarks.train import TrainBenchmark, in_turn, rounded
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.flags import parse_flags, setting
 from chatbot.training.devices import open_towers
 
@@ -128,8 +128,8 @@ def _timed(command: Sequence[object], folder: str, question: str = "") -> float:
 def _ours(told: DecodeBenchmark, words: SameWords, asked: SameWords) -> Callable[[str], float]:
     """Trains for so many steps; then replies, as chat.py does, by the beam and in the batches asked for."""
     towers = open_towers([], None)
-    from chatbot.corpus.batches import Batches
-    from chatbot.evaluation.replies import Replier
+    from chatbot.corpus.batching.batches import Batches
+    from chatbot.inference.replier import Replier
     from chatbot.model.seq2seq import built_model, start_from_frequencies
     from chatbot.training.variable_update.choose import open_update
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import PAD
+from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.packing import pack, packing
 from chatbot.model.product import rounded
 from chatbot.model.recurrent import Stack

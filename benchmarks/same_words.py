@@ -5,12 +5,12 @@ from collections import Counter
 from pathlib import Path
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK
 from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.corpus.report import Report
-from chatbot.corpus.utterance import tokens_of
-from chatbot.corpus.vocabulary import SPECIALS, UNK
+from chatbot.corpus.text.utterance import tokens_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.apart import Apart, together
 from benchmarks.ring import LINKS, plan, ring_bytes
 from chatbot.config.training import Settings
-from chatbot.corpus.encoded import Encoded, encoded, ragged
-from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, parse_flags, setting
 from chatbot.quiet import import_tensorflow
@@ -134,7 +134,7 @@ def _turns(
     told: ScalingBenchmark, open_step: Callable[..., Any], machine: int = 0, machines: int = 1
 ) -> Callable[[], dict[str, float]]:
     """What trains for a turn and says how that went. The batch grows with the machines, not with the towers."""
-    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.batching.batches import Batches
     from chatbot.model.seq2seq import built_model
     from chatbot.training.window import Window
 

@@ -15,7 +15,7 @@ from benchmarks.apart import Apart, together
 from benchmarks.peers import Peers
 from benchmarks.same_words import SameWords, words_of
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, parse_flags, setting
 from chatbot.training.devices import open_towers
@@ -151,7 +151,7 @@ def _ours(told: TrainBenchmark, words: SameWords, precision: str) -> Callable[[s
     """Trains as train.py does, a turn at a time; asked for the limit, it takes the step apart."""
     towers = open_towers([], None)
     from benchmarks.limit import products_of, seconds_of, seconds_of_parts, seconds_of_update, table
-    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.batching.batches import Batches
     from chatbot.model.seq2seq import built_model
     from chatbot.training.variable_update.choose import open_update
     from chatbot.training.window import Window

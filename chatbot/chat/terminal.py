@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import BinaryIO, TextIO
 
-from chatbot.chat.responder import Responder
+from chatbot.inference.responder import Responder
 
 
 def chat(responder: Responder, name: str) -> int:

@@ -35,9 +35,9 @@ def inspect_command(arguments: Sequence[str]) -> int:
     import tempfile
     from pathlib import Path
 
-    from chatbot.corpus.cache import interruptible
-    from chatbot.corpus.doctor import json_line, report_lines, warnings
-    from chatbot.corpus.inspection import inspect
+    from chatbot.corpus.encoding.cache import interruptible
+    from chatbot.corpus.inspection.doctor import json_line, report_lines, warnings
+    from chatbot.corpus.inspection.inspection import inspect
     from chatbot.corpus.training_set import training_words
 
     words = training_words(settings)
@@ -61,7 +61,7 @@ def encode_command(arguments: Sequence[str]) -> int:
         corpus = training_set(settings)
     else:
         try:
-            from chatbot.corpus.beam import encode_on_beam
+            from chatbot.corpus.encoding.beam import encode_on_beam
         except ModuleNotFoundError:
             raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; give `make beam`") from None
         words, rules = training_words(settings), training_rules(settings)

@@ -1,11 +1,11 @@
 """The pairs that a run trains on: all of the files that are given, less what it validates on."""
 
 from chatbot.config.corpus import EncodingSettings, TextSettings
-from chatbot.corpus.encode import Corpus, encode
+from chatbot.corpus.encoding.encode import Corpus, encode
+from chatbot.corpus.encoding.selection import Selection
+from chatbot.corpus.encoding.words import Words, words_of
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.corpus.selection import Selection
-from chatbot.corpus.utterance import without_pair_rules
-from chatbot.corpus.words import Words, words_of
+from chatbot.corpus.text.utterance import without_pair_rules
 
 
 def training_words(settings: TextSettings) -> Words:

@@ -18,8 +18,8 @@ def main() -> int:
 
     import_tensorflow()
     let_gpu_memory_grow()
-    from chatbot.corpus.utterance import without_pair_rules
-    from chatbot.corpus.words import words_of
+    from chatbot.corpus.encoding.words import words_of
+    from chatbot.corpus.text.utterance import without_pair_rules
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.model.saved import load_trained
 

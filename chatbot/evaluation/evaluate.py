@@ -4,14 +4,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from chatbot.corpus.encode import encode
-from chatbot.corpus.selection import Selection
-from chatbot.corpus.tokenizer import text_of
-from chatbot.corpus.utterance import tokens_of
-from chatbot.corpus.words import Words
+from chatbot.corpus.encoding.encode import encode
+from chatbot.corpus.encoding.selection import Selection
+from chatbot.corpus.encoding.words import Words
+from chatbot.corpus.text.tokenizer import text_of
+from chatbot.corpus.text.utterance import tokens_of
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
-from chatbot.evaluation.replies import Replier
+from chatbot.inference.replier import Replier
 from chatbot.model.saved import Trained
 
 BATCH = 64

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.corpus.batches import pad_batch
-from chatbot.corpus.encoded import Encoded
-from chatbot.corpus.vocabulary import PAD
+from chatbot.corpus.batching.batches import pad_batch
+from chatbot.corpus.encoding.encoded import Encoded
+from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
 from chatbot.model.packing import pack, packing
 from chatbot.model.seq2seq import Seq2Seq

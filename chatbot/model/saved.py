@@ -14,7 +14,7 @@ import tensorflow as tf
 from chatbot.config.attempts import CHECKPOINTS, DICTIONARY
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
 

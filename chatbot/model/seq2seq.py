@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoded import Encoded
-from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, UNK
+from chatbot.corpus.encoding.encoded import Encoded
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import projection_loss

@@ -27,7 +27,7 @@ import filelock
 from chatbot.config.attempts import DICTIONARY
 from chatbot.config.stored import changed_settings, changed_text_settings, storable, stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
 
 

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encode import Corpus, encode
-from chatbot.corpus.report import Report
-from chatbot.corpus.selection import Selection
-from chatbot.corpus.shards import Shards
-from chatbot.corpus.tokenizer import text_of
+from chatbot.corpus.encoding.encode import Corpus, encode
+from chatbot.corpus.encoding.selection import Selection
+from chatbot.corpus.encoding.shards import Shards
+from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.training_set import held_out_words, training_set
-from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.training.attempt import check_data, check_settings, is_begun
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from chatbot.corpus.vocabulary import PAD
+from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.packing import pack, packing
 from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq

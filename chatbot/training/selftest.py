@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batches import Batches
-from chatbot.corpus.encoded import Encoded, encoded, ragged
-from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower

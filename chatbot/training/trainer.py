@@ -10,10 +10,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batches import Batches
+from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.replies import Replier
+from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints import Checkpoints, Progress

@@ -7,8 +7,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from chatbot.chat.responder import NOTHING_SAID, Responder
 from chatbot.chat.terminal import answer_lines
+from chatbot.inference.responder import NOTHING_SAID, Responder
 from chatbot.model.saved import load_trained
 from tests.commands import ENVIRONMENT, command, run
 from tests.training.test_trainer import trained

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoded import encoded, ragged
-from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
+from chatbot.corpus.encoding.encoded import encoded, ragged
+from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
-from chatbot.evaluation.replies import Replier
+from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581"])

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import BOS, PAD
+from chatbot.corpus.encoding.vocabulary import BOS, PAD
 from chatbot.model.dropout import Dropout
 from chatbot.model.packing import packing, unpack
 from chatbot.model.recurrent import recurrent_layer

@@ -8,7 +8,7 @@ import pytest
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.evaluation.replies import Replier
+from chatbot.inference.replier import Replier
 from chatbot.model.saved import load_trained
 from chatbot.training.data import prepare
 from tests.training.test_trainer import SMALL, trained

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batches import Batches
+from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.devices import Parts, Tower

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batches import Batches, pad_batch
-from chatbot.corpus.vocabulary import PAD
+from chatbot.corpus.batching.batches import Batches, pad_batch
+from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss

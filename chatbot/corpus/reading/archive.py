@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from chatbot.corpus.reading.packed import Stream, Take, allowance, guarded
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.shown import shown
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 
 

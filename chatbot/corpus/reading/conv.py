@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text import Text
-from chatbot.corpus.report import Report
 
 SLASHED_SHARE = 0.9  # of the longer utterances; single ones have a slash anywhere ("1/2", "http://")
 LONGER = 3  # characters; shorter ones are a single word

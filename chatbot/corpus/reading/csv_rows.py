@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.corpus.reading.columns import layout_of, misfit, named, widths
 from chatbot.corpus.reading.lines import UNDECODABLE, Pair, raw_lines, refuse_if_mostly_bad
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text import Text, first_lines
-from chatbot.corpus.report import Report
 
 AGREEING = 0.6  # the share of rows that have the usual number of columns; in prose, commas fall as they like
 

@@ -9,8 +9,8 @@ import ijson
 from chatbot.corpus.reading.conversations import pairs_in, pairs_of
 from chatbot.corpus.reading.lines import Pair, decoded
 from chatbot.corpus.reading.nested import built
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text import Text
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 
 LARGEST_ITEM = 16 * 2**20  # bytes of one item of a list

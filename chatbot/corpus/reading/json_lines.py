@@ -6,8 +6,8 @@ import orjson
 
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text import Text
-from chatbot.corpus.report import Report
 
 
 def read_json_lines(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:

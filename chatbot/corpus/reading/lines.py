@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator
 
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text import Text
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 
 LONGEST_LINE = 2**20  # characters

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from chatbot.corpus.report import Report
+from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
 FREE_OUTPUT = 64 * 2**20  # bytes that anything may unpack to,

@@ -6,9 +6,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.shown import shown
 from chatbot.corpus.reading.text import Text, texts
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 
 

@@ -11,12 +11,12 @@ from chatbot.corpus.reading.json_document import read_json
 from chatbot.corpus.reading.json_lines import read_json_lines
 from chatbot.corpus.reading.lines import Pair
 from chatbot.corpus.reading.parallel import read_parallel
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.shown import shown
 from chatbot.corpus.reading.sources import Source
 from chatbot.corpus.reading.text import Text, texts
 from chatbot.corpus.reading.tsv import read_tsv
 from chatbot.corpus.reading.yaml_document import read_yaml
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 
 FORMATS: dict[str, Callable[[Text, tuple[str, ...], Report], Iterator[Pair]]] = {

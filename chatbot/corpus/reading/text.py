@@ -9,7 +9,7 @@ from pathlib import Path
 from chatbot.corpus.reading.archive import members
 from chatbot.corpus.reading.encoding import encoding_of
 from chatbot.corpus.reading.packed import Stream, unpacked
-from chatbot.corpus.report import Report
+from chatbot.corpus.reading.report import Report
 
 SAMPLE = 256 * 2**10  # bytes
 FIRST_LINES = 2000

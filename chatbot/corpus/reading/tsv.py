@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from chatbot.corpus.reading.columns import layout_of, misfit
 from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text import Text, first_lines
-from chatbot.corpus.report import Report
 
 
 def read_tsv(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:

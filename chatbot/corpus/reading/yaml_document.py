@@ -10,9 +10,9 @@ import yaml
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.lines import Pair, decoded
 from chatbot.corpus.reading.nested import built
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.shown import shown
 from chatbot.corpus.reading.text import Text
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 
 LARGEST = 64 * 2**20  # characters

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.training.variable_update.replicated import exchange_by
-from chatbot.training.variable_update.synchronous import Exchange
+from chatbot.training.exchange import Exchange, exchange_by
 
 BLOCK = 8192
 

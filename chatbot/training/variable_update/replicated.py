@@ -12,8 +12,9 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
+from chatbot.training.exchange import exchange_by
 from chatbot.training.variable_update.replica import Replica
-from chatbot.training.variable_update.synchronous import Exchange, Synchronous
+from chatbot.training.variable_update.synchronous import Synchronous
 
 ALL_REDUCE = {
     "nccl": tf.distribute.NcclAllReduce,
@@ -46,22 +47,3 @@ def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> list[
         (Replica(model, settings.optimizer, settings.max_gradient_norm, tower.device if i else None), [tower])
         for i, tower in enumerate(towers)
     ]
-
-
-def exchange_by(strategy: tf.distribute.Strategy, first: int = 0) -> Exchange:
-    """Sums over the replicas of a strategy. first: the number of the first replica of this process."""
-
-    def exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        def summed() -> list[tf.Tensor]:
-            context = tf.distribute.get_replica_context()
-            here = int(tf.get_static_value(context.replica_id_in_sync_group)) - first
-            # By the tensors' devices tf.distribute knows where sums are wanted.
-            with tf.device(strategy.extended.worker_devices[here]):
-                placed = [tf.identity(tensor) for tensor in parts[here]]
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, placed)
-
-        results = strategy.run(summed)
-        by_tensor = map(strategy.experimental_local_results, results)
-        return [list(tensors) for tensors in zip(*by_tensor, strict=True)]  # [replica][tensor]
-
-    return exchange

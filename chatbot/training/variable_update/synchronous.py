@@ -14,11 +14,9 @@ from tqdm import tqdm
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
+from chatbot.training.exchange import Exchange
 from chatbot.training.gradients import Share, Sums, accumulated, gradient_function
 from chatbot.training.variable_update.replica import Replica, Values
-
-# From the tensors of each replica here to their sums over all replicas, again for each replica here.
-Exchange = Callable[[list[list[tf.Tensor]]], list[list[tf.Tensor]]]
 
 
 class StepResult(NamedTuple):

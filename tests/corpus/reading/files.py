@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 
 Pairs = list[tuple[str, str]]

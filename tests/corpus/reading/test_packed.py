@@ -13,8 +13,8 @@ import pytest
 
 from chatbot.corpus.reading import packed
 from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 from tests.corpus.reading.files import PACKERS, VALID, dropped, pairs_of, pairs_or_one_line, written, zipped
 

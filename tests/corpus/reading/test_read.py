@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from chatbot.corpus.reading.lines import LONGEST_LINE
 from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 from tests.corpus.reading.files import PACKERS, VALID, dropped, pairs_of, pairs_or_one_line, written
 

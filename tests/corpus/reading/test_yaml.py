@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.corpus.report import Report
 from chatbot.errors import UserError
 from tests.corpus.reading.files import VALID, dropped, pairs_of, written
 

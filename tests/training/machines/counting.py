@@ -49,7 +49,7 @@ def count_steps(settings: Settings) -> int:
     import numpy as np
     import tensorflow as tf
 
-    from chatbot.corpus.batches import pad_batch
+    from chatbot.corpus.batching.batches import pad_batch
     from chatbot.model.seq2seq import Seq2Seq, built_model
     from chatbot.training.gradients import Sums
     from chatbot.training.selftest import VOCABULARY, random_pairs

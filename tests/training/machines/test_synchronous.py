@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.corpus.batches import Batches, pad_batch
+from chatbot.corpus.batching.batches import Batches, pad_batch
 from chatbot.training.machines.cluster import free_addresses
 from chatbot.training.selftest import random_pairs
 from tests.training.machines.running import (
@@ -77,7 +77,7 @@ def test_a_machine_reads_its_own_share_only(monkeypatch: pytest.MonkeyPatch) -> 
         read.extend(rows.tolist())
         return pad_batch(pairs, rows, *lengths)
 
-    monkeypatch.setattr("chatbot.corpus.batches.pad_batch", noted)
+    monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", noted)
     pairs = random_pairs(60, 1)
     batches = Batches([pairs], 12, 1)
     whole = batches.shares_from(0, 6)

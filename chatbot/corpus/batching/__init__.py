@@ -1,0 +1,1 @@
+"""From shards of ids to padded batches of a few static shapes."""

@@ -1,0 +1,111 @@
+"""Encoding on Beam's local runner: the bytes of the built-in path, the same counts, the same errors."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatbot.config.corpus import EncodingSettings
+from chatbot.corpus.encoding import shards, words
+from chatbot.corpus.encoding.encode import Corpus
+from chatbot.corpus.training_set import training_rules, training_set, training_words
+from chatbot.errors import UserError
+from tests.commands import run
+
+pytest.importorskip("apache_beam", reason="Apache Beam is an extra: make beam")
+
+PAIRS = [(f"第{i % 190}个问题", "呵呵" if i % 3 == 0 else f"回答{i % 60}！") for i in range(400)]
+
+
+def on_beam(settings: EncodingSettings) -> Corpus:
+    """Encode on the local runner."""
+    from chatbot.corpus.encoding.beam import encode_on_beam
+
+    return encode_on_beam(
+        training_words(settings), training_rules(settings), settings.vocabulary_size, "DirectRunner", ""
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> EncodingSettings:
+    """Two files and what is held out of them."""
+    for name, pairs in (
+        ("a.tsv", PAIRS[:300]),
+        ("b.tsv", [*PAIRS[300:], ("一样", "一样")]),
+        ("held_out.tsv", PAIRS[:5]),
+    ):
+        (tmp_path / name).write_text("".join(f"{q}\t{a}\n" for q, a in pairs) + "没有制表符\n", encoding="utf-8")
+    return EncodingSettings(
+        data=(str(tmp_path / "a.tsv"), str(tmp_path / "b.tsv")),
+        validation=str(tmp_path / "held_out.tsv"),
+        max_reply_frequency=20,
+        vocabulary_size=60,
+        cache=str(tmp_path / "cache"),
+    )
+
+
+@pytest.mark.parametrize("changes", [{}, {"clean": ("none",), "validation": None, "max_reply_frequency": None}])
+def test_the_shards_are_those_of_the_built_in_path(
+    settings: EncodingSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "PAIRS", 64)
+    monkeypatch.setattr(shards, "PAIRS", 50)
+    settings = dataclasses.replace(settings, **changes)
+    ours = training_set(settings)
+    beams = on_beam(dataclasses.replace(settings, cache=settings.cache + "-beam"))
+    names = sorted(path.name for path in ours.shards.folder.iterdir())
+    assert names == sorted(path.name for path in beams.shards.folder.iterdir())
+    assert len(ours.shards) > 1
+    for name in set(names) - {"manifest.json"}:
+        assert (ours.shards.folder / name).read_bytes() == (beams.shards.folder / name).read_bytes()
+    assert ours.fingerprint == beams.fingerprint
+    assert ours.reports == beams.reports
+
+
+def test_nothing_left_is_the_same_line(settings: EncodingSettings) -> None:
+    settings = dataclasses.replace(settings, min_characters=99, validation=None)
+    lines = []
+    for encoded in (training_set, on_beam):
+        with pytest.raises(UserError) as caught:
+            encoded(settings)
+        lines.append(str(caught.value))
+    assert lines[0] == lines[1]
+
+
+def test_what_beam_encoded_is_what_training_finds(
+    settings: EncodingSettings, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run("chatbot.corpus", "encode", *settings.data, "--runner", "DirectRunner")
+    assert done.returncode == 0, done.stderr.decode()[-500:]
+    assert "shards: 1, in data/cache/encoded-" in done.stdout.decode()
+    folder = next(Path("data/cache").glob("encoded-*[!k]"))
+    before = folder.stat().st_mtime_ns
+    assert training_set(EncodingSettings(data=settings.data)).shards.folder == folder
+    assert folder.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("file", "runner", "said"),
+    [("prose.txt", "DirectRunner", "prose.txt: unknown format"), ("a.tsv", "NoRunner", "NoRunner")],
+)
+def test_what_goes_wrong_on_a_runner_is_one_line(workplace: Path, file: str, runner: str, said: str) -> None:
+    Path("prose.txt").write_text("Once upon a time.\nThere was a file.\n")
+    Path("a.tsv").write_text("你好\t你好呀\n")
+    done = run("chatbot.corpus", "encode", file, "--runner", runner)
+    assert done.returncode == 2
+    assert said in done.stderr.decode().splitlines()[-1]
+    assert "Traceback" not in done.stderr.decode()
+    assert not list(Path("data/cache").glob("*.part-*"))
+
+
+def test_without_beam_the_command_says_how_to_get_it(
+    settings: EncodingSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    monkeypatch.delitem(sys.modules, "chatbot.corpus.encoding.beam", raising=False)
+    from chatbot.corpus.__main__ import encode_command
+
+    with pytest.raises(UserError, match="make beam"):
+        encode_command([*settings.data, "--runner", "DirectRunner"])

@@ -1,0 +1,190 @@
+"""The data doctor: what it finds, against what a slow loop finds; what it says; that it changes nothing."""
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chatbot.config.corpus import InspectSettings
+from chatbot.config.stored import train_settings
+from chatbot.corpus.inspection.doctor import histogram, report_lines, warnings
+from chatbot.corpus.inspection.inspection import Findings, inspect
+from chatbot.corpus.training_set import training_words
+from tests.commands import run
+
+PAIRS = [
+    ("你好", "你好呀"),
+    ("你好！", "你好呀！！"),
+    ("吃了吗", "呵呵"),
+    ("去哪里", "呵呵"),
+    ("去哪里", "呵呵"),
+    ("同", "同"),
+]
+
+
+def written(path: Path, pairs: list[tuple[str, str]]) -> str:
+    """A .tsv of these pairs."""
+    path.write_text("".join(f"{q}\t{a}\n" for q, a in pairs), encoding="utf-8")
+    return str(path)
+
+
+def found_in(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Findings:
+    """What inspect finds in these pairs."""
+    data = written(tmp_path / "pairs.tsv", pairs)
+    settings = InspectSettings(data=(data,), cache=str(tmp_path / "cache"), **changes)
+    return inspect(training_words(settings), settings)
+
+
+def test_findings(tmp_path: Path) -> None:
+    found = found_in(tmp_path, PAIRS, tokenizer="char")
+    (file,) = found.files
+    assert (file.report.pairs, file.kept, found.pairs) == (6, 4, 4)
+    assert found.samples == PAIRS[:3]
+    assert found.lengths.tolist() == [[2, 4], [3, 6], [3, 3], [3, 3]]
+    assert found.words == found.characters == len(set("你好呀！吃了吗呵去哪里"))
+    assert set(found.coverage.values()) == {1.0}
+    assert found.top_replies[0] == ("呵呵", 2)
+    assert found.top_share == 1.0
+    assert found.near_duplicates == 1
+    assert (found.max_length, found.vocabulary_size) == (6, 4000)
+
+
+def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.corpus.inspection.inspection.SIZES", (20, 21, 22))
+    pairs = [("天安门", "北京"), ("天安门", "上海"), ("上海", "北京"), ("北京", "天安门 上海"), ("我", "上海 北京")]
+    found = found_in(tmp_path, pairs)
+    counts = Counter(word.strip("▁") for pair in pairs for side in pair for word in side.split())
+    total = sum(counts.values())
+    specials_and_characters = 5 + len(set("天安门北京上海我▁"))
+    for size, share in found.coverage.items():
+        # Words after a space are other tokens, which stand here once each, and so in no vocabulary.
+        tokens = Counter({"天安门": 3, "北京": 3, "上海": 3})
+        words = sum(count for _, count in tokens.most_common(max(0, size - specials_and_characters)))
+        assert share == pytest.approx((counts["我"] + words) / total)
+
+
+def test_chunks_and_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(f"问题{i % 90}", f"回答{i % 7}") for i in range(300)]
+    one = found_in(tmp_path, pairs)
+    monkeypatch.setattr("chatbot.corpus.encoding.words.PAIRS", 32)
+    monkeypatch.setattr("chatbot.corpus.inspection.inspection.FEW_PAIRS", 0)
+    monkeypatch.setattr("chatbot.corpus.inspection.inspection.cores", lambda: 2)
+    shutil.rmtree(tmp_path / "cache")
+    assert report_lines(found_in(tmp_path, pairs), InspectSettings()) == report_lines(one, InspectSettings())
+
+
+def test_warnings_name_the_remedy(tmp_path: Path) -> None:
+    said = "\n".join(warnings(found_in(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), InspectSettings()))
+    assert "50% left out, most of it pairs with an empty side" in said
+    assert "few pairs (4)" in said
+    assert "25% of the pairs are near duplicates" in said
+    assert "--clean control equal duplicates nfkc punctuation" in said
+    assert "--max-reply-frequency" not in said  # nothing is said so often
+
+
+def test_following_a_warning_silences_it(tmp_path: Path) -> None:
+    pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
+    assert "50% of all replies are the same 10" in warnings(found_in(tmp_path, pairs), InspectSettings())[0]
+    capped = InspectSettings(max_reply_frequency=10)
+    assert warnings(found_in(tmp_path, pairs, max_reply_frequency=10), capped) == []
+
+
+def test_a_corpus_that_comes_cut_into_words_is_noticed(tmp_path: Path) -> None:
+    pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
+    (warning,) = warnings(found_in(tmp_path, pairs), InspectSettings())
+    assert "stand after a space" in warning
+    assert warning.endswith("--clean control equal duplicates spaces")
+    rules = ("control", "equal", "duplicates", "spaces")
+    assert warnings(found_in(tmp_path, pairs, clean=rules), InspectSettings(clean=rules)) == []
+
+
+def test_the_suggested_command_is_one(tmp_path: Path) -> None:
+    settings = InspectSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
+    lines = report_lines(found_in(tmp_path, PAIRS), settings)
+    (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
+    chosen = train_settings(shlex.split(suggested))
+    assert (chosen.data, chosen.clean, chosen.columns) == (settings.data, settings.clean, settings.columns)
+    assert "Longer than train.py's default --max-length 50: 0 pairs, left out by it." in lines
+
+
+def test_a_healthy_corpus_has_no_warnings(real_chat: Path, tmp_path: Path) -> None:
+    settings = InspectSettings(data=(str(real_chat),), cache=str(tmp_path))
+    found = inspect(training_words(settings), settings)
+    assert warnings(found, settings) == []
+    assert found.pairs == 10_000
+    assert found.top_replies[0] == ("是的", 70)
+    assert (found.max_length, found.vocabulary_size) == (41, 8000)
+
+
+def test_histogram() -> None:
+    rows = histogram(np.array([1] * 50 + [2] * 49 + [40]))
+    assert [row.split()[0] for row in rows[:2]] == ["1", "2"]
+    assert rows[0].endswith("50.0%")
+    assert rows[0].count("█") == 40
+    assert rows[1].count("█") == 39
+    assert rows[-1].split()[0] == "13+"
+    assert histogram(np.array([3]))[-1].count("█") == 40
+
+
+def test_the_command_ends_with_one_json_object_a_file_and_changes_nothing(workplace: Path) -> None:
+    written(workplace / "a.tsv", PAIRS)
+    (workplace / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
+    before = sorted(workplace.rglob("*"))
+    done = run("chatbot.corpus", "inspect", "a.tsv", "b.conv", "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    assert sorted(workplace.rglob("*")) == before
+    lines = done.stdout.decode().splitlines()
+    assert [json.loads(line) for line in lines[-2:]] == [
+        {
+            "file": "a.tsv",
+            "format": "tsv",
+            "encoding": "UTF-8",
+            "pairs": 6,
+            "kept": 4,
+            "dropped": {"pairs whose answer is the question": 1, "pairs that stood before": 1},
+        },
+        {
+            "file": "b.conv",
+            "format": "conv",
+            "encoding": "GB18030",
+            "pairs": 2,
+            "kept": 1,
+            "dropped": {"pairs that stood before": 1},
+        },
+    ]
+
+
+def test_warnings_fail_only_when_asked(workplace: Path) -> None:
+    written(workplace / "a.tsv", PAIRS)
+    codes = [run("chatbot.corpus", "inspect", "a.tsv", *flags).returncode for flags in ([], ["--fail-on-warnings"])]
+    assert codes == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "none.tsv"], "none.tsv: no such file"),
+        (["inspect", "empty.tsv"], "empty.tsv: no question-answer pairs: the file is empty"),
+        (["inspect", "a.tsv", "--clean", "soap"], "soap"),
+        (["inspect", "a.tsv", "--clean", "none", "urls"], "none stands alone"),
+        (["inspect", "a.tsv", "--columns", "1"], "--columns: expected 2"),
+        (["inspect", "a.tsv", "--dictionary", "none.txt"], "none.txt"),
+        (["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"], "only jieba has one"),
+        (["wash", "a.tsv"], "wash: no such command"),
+    ],
+)
+def test_bad_input_is_one_line(workplace: Path, arguments: list[str], words: str) -> None:
+    written(workplace / "a.tsv", PAIRS)
+    (workplace / "empty.tsv").touch()
+    done: subprocess.CompletedProcess[bytes] = run("chatbot.corpus", *arguments)
+    assert done.returncode == 2
+    errors = done.stderr.decode().splitlines()
+    assert len(errors) == 1, errors
+    assert errors[0].startswith("error: ")
+    assert words in errors[0]

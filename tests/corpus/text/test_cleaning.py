@@ -1,0 +1,73 @@
+"""Each rule by itself, by example; and what no rule may do."""
+
+import sys
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatbot.config.corpus import TEXT_RULES
+from chatbot.corpus.text.cleaning import cleaner, tidy
+from chatbot.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "cleaned"),
+    [
+        ("nfkc", "Ｈｉ！　１２３", "Hi! 123"),
+        ("nfkc", "㈱ﬁ", "(株)fi"),
+        ("control", "\ufeff你好\u200b世\x00界", "你好 世 界"),
+        ("control", "👨\u200d👩\u200d👧", "👨\u200d👩\u200d👧"),
+        ("spaces", "你 要 党员 转正 了 吗 ？", "你要党员转正了吗？"),
+        ("spaces", "看 hello world 吧", "看hello world吧"),
+        ("simplified", "請問頭髮乾了嗎", "请问头发干了吗"),
+        ("urls", "看http://t.cn/Ab1?x=1#y这个", "看 这个"),
+        ("urls", "去www.example.com吧", "去 吧"),
+        ("urls", "没有网址。www", "没有网址。www"),
+        ("names", "//@张三:说得好", "说得好"),
+        ("names", "回复@李四-l:好的", "好的"),
+        ("names", "@a @b 你们看", "你们看"),
+        ("names", "@tom@bob@小李: 你好", "你好"),
+        ("names", "写信给a@b.com吧", "写信给a@b.com吧"),
+        ("punctuation", "真的！！！！？？", "真的！？"),
+        ("punctuation", "嗯......好", "嗯...好"),
+        ("punctuation", "哦………………", "哦……"),
+        ("punctuation", "他——她", "他——她"),
+        ("punctuation", "哈哈哈哈", "哈哈哈哈"),
+    ],
+)
+def test_a_rule(rule: str, text: str, cleaned: str) -> None:
+    changed: Counter[str] = Counter()
+    assert cleaner([rule], changed)(text) == cleaned
+    assert changed == ({rule: 1} if text != cleaned else {})
+    assert cleaner([])(text) == tidy(text)  # off, it does nothing
+
+
+def test_rules_follow_their_order_whatever_the_order_they_are_given_in() -> None:
+    given_order, changed = ["punctuation", "nfkc"], Counter[str]()
+    assert cleaner(given_order, changed)("好！!") == "好!"
+    assert changed == {"nfkc": 1, "punctuation": 1}
+
+
+def test_tidy() -> None:
+    assert tidy(" 你好 \t世界\u3000！\r\n") == "你好 世界 ！"
+    assert tidy("\ud800") == ""
+    assert tidy("a\u2581b  c") == "a b c"
+
+
+@given(
+    st.text(max_size=50) | st.text("a 1@:/！!。.\u2581\u200b\n http", max_size=30),
+    st.sets(st.sampled_from([*TEXT_RULES])),
+)
+def test_what_is_clean_is_one_line_with_single_spaces(text: str, rules: set[str]) -> None:
+    cleaned = cleaner(rules)(text)
+    assert cleaned == " ".join(cleaned.split())
+    assert "\u2581" not in cleaned
+    cleaned.encode()
+
+
+def test_opencc_missing_is_a_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opencc", None)
+    with pytest.raises(UserError, match="--clean simplified: OpenCC is not installed; give"):
+        cleaner(["simplified"])
