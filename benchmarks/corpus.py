@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.generated import write_corpus
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import check_fields, compose, parse_flags, setting
 
 # The loop to be compared with is timed on so many pairs at most: its rate does not change with more.
 BARE_PAIRS = 1_100_000
@@ -109,7 +109,7 @@ def _bare(file: Path) -> dict[str, Any]:
 def _settings(file: Path, folder: Path, **changes: Any) -> Any:
     from chatbot.config.training import Settings
 
-    return Settings(data=(str(file),), cache=str(folder / "cache"), **changes)
+    return compose(Settings, data=(str(file),), cache=str(folder / "cache"), **changes)
 
 
 def _encode(file: Path, folder: Path) -> dict[str, Any]:
@@ -119,8 +119,9 @@ def _encode(file: Path, folder: Path) -> dict[str, Any]:
     from chatbot.corpus.training_set import training_set
 
     shutil.rmtree(folder / "cache", ignore_errors=True)
+    settings = _settings(file, folder)
     began = time.perf_counter()
-    corpus = training_set(_settings(file, folder))
+    corpus = training_set(settings.corpus, settings.encoding)
     seconds = time.perf_counter() - began
     return {
         "encode_seconds": seconds,
@@ -141,7 +142,7 @@ def _second_start(file: Path, folder: Path) -> dict[str, Any]:
     settings = _settings(file, folder)
     os.chdir(folder)
     data = prepare(settings)
-    next(Batches(data.training, settings.batch_size, settings.seed).prefetched(0, 1))
+    next(Batches(data.training, settings.learning.batch_size, settings.learning.seed).prefetched(0, 1))
     return {"second_start_seconds": time.perf_counter() - began}
 
 
@@ -155,8 +156,10 @@ def _epoch(file: Path, folder: Path) -> dict[str, Any]:
     from chatbot.corpus.training_set import training_set
 
     settings = _settings(file, folder)
-    shards = dataclasses.replace(training_set(settings).shards, max_length=settings.max_length)
-    batches = Batches(shards, settings.batch_size, settings.seed)
+    shards = dataclasses.replace(
+        training_set(settings.corpus, settings.encoding).shards, max_length=settings.model.max_length
+    )
+    batches = Batches(shards, settings.learning.batch_size, settings.learning.seed)
     began = time.perf_counter()
     for _ in itertools.islice(batches.prefetched(0, 1), batches.steps_per_epoch):
         pass
@@ -186,13 +189,15 @@ def _padding(file: Path, folder: Path) -> dict[str, Any]:
     from chatbot.corpus.training_set import training_set
 
     settings = _settings(file, folder, max_length=20)
-    shards = dataclasses.replace(training_set(settings).shards, max_length=settings.max_length)
-    batches = Batches(shards, settings.batch_size, settings.seed)
+    shards = dataclasses.replace(
+        training_set(settings.corpus, settings.encoding).shards, max_length=settings.model.max_length
+    )
+    batches = Batches(shards, settings.learning.batch_size, settings.learning.seed)
     real = sum(int((pairs.targets.lengths + 1).sum()) for pairs in shards)
     pairs = sum(map(len, shards))
     positions = sum(bucket.pairs * bucket.shape[1] for bucket in batches.buckets)
     return {
         "shapes": len(batches.buckets),
         "real_target_share": real / positions,
-        "real_target_share_of_one_shape": real / (pairs * settings.max_length),
+        "real_target_share_of_one_shape": real / (pairs * settings.model.max_length),
     }

@@ -20,7 +20,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.encoded import encoded, ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import check_fields, compose, parse_flags, replace, setting
 from chatbot.training.devices import open_towers
 
 # Where each growth starts from, and how far it goes.
@@ -104,24 +104,32 @@ def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dic
     from chatbot.training.variable_update.choose import open_update
 
     vocabulary = sizes["vocabulary_size"]
-    base = Settings(num_layers=told.num_layers, embedding_size=told.embedding_size, bidirectional=False, keep_prob=1.0)
+    base = compose(
+        Settings, num_layers=told.num_layers, embedding_size=told.embedding_size, bidirectional=False, keep_prob=1.0
+    )
     changes: dict[str, Any] = {**sizes}
-    settings = dataclasses.replace(base, **changes)
+    settings = replace(base, **changes)
     rng = np.random.default_rng(1)
-    shape = (2, settings.batch_size, settings.max_length)
+    shape = (2, settings.learning.batch_size, settings.model.max_length)
     tokens = rng.integers(len(SPECIALS), vocabulary, shape).tolist()
-    pairs = encoded(ragged(tokens[0]), ragged([row[:-1] for row in tokens[1]]), np.zeros(settings.batch_size, np.int64))
-    step = open_update(built_model(settings, vocabulary, told.precision), settings, towers)
+    pairs = encoded(
+        ragged(tokens[0]), ragged([row[:-1] for row in tokens[1]]), np.zeros(settings.learning.batch_size, np.int64)
+    )
+    step = open_update(
+        built_model(settings.model, vocabulary, settings.learning.seed, told.precision), settings, towers
+    )
     step.scatter(step.gather())
 
     from chatbot.corpus.batching.batches import pad_batch
 
-    batch = pad_batch(pairs, np.arange(settings.batch_size), settings.max_length, settings.max_length)
+    batch = pad_batch(
+        pairs, np.arange(settings.learning.batch_size), settings.model.max_length, settings.model.max_length
+    )
     share = tuple(map(tf.constant, batch))
 
     def timed() -> float:
         began = time.perf_counter()
-        step([share], 0, settings.learning_rate)
+        step([share], 0, settings.learning.learning_rate)
         step.ended()[-1].gradient_norm.numpy()
         return time.perf_counter() - began
 
@@ -129,7 +137,7 @@ def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dic
         for _ in range(2):
             timed()
         seconds = statistics.median(timed() for _ in range(told.steps))
-        rate = settings.batch_size * settings.max_length / seconds
+        rate = settings.learning.batch_size * settings.model.max_length / seconds
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {"step_s": seconds, "target_tokens_per_s": rate, "peak_gb": peak}
 

@@ -135,13 +135,13 @@ def _ours(told: DecodeBenchmark, words: SameWords, asked: SameWords) -> Callable
 
     settings, pairs = told.settings, words.encoded()
     vocabulary = Vocabulary(words.vocabulary)
-    model = built_model(settings, len(vocabulary))
+    model = built_model(settings.model, len(vocabulary), settings.learning.seed)
     start_from_frequencies(model, [pairs])
     step = open_update(model, settings, towers)
     step.scatter(step.gather())
-    batches = Batches([pairs], settings.batch_size, settings.seed).prefetched(0, step.shares)
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).prefetched(0, step.shares)
     for _ in range(told.steps):
-        step(next(batches), 0, settings.learning_rate)
+        step(next(batches), 0, settings.learning.learning_rate)
     step.gather()
     repliers = {beam_size: Replier(model, vocabulary, settings, beam_size) for beam_size in BEAMS}
     sources = asked.encoded().sources

@@ -46,12 +46,12 @@ def products_of(settings: Settings, vocabulary: int, share: Sequence[tf.Tensor])
     An LSTM's products with its own state are so many as there are steps, with as many rows as go on on average.
     """
     source, target_in, _, weights = share
-    units, width = settings.rnn_size, settings.embedding_size
+    units, width = settings.model.rnn_size, settings.model.embedding_size
     found = []
     for ids in (source, target_in):
         lengths = tf.math.count_nonzero(ids != PAD, axis=1).numpy()
         tokens, steps = int(lengths.sum()), int(lengths.max())
-        for layer in range(settings.num_layers):
+        for layer in range(settings.model.num_layers):
             inputs = width if layer == 0 else units
             found += [Product("recurrent", tokens, inputs, 4 * units, 3)]  # forwards; to inputs; to weights
             found += [Product("recurrent", round(tokens / steps), units, 4 * units, 2 * steps)]
@@ -119,7 +119,7 @@ def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, fl
 
 def seconds_of_update(model: Seq2Seq, settings: Settings) -> float:
     """Averaging, clipping and the update rule, on gradients that are there."""
-    replica = Replica(model, settings.optimizer, settings.max_gradient_norm)
+    replica = Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm)
     gradients = [tf.ones_like(weight) for weight in replica.weights]
     update = tf.function(lambda sums: replica.apply(sums, tf.constant(1.0), tf.constant(0.0)), autograph=False)
     return _median(lambda: update(gradients))

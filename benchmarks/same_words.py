@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
-from chatbot.config.training import Settings
+from chatbot.config.corpus import TextSettings
 from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK
 from chatbot.corpus.reading.read import read
@@ -41,7 +41,7 @@ def words_of(file: str, max_length: int, vocabulary_size: int) -> SameWords:
     Raises UserError for a file that cannot be read.
     """
     (source,) = find_sources([file])
-    cut = tokens_of(Settings())
+    cut = tokens_of(TextSettings())
     pairs = [(cut(question), cut(answer)) for question, answer in read(source, Report())]
     pairs = [(q, a) for q, a in pairs if 0 < len(q) <= max_length and 0 < len(a) < max_length]
     counts = Counter(word for pair in pairs for side in pair for word in side)

@@ -19,7 +19,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import check_fields, compose, parse_flags, setting
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices import choose_gpus, find_gpus, open_towers
 from chatbot.training.machines.cluster import WORKER, Cluster, free_addresses
@@ -59,7 +59,8 @@ class ScalingBenchmark:
     @property
     def settings(self) -> Settings:
         """Of the model that is trained."""
-        return Settings(
+        return compose(
+            Settings,
             rnn_size=self.rnn_size,
             embedding_size=self.embedding_size,
             max_length=self.max_length,
@@ -138,7 +139,7 @@ def _turns(
     from chatbot.model.seq2seq import built_model
     from chatbot.training.window import Window
 
-    step = open_step(built_model(told.settings, told.vocabulary_size))
+    step = open_step(built_model(told.settings.model, told.vocabulary_size, told.settings.learning.seed))
     step.scatter(step.gather())
     batches = Batches([told.pairs()], told.batch_size * machines, seed=1)
     window = Window(batches.prefetched(0, step.shares, machine, machines))
@@ -241,7 +242,8 @@ def _shapes(told: ScalingBenchmark) -> list[tuple[int, ...]]:
     import_tensorflow()
     from chatbot.model.seq2seq import built_model
 
-    return [tuple(v.shape) for v in built_model(told.settings, told.vocabulary_size).trainable_variables]
+    model = built_model(told.settings.model, told.vocabulary_size, told.settings.learning.seed)
+    return [tuple(variable.shape) for variable in model.trainable_variables]
 
 
 def _gradient_bytes(told: ScalingBenchmark) -> int:

@@ -17,7 +17,7 @@ from benchmarks.same_words import SameWords, words_of
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import check_fields, compose, parse_flags, setting
 from chatbot.training.devices import open_towers
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
@@ -53,7 +53,8 @@ class TrainBenchmark:
     @property
     def settings(self) -> Settings:
         """Of the model: one direction and no dropout, as the others have it."""
-        return Settings(
+        return compose(
+            Settings,
             rnn_size=self.rnn_size,
             num_layers=self.num_layers,
             embedding_size=self.embedding_size,
@@ -157,18 +158,18 @@ def _ours(told: TrainBenchmark, words: SameWords, precision: str) -> Callable[[s
     from chatbot.training.window import Window
 
     settings, vocabulary = told.settings, len(words.vocabulary) + len(SPECIALS)
-    model = built_model(settings, vocabulary, precision)
+    model = built_model(settings.model, vocabulary, settings.learning.seed, precision)
     step = open_update(model, settings, towers)
     step.scatter(step.gather())
-    batches = Batches([words.encoded()], settings.batch_size, settings.seed)
+    batches = Batches([words.encoded()], settings.learning.batch_size, settings.learning.seed)
     window = Window(batches.prefetched(0, step.shares))
 
     def turn(steps: int) -> dict[str, float]:
         window.restart()
         began = time.perf_counter()
         for _ in range(steps):
-            step(window.next_shares(), 0, settings.learning_rate)
-        record = window.record(0, settings.learning_rate, step.ended())
+            step(window.next_shares(), 0, settings.learning.learning_rate)
+        record = window.record(0, settings.learning.learning_rate, step.ended())
         return {**record, "step_s": (time.perf_counter() - began) / steps}
 
     def limit() -> dict[str, Any]:
@@ -186,7 +187,7 @@ def _ours(told: TrainBenchmark, words: SameWords, precision: str) -> Callable[[s
         times = []
         for one in shares * 2:
             began = time.perf_counter()
-            step(one, 0, settings.learning_rate)
+            step(one, 0, settings.learning.learning_rate)
             step.ended()[-1].gradient_norm.numpy()
             times.append(time.perf_counter() - began)
         whole = statistics.mean(times[LOOKED_AT:])

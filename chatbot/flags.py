@@ -1,13 +1,19 @@
-"""Dataclass fields that are also flags: one declaration gives the flag, its --help, its check and its JSON."""
+"""Dataclass fields that are also flags: one declaration gives the flag, its --help, its check and its JSON.
+
+The settings of a command are a dataclass whose fields are such flags or, recursively, dataclasses of them (its parts).
+On the command line and in JSON all flags are flat: `compose` makes the parts from flat values and `flatten` undoes it.
+"""
 
 import argparse
 import dataclasses
 import math
 import shlex
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from chatbot.errors import UserError
+
+Composed = TypeVar("Composed")
 
 
 def setting(
@@ -26,13 +32,13 @@ def setting(
     stored: bool = True,
     metavar: str | None = None,
 ) -> Any:
-    """A dataclass field that is also a flag; `check_fields` checks it.
+    """A dataclass field that is also a flag; `check_fields` checks its value.
 
-    default: ... marks a flag that must be given. least, most and above bound a number (above is
-    exclusive). count: how many values a flag with many takes. fixed: an attempt keeps the value for life.
-    stored: it is written to config.json.
+    default: `...` marks a required flag. group: the heading in --help. text: the help. least, most, above: bounds of a
+    number (above is exclusive). many: the flag takes several values, exactly `count` of them if that is given.
+    fixed: an attempt keeps the value for life. stored: the value is written to config.json.
     """
-    meta = {
+    metadata = {
         "group": group,
         "text": text,
         "kind": kind,
@@ -46,7 +52,7 @@ def setting(
         "stored": stored,
         "metavar": metavar,
     }
-    return dataclasses.field(default=default, metadata=meta)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def flag_of(name: str) -> str:
@@ -54,9 +60,56 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_fields(settings: Any) -> None:
-    """Raises UserError for the first field whose value is not what it allows."""
+def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
+    """The flags of a settings class (or instance) by name, in the order of declaration, those of its parts included."""
+    fields: dict[str, dataclasses.Field[Any]] = {}
     for field in dataclasses.fields(settings):
+        if field.metadata:
+            fields[field.name] = field
+        else:
+            fields |= fields_of(field.type)
+    return fields
+
+
+def compose(kind: type[Composed], **values: Any) -> Composed:
+    """Settings of this class from flat values: `compose(Settings, rnn_size=64, steps=10)`.
+
+    A value that is not given has its default. Raises UserError for a value that is not allowed, and TypeError for an
+    unknown name.
+    """
+    unknown = values.keys() - fields_of(kind).keys()
+    if unknown:
+        raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
+    parts: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if not field.metadata:
+            assert isinstance(field.type, type)
+            names = fields_of(field.type).keys() & values.keys()
+            parts[field.name] = compose(field.type, **{name: values[name] for name in names})
+        elif field.name in values:
+            parts[field.name] = values[field.name]
+    return kind(**parts)
+
+
+def flatten(settings: Any) -> dict[str, Any]:
+    """The flat values of settings, by name: the inverse of `compose`."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        values |= {field.name: value} if field.metadata else flatten(value)
+    return values
+
+
+def replace(settings: Composed, **changes: Any) -> Composed:
+    """A copy with some flat values changed: `replace(settings, rnn_size=64)`. Raises as `compose` does."""
+    return compose(type(settings), **{**flatten(settings), **changes})
+
+
+def check_fields(settings: Any) -> None:
+    """Raises UserError for the first field whose value is not allowed."""
+    for field in dataclasses.fields(settings):
+        if not field.metadata:
+            continue  # a part, which was checked when it was made
         meta, flag, value = field.metadata, flag_of(field.name), getattr(settings, field.name)
         if value is None and field.default is None:
             continue
@@ -87,19 +140,19 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def command_line(settings: Any) -> str:
-    """The flags that give these settings, as a shell takes them; those at their default are left out."""
+    """The flags that give these settings, quoted for a shell; those at their default are left out."""
     words: list[str] = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if value != field.default:
-            words += [flag_of(field.name), *map(str, value if field.metadata["many"] else [value])]
+    values = flatten(settings)
+    for name, field in fields_of(settings).items():
+        if values[name] != field.default:
+            words += [flag_of(name), *map(str, values[name] if field.metadata["many"] else [values[name]])]
     return shlex.join(words)
 
 
 def parse_flags(
     settings: type, prog: str, description: str, arguments: Sequence[str] | None, positional: str | None = None
 ) -> dict[str, Any]:
-    """The flags that were given, by the name of their setting; those not given are absent.
+    """The flat values of the flags that were given, by name; those not given are absent.
 
     positional: the setting that is given without its flag.
     """
@@ -111,20 +164,20 @@ def parse_flags(
         allow_abbrev=False,
     )
     groups: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        meta = field.metadata
-        group = groups.setdefault(meta["group"], None) or parser.add_argument_group(meta["group"])
-        groups[meta["group"]] = group
-        if field.name == positional:
-            group.add_argument(field.name, nargs="*", metavar=meta["metavar"], help=meta["text"])
+    for name, field in fields_of(settings).items():
+        heading = field.metadata["group"]
+        if heading not in groups:
+            groups[heading] = parser.add_argument_group(heading)
+        if name == positional:
+            metavar, text = field.metadata["metavar"], field.metadata["text"]
+            groups[heading].add_argument(name, nargs="*", metavar=metavar, help=text)
         else:
-            group.add_argument(flag_of(field.name), dest=field.name, **_options(field))
+            groups[heading].add_argument(flag_of(name), dest=name, **_argparse_options(field))
     given = vars(parser.parse_args(arguments))
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
-def _options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
-    """What argparse is told about a field."""
+def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     meta, text = field.metadata, field.metadata["text"].replace("%", "%%")
     if meta["kind"] is bool:
         if field.default:

@@ -1,5 +1,6 @@
 """Settings: one declaration gives flags, checks and config.json."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,28 +9,29 @@ import pytest
 from chatbot.config.stored import changed_settings, storable, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
+from chatbot.flags import compose, fields_of, flatten, replace
 
 
 def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"rnn_size": 64, "seed": 9, "data": ["a.tsv", "b.tsv"]}))
     settings = train_settings(["--config", str(file), "--seed", "5"])
-    assert (settings.rnn_size, settings.seed, settings.data) == (64, 5, ("a.tsv", "b.tsv"))
-    assert settings.batch_size == Settings().batch_size
+    assert (settings.model.rnn_size, settings.learning.seed, settings.corpus.data) == (64, 5, ("a.tsv", "b.tsv"))
+    assert settings.learning.batch_size == Settings().learning.batch_size
 
 
 def test_files_may_be_named_one_after_the_other() -> None:
-    assert train_settings(["--data", "a", "b", "--data", "c"]).data == ("a", "b", "c")
+    assert train_settings(["--data", "a", "b", "--data", "c"]).corpus.data == ("a", "b", "c")
 
 
 def test_epochs_on_the_command_line_replace_steps_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"steps": 64}))
-    assert train_settings(["--config", str(file), "--epochs", "2"]).steps is None
+    assert train_settings(["--config", str(file), "--epochs", "2"]).learning.steps is None
 
 
 def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
-    settings = Settings(data=("a.tsv",), rnn_size=64, bidirectional=False, steps=7)
+    settings = compose(Settings, data=("a.tsv",), rnn_size=64, bidirectional=False, steps=7)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(storable(settings)))
     assert stored_settings(file) == settings
@@ -60,7 +62,7 @@ def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
 )
 def test_a_value_out_of_range_is_named_with_its_flag(values: dict, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        Settings(**values)
+        compose(Settings, **values)
     assert words in str(caught.value)
 
 
@@ -88,6 +90,20 @@ def test_a_damaged_config_names_the_file(tmp_path: Path, text: str | None, words
 
 
 def test_only_settings_an_attempt_keeps_for_life_count_as_changed() -> None:
-    then = Settings(rnn_size=64, log_every=5, learning_rate=0.1)
-    now = Settings(rnn_size=128, log_every=9, learning_rate=0.2)
+    then = compose(Settings, rnn_size=64, log_every=5, learning_rate=0.1)
+    now = compose(Settings, rnn_size=128, log_every=9, learning_rate=0.2)
     assert changed_settings(then, now) == ["--rnn-size 64 -> 128"]
+
+
+def test_flat_values_are_composed_and_flattened_again() -> None:
+    settings = compose(Settings, rnn_size=64, data=("a.tsv",), towers=2)
+    assert (settings.model.rnn_size, settings.corpus.data, settings.parallel.towers) == (64, ("a.tsv",), 2)
+    assert compose(Settings, **flatten(settings)) == settings
+    assert replace(settings, steps=3).learning.steps == 3
+    with pytest.raises(TypeError, match="unknown settings: rnnsize"):
+        compose(Settings, rnnsize=3)
+
+
+def test_no_two_parts_share_a_flag() -> None:
+    parts = [fields_of(field.type) for field in dataclasses.fields(Settings)]
+    assert sum(map(len, parts)) == len(fields_of(Settings))

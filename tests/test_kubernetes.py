@@ -110,8 +110,8 @@ def test_each_pod_of_the_job_is_told_which_of_all_pods_it_is() -> None:
     assert template_of(JOB)["spec"]["subdomain"] == SERVICE["metadata"]["name"]
     for index in range(pods):
         settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]])
-        assert settings.task_index == index
-        assert settings.worker_hosts == ",".join(
+        assert settings.parallel.task_index == index
+        assert settings.parallel.worker_hosts == ",".join(
             f"{name}-{i}.{SERVICE['metadata']['name']}:{port}" for i in range(pods)
         )
 
@@ -130,7 +130,7 @@ def test_the_tfjob_leaves_hosts_and_index_to_tf_config() -> None:
     assert replicas.keys() == {"Worker"}
     assert replicas["Worker"]["replicas"] == JOB["spec"]["completions"]
     settings = train_settings(container_of(TFJOB)["args"])
-    assert (settings.worker_hosts, settings.task_index) == (None, None)
+    assert (settings.parallel.worker_hosts, settings.parallel.task_index) == (None, None)
 
 
 def test_kubeflow_finds_container_and_port_by_name() -> None:
@@ -143,8 +143,8 @@ def test_the_command_trains_synchronously(workload: dict[str, Any]) -> None:
     container = container_of(workload)
     assert container["command"] == ["python", "/app/train.py"]
     settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in container["args"]])
-    assert settings.variable_update == "distributed_replicated"
-    assert settings.start_limit > 600  # the longest back-off of a Job
+    assert settings.parallel.variable_update == "distributed_replicated"
+    assert settings.parallel.start_limit > 600  # the longest back-off of a Job
 
 
 def test_both_ways_run_the_same_pod() -> None:
@@ -252,7 +252,7 @@ def test_pairs_are_copied_to_where_training_reads_them() -> None:
     (volume,) = FILES["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
     assert [m["mountPath"] for m in files["volumeMounts"]] == [container_of(JOB)["workingDir"]]
-    (pairs,) = train_settings([word for word in container_of(JOB)["args"] if word.startswith("--data=")]).data
+    (pairs,) = train_settings([word for word in container_of(JOB)["args"] if word.startswith("--data=")]).corpus.data
     target = f"{FILES['metadata']['name']}:{container_of(JOB)['workingDir']}/{pairs}"
     assert f"kubectl cp pairs.tsv {target}\n" in readme("README.md")
 

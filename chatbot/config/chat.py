@@ -1,4 +1,4 @@
-"""What chat.py is told."""
+"""The settings of chat.py."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ RUN, SEARCH = "run", "search"
 
 @dataclasses.dataclass(frozen=True)
 class ChatSettings:
-    """What chat.py is told."""
+    """The settings of chat.py."""
 
     attempt: str = setting("default", RUN, "the training run to talk to")
-    beam_size: int = setting(5, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100)
+    beam_size: int = setting(5, SEARCH, "number of hypotheses; 1 is greedy search", kind=int, least=1, most=100)
     length_penalty: float = setting(
         1.0,
         SEARCH,

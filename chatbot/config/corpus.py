@@ -1,4 +1,4 @@
-"""How a corpus is read, cleaned, cut into words and kept: what training, inspect and encode are all told."""
+"""Which files a corpus is read from, and how its text is cleaned, tokenised, encoded and cached."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,42 +10,44 @@ from chatbot.flags import check_fields, setting
 DATA, TEXT = "data", "text"
 CACHE = Path("data/cache")
 
-# Each rule changes the text of utterances, in this order, ...
+# Rules that change the text of an utterance, in this order, ...
 TEXT_RULES = {
-    "nfkc": "Unicode's NFKC: full-width letters and punctuation become ASCII",
+    "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
     "control": "control and other invisible characters become spaces",
-    "spaces": "spaces beside Chinese characters are taken out, as a corpus that comes cut into words has them",
-    "simplified": "traditional characters become simplified ones (needs OpenCC)",
-    "urls": "web addresses are taken out",
-    "names": "@names are taken out, and with them Weibo's //@name: and 回复@name:",
-    "punctuation": "repeated punctuation becomes one: ！！！ ！, and three dots at most",
+    "spaces": "spaces next to Chinese characters are removed, for corpora that were published word by word",
+    "simplified": "traditional characters become simplified (needs OpenCC)",
+    "urls": "web addresses are removed",
+    "names": "@names are removed, including Weibo's //@name: and 回复@name:",
+    "punctuation": "repeated punctuation is shortened: ！！！ to ！, and to at most three dots",
 }
-# ... or leaves out pairs.
+# ... and rules that drop pairs.
 PAIR_RULES = {
-    "equal": "pairs whose answer is the question",
-    "duplicates": "pairs that stood before, question and answer alike",
+    "equal": "pairs whose answer equals the question",
+    "duplicates": "repeated pairs; the first one stays",
 }
 NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
 class TextSettings:
-    """Files, and what is done to their pairs before words have numbers. Raises UserError for a value out of range."""
+    """Files of pairs, and what is done to their text up to its tokens. Raises UserError for a value out of range."""
 
     data: tuple[str, ...] = setting(
         (),
         DATA,
-        "question-answer pairs, in any of the formats in data/README.md; globs are expanded; "
+        "files of question-answer pairs, in any format of docs/data.md; globs are expanded; "
         "default: the Chinese ChatterBot corpus",
         many=True,
         metavar="FILE",
     )
-    source_file: str | None = setting(None, DATA, "questions, one a line, beside --target-file", metavar="FILE")
-    target_file: str | None = setting(None, DATA, "answers, one a line, to --source-file", metavar="FILE")
+    source_file: str | None = setting(None, DATA, "questions, one a line; needs --target-file", metavar="FILE")
+    target_file: str | None = setting(
+        None, DATA, "answers, one a line; line N answers line N of --source-file", metavar="FILE"
+    )
     columns: tuple[str, ...] = setting(
         (),
         DATA,
-        "question's and answer's column of a .csv or .tsv, or field of a .json, by name or number from 1",
+        "columns (.csv, .tsv) or fields (.json) of the question and the answer, by name or by number from 1",
         many=True,
         count=2,
         metavar="COLUMN",
@@ -53,7 +55,7 @@ class TextSettings:
     clean: tuple[str, ...] = setting(
         ("control", "equal", "duplicates"),
         TEXT,
-        "cleaning rules that are on, instead of the default ones: "
+        "cleaning rules to apply, replacing the default ones: "
         + "; ".join(f"{name} ({text})" for name, text in {**TEXT_RULES, **PAIR_RULES}.items()),
         many=True,
         choices=(*TEXT_RULES, *PAIR_RULES, NONE),
@@ -61,25 +63,23 @@ class TextSettings:
         metavar="RULE",
     )
     min_characters: int = setting(
-        1, TEXT, "pairs with a shorter question or answer are left out; spaces do not count", kind=int, least=1
+        1, TEXT, "drop pairs with a shorter question or answer; spaces do not count", kind=int, least=1
     )
-    max_characters: int | None = setting(
-        None, TEXT, "pairs with a longer question or answer are left out", kind=int, least=1
-    )
+    max_characters: int | None = setting(None, TEXT, "drop pairs with a longer question or answer", kind=int, least=1)
     max_reply_frequency: int | None = setting(
-        None, TEXT, "of the pairs with one and the same reply, this many stay", kind=int, least=1
+        None, TEXT, "keep at most this many pairs with the same answer", kind=int, least=1
     )
     block_list: str | None = setting(
-        None, TEXT, "words, one a line; pairs that contain one are left out", metavar="FILE"
+        None, TEXT, "file of words, one a line; pairs that contain one are dropped", metavar="FILE"
     )
     tokenizer: str = setting(
-        "jieba", TEXT, "what cuts text into tokens: words, or characters", choices=("jieba", "char"), fixed=True
+        "jieba", TEXT, "jieba: tokens are words; char: tokens are characters", choices=("jieba", "char"), fixed=True
     )
     dictionary: str | None = setting(
-        None, TEXT, "user dictionary for jieba: a word, and if you like its frequency, a line", metavar="FILE"
+        None, TEXT, "user dictionary for jieba: one word a line, optionally followed by its frequency", metavar="FILE"
     )
     cache: str = setting(
-        str(CACHE), TEXT, "folder for encoded pairs, which may be removed at any time", metavar="FOLDER", stored=False
+        str(CACHE), TEXT, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER", stored=False
     )
 
     def __post_init__(self) -> None:
@@ -94,46 +94,55 @@ class TextSettings:
 
 
 def check_none(name: str, values: Sequence[str]) -> None:
-    """Raises UserError where a flag that names several things names none and something."""
+    """Raises UserError when "none" is combined with other values of a flag."""
     if NONE in values and len(values) > 1:
         raise UserError(f"--{name} {' '.join(values)}: {NONE} stands alone")
 
 
-def text_settings(settings: TextSettings) -> TextSettings:
-    """These of a command's settings."""
-    return TextSettings(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(TextSettings)})
-
-
 @dataclasses.dataclass(frozen=True)
-class EncodingSettings(TextSettings):
-    """And what gives each token its number."""
+class EncodingSettings:
+    """What else decides the ids of the training pairs. Raises UserError for a value out of range."""
 
-    validation: str | None = setting(None, DATA, "pairs to validate on, which are never trained on", metavar="FILE")
+    validation: str | None = setting(
+        None, DATA, "file of pairs to validate on; they are excluded from training", metavar="FILE"
+    )
     vocabulary_size: int = setting(
         16000,
         DATA,
-        "most entries in the vocabulary: every character seen, then the most frequent words",
+        "maximum size of the vocabulary: every character seen, then the most frequent words",
         kind=int,
         least=5,
         fixed=True,
     )
 
-
-@dataclasses.dataclass(frozen=True)
-class InspectSettings(TextSettings):
-    """What python -m chatbot.corpus inspect is told."""
-
-    json: bool = setting(False, "report", "end with one JSON object a file, a line each", kind=bool)
-    fail_on_warnings: bool = setting(False, "report", "exit code 1 when there is a warning", kind=bool)
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class EncodeSettings(EncodingSettings):
-    """What python -m chatbot.corpus encode is told."""
+class InspectSettings:
+    """The settings of python -m chatbot.corpus inspect."""
 
+    corpus: TextSettings = dataclasses.field(default_factory=TextSettings)
+    json: bool = setting(False, "report", "end with one JSON object per file, each on its own line", kind=bool)
+    fail_on_warnings: bool = setting(False, "report", "exit with code 1 if there is a warning", kind=bool)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodeSettings:
+    """The settings of python -m chatbot.corpus encode."""
+
+    corpus: TextSettings = dataclasses.field(default_factory=TextSettings)
+    encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)
     runner: str | None = setting(
         None, "Apache Beam", "encode as a Beam pipeline on this runner, such as DirectRunner or FlinkRunner"
     )
     runner_options: str = setting(
-        "", "Apache Beam", "the runner's own flags in one text, such as '--flink_master=host:8081'", metavar="TEXT"
+        "", "Apache Beam", "the runner's own flags as one text, such as '--flink_master=host:8081'", metavar="TEXT"
     )
+
+    def __post_init__(self) -> None:
+        check_fields(self)

@@ -1,4 +1,4 @@
-"""What python -m chatbot.evaluation is told."""
+"""The settings of python -m chatbot.evaluation."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,24 +12,22 @@ DATA, RUN, SEARCH = "data", "run", "search"
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationSettings:
-    """What python -m chatbot.evaluation is told."""
+    """The settings of python -m chatbot.evaluation."""
 
     data: tuple[str, ...] = setting(
-        ..., DATA, "held-out question-answer pairs, in any of the formats in data/README.md", many=True, metavar="FILE"
+        ..., DATA, "held-out question-answer pairs, in any format of docs/data.md", many=True, metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
         (),
         DATA,
-        "question's and answer's column or field, by name or number from 1",
+        "columns or fields of the question and the answer, by name or by number from 1",
         many=True,
         count=2,
         metavar="COLUMN",
     )
-    cache: str = setting(
-        str(CACHE), DATA, "folder for encoded pairs, which may be removed at any time", metavar="FOLDER"
-    )
+    cache: str = setting(str(CACHE), DATA, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     attempt: str = setting("default", RUN, "the training run to measure")
-    beam_size: int = setting(1, SEARCH, "hypotheses that the search keeps; 1 is greedy", kind=int, least=1, most=100)
+    beam_size: int = setting(1, SEARCH, "number of hypotheses; 1 is greedy search", kind=int, least=1, most=100)
 
     def __post_init__(self) -> None:
         check_fields(self)

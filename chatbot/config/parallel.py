@@ -1,29 +1,31 @@
-"""Which devices, processes and machines train, and how they do it together."""
+"""Which devices, processes and machines train, and how gradients are exchanged between them."""
 
 import dataclasses
 
-from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
-from chatbot.flags import flag_of, setting
+from chatbot.flags import check_fields, flag_of, setting
 
 DEVICES, PARALLEL, MACHINES = "devices", "training in parallel", "several machines"
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelSettings(LearningSettings):
-    """What a run may change from one start to the next, but for staged variables. Raises UserError."""
+class ParallelSettings:
+    """Devices and machines. A resumed run may change all but --staged-variables.
+
+    Raises UserError for a value out of range and for flags that exclude each other.
+    """
 
     gpus: str | None = setting(
         None,
         DEVICES,
-        "GPUs to train on, by the ids nvidia-smi shows; default: every GPU found",
+        "GPUs to train on, by their ids in nvidia-smi; default: all GPUs",
         metavar="0,1,2,3",
         stored=False,
     )
     towers: int | None = setting(
         None,
         DEVICES,
-        "without GPUs: split the CPU into this many towers; with one GPU: split that",
+        "split the CPU, or a single GPU, into this many towers",
         kind=int,
         least=1,
         stored=False,
@@ -32,7 +34,7 @@ class ParallelSettings(LearningSettings):
     selftest: bool = setting(
         False,
         DEVICES,
-        "prove on these devices that many towers train as one does, print the verdict and leave",
+        "check that several towers on these devices train as one does, print the verdict and exit",
         kind=bool,
         stored=False,
     )
@@ -40,30 +42,31 @@ class ParallelSettings(LearningSettings):
     variable_update: str | None = setting(
         None,
         PARALLEL,
-        "where variables live and how gradients meet: on one device that all towers read; a copy a tower, summed by "
-        "all-reduce; a copy a tower, never summed, for measuring; a copy a machine, summed by a ring. Default: "
-        "replicated on two GPUs and more, distributed_replicated on several machines, else parameter_server",
+        "where variables live and how gradients are summed. parameter_server: on one device that all towers read; "
+        "replicated: a copy per tower, summed by all-reduce; independent: a copy per tower, never summed (for "
+        "measurements); distributed_replicated: a copy per machine, summed by a ring. Default: replicated with two or "
+        "more GPUs, distributed_replicated with several machines, else parameter_server",
         choices=("parameter_server", "replicated", "independent", "distributed_replicated"),
         stored=False,
     )
     all_reduce: str = setting(
         "auto",
         PARALLEL,
-        "how copies are summed: by NCCL's ring, in two levels, or on one device",
+        "how the gradients of copies are summed: by NCCL, in two levels, or on one device",
         choices=("auto", "nccl", "hierarchical", "one_device"),
         stored=False,
     )
     local_parameter_device: str | None = setting(
         None,
         PARALLEL,
-        "where the variables of parameter_server are; default: where the first tower is",
+        "device of the variables with parameter_server; default: that of the first tower",
         choices=("cpu", "gpu"),
         stored=False,
     )
     staged_variables: bool = setting(
         False,
         PARALLEL,
-        "apply gradients one step late, so that their exchange hides behind the next step's computing",
+        "apply gradients one step late, so that their exchange overlaps with the computation of the next step",
         kind=bool,
         fixed=True,
     )
@@ -77,7 +80,8 @@ class ParallelSettings(LearningSettings):
     asynchronous: bool = setting(
         False,
         PARALLEL,
-        "workers update variables on parameter servers without waiting for each other; alone it starts them here",
+        "workers update variables on parameter servers without waiting for each other; without host flags, all "
+        "processes are started on this machine",
         kind=bool,
         stored=False,
     )
@@ -85,7 +89,7 @@ class ParallelSettings(LearningSettings):
     worker_hosts: str | None = setting(
         None,
         MACHINES,
-        "the machines that train, host:port of each, in the same order everywhere; TF_CONFIG may say it instead",
+        "workers as host:port, in the same order on every machine; TF_CONFIG may be set instead",
         metavar="A:P,B:P",
         stored=False,
     )
@@ -93,20 +97,25 @@ class ParallelSettings(LearningSettings):
         None, MACHINES, "with --asynchronous: the parameter servers", metavar="A:P,B:P", stored=False
     )
     chief_host: str | None = setting(
-        None, MACHINES, "with --asynchronous: the chief, as the others reach it", metavar="A:P", stored=False
+        None, MACHINES, "with --asynchronous: address of the chief", metavar="A:P", stored=False
     )
     job_name: str | None = setting(
         None,
         MACHINES,
-        "with --asynchronous: what this machine is",
+        "with --asynchronous: job of this process",
         choices=("chief", "worker", "ps"),
         stored=False,
     )
     task_index: int | None = setting(
-        None, MACHINES, "which of the hosts this machine is, from 0", kind=int, least=0, stored=False
+        None, MACHINES, "index of this machine among the hosts, from 0", kind=int, least=0, stored=False
     )
     local_workers: int | None = setting(
-        None, MACHINES, "practise on this machine: so many worker processes", kind=int, least=1, stored=False
+        None,
+        MACHINES,
+        "start this many worker processes on this machine, to try out a cluster",
+        kind=int,
+        least=1,
+        stored=False,
     )
     start_limit: int = setting(
         600, MACHINES, "seconds to wait for machines that have not started", kind=int, least=1, stored=False
@@ -114,14 +123,14 @@ class ParallelSettings(LearningSettings):
     restarts: int = setting(
         0,
         MACHINES,
-        "how often to start again by itself, from the checkpoint, after a machine was lost",
+        "restart this many times from the checkpoint after a machine was lost",
         kind=int,
         least=0,
         stored=False,
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_fields(self)
         update = self.variable_update
         if self.asynchronous:
             self._refuse(
@@ -129,7 +138,6 @@ class ParallelSettings(LearningSettings):
                 update is not None and f"--variable-update {update}",
                 self.staged_variables and "--staged-variables",
                 self.model_parallel and "--model-parallel",
-                self.accumulate > 1 and "--accumulate",
             )
         if self.model_parallel and update not in (None, "parameter_server"):
             self._refuse("model_parallel", f"--variable-update {update}")

@@ -1,15 +1,14 @@
-"""Settings in JSON files, an attempt's config.json or what --config names, and flags over them."""
+"""Settings in JSON files: an attempt's config.json, or the file of --config, which flags override."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.corpus import EncodingSettings
+from chatbot.config.corpus import EncodingSettings, TextSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import flag_of, parse_flags
+from chatbot.flags import compose, fields_of, flag_of, flatten, parse_flags
 
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
@@ -24,7 +23,7 @@ def train_settings(arguments: Sequence[str] | None = None) -> Settings:
     if {"steps", "epochs"} & given.keys():
         values.pop("steps", None)
         values.pop("epochs", None)
-    return Settings(**{**values, **given})
+    return compose(Settings, **{**values, **given})
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -36,10 +35,11 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: settings cannot be read ({error.strerror}); {remedy}") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: damaged, not JSON; {remedy}") from None
-    many = {field.name for field in dataclasses.fields(Settings) if field.metadata["many"]}
+    fields = fields_of(Settings)
+    many = {name for name, field in fields.items() if field.metadata["many"]}
     if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
-    unknown = sorted(values.keys() - {field.name for field in dataclasses.fields(Settings)})
+    unknown = sorted(values.keys() - fields.keys())
     if unknown:
         raise UserError(f"{path}: unknown setting {unknown[0]!r}; see python train.py --help for the names")
     return {name: tuple(value) if name in many else value for name, value in values.items()}
@@ -48,35 +48,37 @@ def read_settings(path: Path) -> dict[str, Any]:
 def stored_settings(path: Path) -> Settings:
     """The settings an attempt was trained with, from its config.json. Raises UserError."""
     try:
-        return Settings(**read_settings(path))
+        return compose(Settings, **read_settings(path))
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
 
 def storable(settings: Settings) -> dict[str, Any]:
-    """What config.json holds: every setting that is not about the machine or this one start."""
-    values = dataclasses.asdict(settings)
-    return {f.name: values[f.name] for f in dataclasses.fields(Settings) if f.metadata["stored"]}
+    """The content of config.json: every setting that is not about the machine or this one start."""
+    fields = fields_of(Settings)
+    return {name: value for name, value in flatten(settings).items() if fields[name].metadata["stored"]}
 
 
 def changed_settings(then: Settings, now: Settings) -> list[str]:
     """The fixed settings that differ, each as '--flag then -> now'."""
-    return _differences(then, now, [f for f in dataclasses.fields(Settings) if f.metadata["fixed"]])
+    return _differences(then, now, [name for name, field in fields_of(Settings).items() if field.metadata["fixed"]])
 
 
-def changed_text_settings(then: Settings, now: Settings) -> list[str]:
-    """What may make other pairs of the same files, if it differs, in the same form."""
-    return _differences(then, now, [f for f in dataclasses.fields(EncodingSettings) if f.metadata["stored"]])
+def changed_corpus_settings(then: Settings, now: Settings) -> list[str]:
+    """The settings that differ and may give other pairs of the same files, in the same form."""
+    fields = fields_of(TextSettings) | fields_of(EncodingSettings)
+    return _differences(then, now, [name for name, field in fields.items() if field.metadata["stored"]])
 
 
-def _differences(then: Settings, now: Settings, fields: "Sequence[dataclasses.Field[Any]]") -> list[str]:
+def _differences(then: Settings, now: Settings, names: Sequence[str]) -> list[str]:
+    old, new = flatten(then), flatten(now)
     return [
-        f"{flag_of(f.name)} {_shown(getattr(then, f.name))} -> {_shown(getattr(now, f.name))}"
-        for f in fields
-        if _shown(getattr(then, f.name)) != _shown(getattr(now, f.name))
+        f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
+        for name in names
+        if _on_command_line(old[name]) != _on_command_line(new[name])
     ]
 
 
-def _shown(value: Any) -> str:
-    """As it is given on the command line. The order of several values never matters."""
+def _on_command_line(value: Any) -> str:
+    """The order of several values never matters."""
     return " ".join(sorted(value)) if isinstance(value, tuple) else str(value)

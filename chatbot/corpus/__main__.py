@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from chatbot.config.corpus import EncodeSettings, InspectSettings
 from chatbot.errors import UserError, exit_code_of
-from chatbot.flags import parse_flags
+from chatbot.flags import compose, parse_flags
 
 USAGE = """usage: python -m chatbot.corpus inspect FILE ...  what is in the files, and what training would leave out
        python -m chatbot.corpus encode FILE ...   cut and encode now, on this machine or by Apache Beam
@@ -28,8 +28,9 @@ def main() -> int:
 def inspect_command(arguments: Sequence[str]) -> int:
     """Print what is in the files; keeps nothing on disk."""
     about = "Look at question-answer pairs before training on them. Changes nothing on disk."
-    settings = InspectSettings(
-        **parse_flags(InspectSettings, "-m chatbot.corpus inspect", about, arguments, positional="data")
+    settings = compose(
+        InspectSettings,
+        **parse_flags(InspectSettings, "-m chatbot.corpus inspect", about, arguments, positional="data"),
     )
     import dataclasses
     import tempfile
@@ -40,32 +41,35 @@ def inspect_command(arguments: Sequence[str]) -> int:
     from chatbot.corpus.inspection.inspection import inspect
     from chatbot.corpus.training_set import training_words
 
-    words = training_words(settings)
+    words = training_words(settings.corpus)
     with interruptible(), tempfile.TemporaryDirectory(prefix="inspect-") as folder:
-        found = inspect(words if words.kept else dataclasses.replace(words, cache=Path(folder)), settings)
-    print("\n".join(report_lines(found, settings)))
+        found = inspect(words if words.kept else dataclasses.replace(words, cache=Path(folder)), settings.corpus)
+    print("\n".join(report_lines(found, settings.corpus)))
     if settings.json:
         print("\n".join(json_line(file) for file in found.files))
-    return 1 if settings.fail_on_warnings and warnings(found, settings) else 0
+    return 1 if settings.fail_on_warnings and warnings(found, settings.corpus) else 0
 
 
 def encode_command(arguments: Sequence[str]) -> int:
     """Put the encoded pairs into the cache, where training finds them."""
     about = "Encode question-answer pairs into the cache, where train.py with the same flags finds them."
-    settings = EncodeSettings(
-        **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
+    settings = compose(
+        EncodeSettings, **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
     )
     from chatbot.corpus.training_set import training_rules, training_set, training_words
 
     if settings.runner is None:
-        corpus = training_set(settings)
+        corpus = training_set(settings.corpus, settings.encoding)
     else:
         try:
             from chatbot.corpus.encoding.beam import encode_on_beam
         except ModuleNotFoundError:
             raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; give `make beam`") from None
-        words, rules = training_words(settings), training_rules(settings)
-        corpus = encode_on_beam(words, rules, settings.vocabulary_size, settings.runner, settings.runner_options)
+        words = training_words(settings.corpus)
+        rules = training_rules(settings.corpus, settings.encoding.validation)
+        corpus = encode_on_beam(
+            words, rules, settings.encoding.vocabulary_size, settings.runner, settings.runner_options
+        )
     for report in corpus.reports:
         print(f"{report.file}: {report.pairs:,} pairs")
         for line in report.lines():

@@ -13,16 +13,16 @@ def training_words(settings: TextSettings) -> Words:
     return words_of(find_sources(settings.data, settings.source_file, settings.target_file), settings)
 
 
-def held_out_words(settings: EncodingSettings) -> Words | None:
+def held_out_words(settings: TextSettings, validation: str | None) -> Words | None:
     """The words of the validation file, every pair of it. Raises UserError when it cannot be used."""
-    if settings.validation is None:
+    if validation is None:
         return None
-    return words_of(find_sources([settings.validation]), without_pair_rules(settings))
+    return words_of(find_sources([validation]), without_pair_rules(settings))
 
 
-def training_rules(settings: EncodingSettings) -> Selection:
+def training_rules(settings: TextSettings, validation: str | None) -> Selection:
     """Which pairs stay: what is validated on must not be trained on."""
-    held_out = held_out_words(settings)
+    held_out = held_out_words(settings, validation)
     return Selection(
         duplicates="duplicates" in settings.clean,
         max_reply_frequency=settings.max_reply_frequency,
@@ -30,6 +30,6 @@ def training_rules(settings: EncodingSettings) -> Selection:
     )
 
 
-def training_set(settings: EncodingSettings) -> Corpus:
+def training_set(settings: TextSettings, encoding: EncodingSettings) -> Corpus:
     """The encoded pairs to train on, from the cache where they are there. Raises UserError when none is left."""
-    return encode(training_words(settings), training_rules(settings), settings.vocabulary_size)
+    return encode(training_words(settings), training_rules(settings, encoding.validation), encoding.vocabulary_size)

@@ -24,7 +24,7 @@ def main() -> int:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(settings.attempt)
-    how = without_pair_rules(trained.settings)
+    how = without_pair_rules(trained.settings.corpus)
     words = words_of(sources, dataclasses.replace(how, columns=settings.columns, cache=settings.cache))
     for report in words.reports:
         for line in report.lines():

@@ -28,7 +28,7 @@ def evaluate(trained: Trained, words: Words, beam_size: int) -> dict[str, Any]:
         range(0, len(pairs), BATCH), desc="Replying", unit=" batches", leave=False, delay=2, disable=None
     ):
         replies += replier.best_to([question for question, _ in pairs[start : start + BATCH]])
-    tokens = tokens_of(trained.settings)
+    tokens = tokens_of(trained.settings.corpus)
     cut = [tokens(reply) for reply in replies]
     return {
         "pairs": len(pairs),

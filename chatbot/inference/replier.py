@@ -39,8 +39,8 @@ class Replier:
     ) -> None:
         self._model = model
         self._vocabulary = vocabulary
-        self._max_length = settings.max_length
-        self._tokens = tokens_of(settings)
+        self._max_length = settings.model.max_length
+        self._tokens = tokens_of(settings.corpus)
         self._beam_size = beam_size
         self._length_penalty = length_penalty
         self._search = tf.function(

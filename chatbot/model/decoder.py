@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from chatbot.config.training import Settings
+from chatbot.config.model import ModelSettings
 from chatbot.model.attention import BahdanauAttention, LuongAttention
 from chatbot.model.dropout import Dropout
 from chatbot.model.packing import pack, packing
@@ -23,7 +23,7 @@ DecoderState = dict[str, Any]
 class Decoder(keras.layers.Layer):
     """Recurrent stack -> attention -> attended, tanh(W [output; context])."""
 
-    def __init__(self, settings: Settings, precision: str = "float32") -> None:
+    def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
         units = settings.rnn_size
         kinds: dict[str, type[LuongAttention | BahdanauAttention]] = {

@@ -3,14 +3,14 @@
 import keras
 import tensorflow as tf
 
-from chatbot.config.training import Settings
+from chatbot.config.model import ModelSettings
 from chatbot.model.recurrent import Stack, State
 
 
 class Encoder(keras.layers.Layer):
     """A recurrent stack, or two that read in opposite directions and share the units between them."""
 
-    def __init__(self, settings: Settings, precision: str = "float32") -> None:
+    def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
         units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
 

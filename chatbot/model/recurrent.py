@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from chatbot.config.training import Settings
+from chatbot.config.model import ModelSettings
 from chatbot.model.dropout import Dropout
 from chatbot.model.fast.lstm import lstm_sequence
 from chatbot.model.packing import pack, packing, unpack
@@ -43,7 +43,7 @@ class Stack(keras.layers.Layer):
     """
 
     def __init__(
-        self, settings: Settings, inputs: int, units: int, first_dropout: int, precision: str = "float32"
+        self, settings: ModelSettings, inputs: int, units: int, first_dropout: int, precision: str = "float32"
     ) -> None:
         super().__init__()
         sizes = [inputs, *[units] * (settings.num_layers - 1)]

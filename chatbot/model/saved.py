@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import CHECKPOINTS, DICTIONARY
+from chatbot.config.attempts import CHECKPOINTS, DICTIONARY, attempt_directory
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
+from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
 
 # Small JSON files that name a checkpoint: the newest, and the one with the best validation.
@@ -40,17 +41,17 @@ def load_trained(attempt: str) -> Trained:
 
     Raises UserError for an unknown attempt or a missing or damaged file.
     """
-    directory = Settings(attempt=attempt).directory
+    directory = attempt_directory(attempt)
     if not directory.is_dir():
         known = sorted(p.parent.name for p in CHECKPOINTS.glob("*/config.json"))
         have = f"there are: {', '.join(known)}" if known else "there is none yet: python train.py"
         raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
     pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
     settings = stored_settings(directory / "config.json")
-    if settings.dictionary is not None:
-        settings = dataclasses.replace(settings, dictionary=str(directory / DICTIONARY))
+    if settings.corpus.dictionary is not None:
+        settings = replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / "vocabulary.txt")
-    model = Seq2Seq(settings, len(vocabulary))
+    model = Seq2Seq(settings.model, len(vocabulary))
     put_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from chatbot.config.training import Settings
+from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.encoded import Encoded
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK
 from chatbot.model.decoder import Decoder, DecoderState
@@ -25,7 +25,7 @@ class Seq2Seq(keras.Model):
     Weights are zeros until they are read or drawn (`built_model`).
     """
 
-    def __init__(self, settings: Settings, vocabulary_size: int, precision: str = "float32") -> None:
+    def __init__(self, settings: ModelSettings, vocabulary_size: int, precision: str = "float32") -> None:
         super().__init__()
         self.precision, self._fast_loss = precision, "loss" in settings.fast
         self._sampled = settings.sampled_softmax
@@ -79,15 +79,15 @@ class Seq2Seq(keras.Model):
         return self.project(attended), state
 
 
-def built_model(settings: Settings, vocabulary_size: int, precision: str = "float32") -> Seq2Seq:
-    """A model whose weights are a function of settings.seed."""
+def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precision: str = "float32") -> Seq2Seq:
+    """A model whose weights are a function of the seed."""
     model = Seq2Seq(settings, vocabulary_size, precision)
     for number, weight in enumerate(model.trainable_variables):
-        seed = settings.seed + 1000 * number
+        own_seed = seed + 1000 * number
         initializers = {
-            "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=seed),
-            "kernel": keras.initializers.GlorotUniform(seed=seed),
-            "recurrent_kernel": keras.initializers.Orthogonal(seed=seed),
+            "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=own_seed),
+            "kernel": keras.initializers.GlorotUniform(seed=own_seed),
+            "recurrent_kernel": keras.initializers.Orthogonal(seed=own_seed),
         }
         if weight.name != "bias":  # stays as Keras made it: zeros, and ones for an LSTM's forget gate
             weight.assign(initializers[weight.name](weight.shape))

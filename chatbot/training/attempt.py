@@ -25,7 +25,7 @@ from typing import Any
 import filelock
 
 from chatbot.config.attempts import DICTIONARY
-from chatbot.config.stored import changed_settings, changed_text_settings, storable, stored_settings
+from chatbot.config.stored import changed_corpus_settings, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
@@ -34,13 +34,13 @@ from chatbot.errors import UserError
 @contextmanager
 def attempt_lock(settings: Settings) -> Iterator[None]:
     """Keep the attempt to this process. Raises UserError when another one trains it."""
-    settings.directory.mkdir(parents=True, exist_ok=True)
+    settings.run.directory.mkdir(parents=True, exist_ok=True)
     try:
-        with filelock.FileLock(settings.directory / "lock", blocking=False):
+        with filelock.FileLock(settings.run.directory / "lock", blocking=False):
             yield
     except filelock.Timeout:
         raise UserError(
-            f"--attempt {settings.attempt}: another process is training it; wait for it, or use another --attempt"
+            f"--attempt {settings.run.attempt}: another process is training it; wait for it, or use another --attempt"
         ) from None
 
 
@@ -49,7 +49,7 @@ def is_begun(settings: Settings) -> bool:
 
     Raises UserError when a checkpoint is there but the names or settings that belong to it are not.
     """
-    directory = settings.directory
+    directory = settings.run.directory
     if not directory.exists():
         return False
     saved = sorted(path.name for path in directory.iterdir() if re.fullmatch(r"ckpt-\d+\.index|best|last", path.name))
@@ -64,10 +64,10 @@ def is_begun(settings: Settings) -> bool:
 
 def check_settings(settings: Settings) -> None:
     """Raises UserError when a setting that an attempt keeps for life has changed."""
-    changed = changed_settings(stored_settings(settings.directory / "config.json"), settings)
+    changed = changed_settings(stored_settings(settings.run.directory / "config.json"), settings)
     if changed:
         raise UserError(
-            f"--attempt {settings.attempt} was begun with other settings: {'; '.join(changed)}. "
+            f"--attempt {settings.run.attempt} was begun with other settings: {'; '.join(changed)}. "
             "Give the old values to go on, or another --attempt to begin anew"
         )
 
@@ -77,7 +77,7 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
 
     now: a description of the data, as data.json has it.
     """
-    path = settings.directory / "data.json"
+    path = settings.run.directory / "data.json"
     try:
         then = json.loads(path.read_text(encoding="utf-8"))
         pairs, both = int(then["pairs"]), bool(then["both_directions"])
@@ -86,27 +86,27 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
         raise UserError(f"{path}: missing or damaged; restore it from a backup, or use another --attempt") from None
     if not same_words:
         raise UserError(
-            f"{settings.directory / 'vocabulary.txt'}: not the vocabulary that the attempt was begun with; "
+            f"{settings.run.directory / 'vocabulary.txt'}: not the vocabulary that the attempt was begun with; "
             "restore it from a backup, or use another --attempt"
         )
     if not same_pairs:
-        changed = changed_text_settings(stored_settings(settings.directory / "config.json"), settings)
+        changed = changed_corpus_settings(stored_settings(settings.run.directory / "config.json"), settings)
         why = f"; changed were {'; '.join(changed)}" if changed else "; the flags are the same, a file has changed"
         raise UserError(
-            f"--attempt {settings.attempt} was begun with other pairs to train on ({pairs:,} then, {now['pairs']:,} now"
-            f"{why}). Give the old files and flags to go on, or another --attempt to begin anew"
+            f"--attempt {settings.run.attempt} was begun with other pairs to train on ({pairs:,} then, "
+            f"{now['pairs']:,} now{why}). Give the old files and flags to go on, or another --attempt to begin anew"
         )
     return both
 
 
 def write_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, Any]) -> None:
     """Write config.json, vocabulary.txt and data.json."""
-    settings.directory.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(settings.directory / "vocabulary.txt")
-    if settings.dictionary is not None:
-        (settings.directory / DICTIONARY).write_bytes(Path(settings.dictionary).read_bytes())
-    write_json(settings.directory / "data.json", data)
-    write_json(settings.directory / "config.json", storable(settings))
+    settings.run.directory.mkdir(parents=True, exist_ok=True)
+    vocabulary.save(settings.run.directory / "vocabulary.txt")
+    if settings.corpus.dictionary is not None:
+        (settings.run.directory / DICTIONARY).write_bytes(Path(settings.corpus.dictionary).read_bytes())
+    write_json(settings.run.directory / "data.json", data)
+    write_json(settings.run.directory / "config.json", storable(settings))
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

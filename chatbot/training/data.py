@@ -50,16 +50,16 @@ def prepare(settings: Settings) -> Data:
     resumed = is_begun(settings)
     if resumed:
         check_settings(settings)
-    corpus = training_set(settings)
-    vocabulary = load_vocabulary(settings.directory / "vocabulary.txt") if resumed else corpus.vocabulary
-    held_out = held_out_words(settings)
+    corpus = training_set(settings.corpus, settings.encoding)
+    vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
+    held_out = held_out_words(settings.corpus, settings.encoding.validation)
     validation = encode(held_out, Selection(), vocabulary) if held_out else None
-    shards = dataclasses.replace(corpus.shards, max_length=settings.max_length)
+    shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
     pairs = sum(map(len, shards))
     _describe(settings, corpus, validation, pairs)
     # Without validation a run is to know its pairs by heart, and a second task would only be in the way.
     few = validation is not None and pairs < FEW_PAIRS
-    both = settings.both_directions == "on" or (settings.both_directions == "auto" and few)
+    both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
     description = {
         "pairs": pairs,
         "fingerprint": corpus.fingerprint,
@@ -79,11 +79,11 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
     if not pairs:
         needed = min(int(np.maximum(s.sources.lengths, s.targets.lengths + 1).min()) for s in corpus.shards if len(s))
         raise UserError(
-            f"--max-length {settings.max_length}: every pair is longer, the shortest has {needed} tokens; "
+            f"--max-length {settings.model.max_length}: every pair is longer, the shortest has {needed} tokens; "
             "give at least that"
         )
     if validation:
-        print(f"Validating on {validation.pairs:,} pairs of {settings.validation}.")
+        print(f"Validating on {validation.pairs:,} pairs of {settings.encoding.validation}.")
         _print_reports(validation.reports)
     names = ", ".join(report.file for report in corpus.reports[:FILES_SHOWN])
     if len(corpus.reports) > FILES_SHOWN:
@@ -91,9 +91,12 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
     print(f"Training on {pairs:,} pairs of {names}; {len(corpus.vocabulary):,} tokens in the vocabulary.")
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
-        print(f"  left out: pairs longer than --max-length {settings.max_length}: {corpus.pairs - pairs:,}")
-    if len(corpus.vocabulary) > settings.vocabulary_size:
-        print(f"  the vocabulary is larger than --vocabulary-size {settings.vocabulary_size}: every character is kept")
+        print(f"  left out: pairs longer than --max-length {settings.model.max_length}: {corpus.pairs - pairs:,}")
+    if len(corpus.vocabulary) > settings.encoding.vocabulary_size:
+        print(
+            f"  the vocabulary is larger than --vocabulary-size {settings.encoding.vocabulary_size}: "
+            "every character is kept"
+        )
     for pair in _samples(corpus):
         print("  " + " -> ".join(" ".join(corpus.vocabulary.written(side)) for side in pair))
 

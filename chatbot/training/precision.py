@@ -22,12 +22,12 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str) -> s
 
     An attempt that is resumed keeps the one it has, so that it goes on to the bit.
     """
-    if settings.precision != AUTO:
-        return settings.precision
-    before = stored_settings(settings.directory / "config.json").precision if is_begun(settings) else AUTO
+    if settings.learning.precision != AUTO:
+        return settings.learning.precision
+    before = stored_settings(settings.run.directory / "config.json").learning.precision if is_begun(settings) else AUTO
     if before != AUTO:
         return before
-    if settings.asynchronous:  # the workers are elsewhere: their devices cannot be looked at
+    if settings.parallel.asynchronous:  # the workers are elsewhere: their devices cannot be looked at
         return "float32"
     gain = gain_of_bfloat16(settings, vocabulary_size, device)
     precision = "bfloat16" if gain >= LEAST_GAIN else "float32"
@@ -40,9 +40,9 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str) -> s
 
 def gain_of_bfloat16(settings: Settings, vocabulary_size: int, device: str) -> float:
     """How many times faster this device makes the model's largest products in bfloat16, rounding included."""
-    units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
-    rows = settings.batch_size * TOKENS
-    shapes = [(rows, settings.embedding_size, vocabulary_size), (rows, units, 4 * units)]
+    units = settings.model.rnn_size // 2 if settings.model.bidirectional else settings.model.rnn_size
+    rows = settings.learning.batch_size * TOKENS
+    shapes = [(rows, settings.model.embedding_size, vocabulary_size), (rows, units, 4 * units)]
     with tf.device(device):
         factors = [(tf.ones([m, k]), tf.ones([k, n])) for m, k, n in shapes]
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from chatbot.config.training import Settings
+from chatbot.config.learning import LearningSettings
 
 # The batch that --learning-rate is meant for, where --scale-learning-rate is told to fit it to another.
 BASE_BATCH = 64
@@ -27,16 +27,19 @@ class Schedule:
         return self.highest * min(1.0, (step + 1) / self.warm_up) if self.warm_up else self.highest
 
 
-def schedule_of(settings: Settings, pairs: float, steps_per_epoch: int) -> Schedule:
+def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) -> Schedule:
     """The schedule for a global batch of so many pairs, on average."""
     factor = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}[
         settings.scale_learning_rate
     ]
     scaled = min(steps_per_epoch, MOST_WARM_UP) if settings.scale_learning_rate != "none" else 0
-    return Schedule(settings.learning_rate * factor, scaled if settings.warm_up is None else settings.warm_up)
+    return Schedule(
+        settings.learning_rate * factor,
+        scaled if settings.warm_up is None else settings.warm_up,
+    )
 
 
-def describe(settings: Settings, schedule: Schedule, pairs: float) -> str:
+def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
     """One line on what was made of --learning-rate; "" where it is simply used."""
     line = ""
     if settings.scale_learning_rate != "none":

@@ -16,6 +16,7 @@ from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
+from chatbot.flags import compose, replace
 from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.precision import AUTO
@@ -27,14 +28,21 @@ TOLERANCE = 1e-5
 VOCABULARY = 23
 NEVER_CLIPPED, ALWAYS_CLIPPED = 1e9, 0.1
 # Rates at which ten steps move the weights far more than the tolerance.
-SETTINGS = Settings(
-    rnn_size=16, embedding_size=12, bidirectional=False, keep_prob=1.0, batch_size=19, seed=3, learning_rate=0.03
+SETTINGS = compose(
+    Settings,
+    rnn_size=16,
+    embedding_size=12,
+    bidirectional=False,
+    keep_prob=1.0,
+    batch_size=19,
+    seed=3,
+    learning_rate=0.03,
 )
 
 PROOFS = {
-    "SGD": dataclasses.replace(SETTINGS, optimizer="sgd", learning_rate=1.0, max_gradient_norm=NEVER_CLIPPED),
-    "Adam": dataclasses.replace(SETTINGS, max_gradient_norm=NEVER_CLIPPED),
-    "Adam with clipping": dataclasses.replace(SETTINGS, max_gradient_norm=ALWAYS_CLIPPED),
+    "SGD": replace(SETTINGS, optimizer="sgd", learning_rate=1.0, max_gradient_norm=NEVER_CLIPPED),
+    "Adam": replace(SETTINGS, max_gradient_norm=NEVER_CLIPPED),
+    "Adam with clipping": replace(SETTINGS, max_gradient_norm=ALWAYS_CLIPPED),
 }
 
 
@@ -53,23 +61,25 @@ def run(
 ) -> tuple[list[np.ndarray], list[StepResult], Synchronous]:
     """Train a new model; returns its weights, what each step returned, and what made the steps."""
     with tf.device(towers[0].device):
-        precision = "float32" if settings.precision == AUTO else settings.precision
-        model = built_model(settings, VOCABULARY, precision)
+        precision = "float32" if settings.learning.precision == AUTO else settings.learning.precision
+        model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
     update = open_update(model, settings, towers)
     update.scatter(update.gather())
-    batches = Batches([pairs], settings.batch_size * settings.accumulate, settings.seed).shares_from(0, len(towers))
+    batches = Batches(
+        [pairs], settings.learning.batch_size * settings.learning.accumulate, settings.learning.seed
+    ).shares_from(0, len(towers))
     for number in range(steps):
-        update([tuple(map(tf.constant, share)) for share in next(batches)], number, settings.learning_rate)
+        update([tuple(map(tf.constant, share)) for share in next(batches)], number, settings.learning.learning_rate)
     update.gather()
     return [variable.numpy() for variable in model.trainable_variables], update.ended(), update
 
 
 def difference(settings: Settings, towers: Sequence[Tower]) -> float:
     """The largest difference of any weight between all towers and one device alone."""
-    pairs = random_pairs(67, settings.seed)
+    pairs = random_pairs(67, settings.learning.seed)
     many, _, _ = run(settings, towers, pairs)
     alone = dataclasses.replace(towers[0], parts=None)
-    plain = dataclasses.replace(settings, variable_update=None, all_reduce="auto", local_parameter_device=None)
+    plain = replace(settings, variable_update=None, all_reduce="auto", local_parameter_device=None)
     one, _, _ = run(plain, [alone], pairs)
     return max(float(np.max(np.abs(a - b))) for a, b in zip(many, one, strict=True))
 
@@ -77,7 +87,7 @@ def difference(settings: Settings, towers: Sequence[Tower]) -> float:
 def masks_differ(towers: Sequence[Tower]) -> bool:
     """Whether towers that get the same pairs get different losses, as different dropout masks give."""
     pairs = random_pairs(1, 1).select([0] * len(towers))
-    settings = dataclasses.replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
+    settings = replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
     _, (result,), _ = run(settings, towers, pairs, steps=1)
     losses = result.loss_sums.numpy().tolist()
     return len(set(losses)) == len(losses)
@@ -88,7 +98,7 @@ def every_pair_once(towers: int) -> bool:
     count = 67
     # Each pair is its own number, written with two tokens.
     rows = ragged([[5 + i % 8, 5 + i // 8] for i in range(count)])
-    batches = Batches([encoded(rows, rows, rows.lengths)], SETTINGS.batch_size, SETTINGS.seed)
+    batches = Batches([encoded(rows, rows, rows.lengths)], SETTINGS.learning.batch_size, SETTINGS.learning.seed)
     seen: Counter[tuple[int, ...]] = Counter()
     shares = batches.shares_from(0, towers)
     for _ in range(batches.steps_per_epoch):
@@ -115,7 +125,12 @@ def selftest(asked: Settings, towers: Sequence[Tower]) -> int:
     for name, proof in PROOFS.items():
         settings = dataclasses.replace(
             proof,
-            **{name: getattr(asked, name) for name in ("variable_update", "all_reduce", "local_parameter_device")},
+            parallel=dataclasses.replace(
+                proof.parallel,
+                variable_update=asked.parallel.variable_update,
+                all_reduce=asked.parallel.all_reduce,
+                local_parameter_device=asked.parallel.local_parameter_device,
+            ),
         )
         apart = difference(settings, towers)
         verdict(

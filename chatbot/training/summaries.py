@@ -24,7 +24,7 @@ class Summaries:
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
         """step: where the run (re)starts; records after it, of steps that were never saved, are dropped."""
-        metrics, tensorboard = settings.directory / "metrics.jsonl", TENSORBOARD / settings.attempt
+        metrics, tensorboard = settings.run.directory / "metrics.jsonl", TENSORBOARD / settings.run.attempt
         tensorboard.mkdir(parents=True, exist_ok=True)
         self._towers = list(towers)
         _drop_after(metrics, step)

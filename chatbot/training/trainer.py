@@ -13,6 +13,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
+from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
 from chatbot.training.attempt import write_attempt
@@ -43,23 +44,27 @@ def train(
     Of several machines all run this loop; the chief alone validates, reports and writes.
     Raises UserError when the batch is smaller than the towers are many, or the loss stops being a number.
     """
-    size = settings.batch_size * settings.accumulate
-    tokens = None if settings.batch_tokens is None else settings.batch_tokens * settings.accumulate
-    batches = Batches(data.training, size, settings.seed, tokens)
+    size = settings.learning.batch_size * settings.learning.accumulate
+    tokens = (
+        None
+        if settings.learning.batch_tokens is None
+        else settings.learning.batch_tokens * settings.learning.accumulate
+    )
+    batches = Batches(data.training, size, settings.learning.seed, tokens)
     pairs = size if tokens is None else sum(map(len, data.training)) / batches.steps_per_epoch
-    schedule = schedule_of(settings, pairs, batches.steps_per_epoch)
+    schedule = schedule_of(settings.learning, pairs, batches.steps_per_epoch)
     own = chosen_precision(settings, len(data.vocabulary), device) if team.chief else ""
-    settings = dataclasses.replace(settings, precision=team.say(own)[0])
+    settings = replace(settings, precision=team.say(own)[0])
     with tf.device(device):
-        model = built_model(settings, len(data.vocabulary), settings.precision)
+        model = built_model(settings.model, len(data.vocabulary), settings.learning.seed, settings.learning.precision)
         start_from_frequencies(model, data.training)
     train_step = open_step(model)
-    if settings.batch_tokens is None and size < train_step.shares * team.machines:
+    if settings.learning.batch_tokens is None and size < train_step.shares * team.machines:
         raise UserError(
-            f"--batch-size {settings.batch_size}: less than the {train_step.shares * team.machines} towers; "
+            f"--batch-size {settings.learning.batch_size}: less than the {train_step.shares * team.machines} towers; "
             "give each at least one pair"
         )
-    checkpoints, progress, state = Checkpoints(settings.directory, model), Progress(), train_step.gather()
+    checkpoints, progress, state = Checkpoints(settings.run.directory, model), Progress(), train_step.gather()
     if team.chief:
         progress, state = checkpoints.restore(state)
         write_attempt(settings, data.vocabulary, data.description)
@@ -70,8 +75,8 @@ def train(
     score = Scorer(model)
     replier = Replier(model, data.vocabulary, settings)
     limit = step_limit(settings, batches.steps_per_epoch)
-    validate_every = settings.validate_every or min(batches.steps_per_epoch, MOST_STEPS_UNVALIDATED)
-    announce(settings, data, progress, describe(settings, schedule, pairs))
+    validate_every = settings.run.validate_every or min(batches.steps_per_epoch, MOST_STEPS_UNVALIDATED)
+    announce(settings, data, progress, describe(settings.learning, schedule, pairs))
     stop = team.agree(reason_to_stop(settings, progress, limit))
     names = tower_names(team, train_step.names)
     with (
@@ -95,8 +100,8 @@ def train(
 
             stop = INTERRUPTED if interrupted else reason_to_stop(settings, progress, limit)
             validate = data.validation is not None and (progress.step % validate_every == 0 or progress.step == limit)
-            save = validate or progress.step == limit or progress.step % settings.save_every == 0
-            if not (save or progress.step == 1 or progress.step % settings.log_every == 0 or (stop and team.alone)):
+            save = validate or progress.step == limit or progress.step % settings.run.save_every == 0
+            if not (save or progress.step == 1 or progress.step % settings.run.log_every == 0 or (stop and team.alone)):
                 stop = ""  # several machines stop together, at a step where all of them look up
                 continue
             stop = team.agree(stop)
@@ -136,7 +141,9 @@ def train(
     team.leave()
     print(f"Stopped at step {progress.step:,}: {stop}.")
     if stop == INTERRUPTED:
-        print(f"Saved. The same command goes on from here; to talk to it: python chat.py --attempt {settings.attempt}")
+        print(
+            f"Saved. The same command goes on from here; to talk to it: python chat.py --attempt {settings.run.attempt}"
+        )
         return 130
     if team.chief:
         checkpoints.load_best(progress)
@@ -149,7 +156,7 @@ def announce(settings: Settings, data: Data, progress: Progress, rate: str) -> N
     if rate:
         print(rate)
     if progress.step:
-        print(f"Going on from step {progress.step:,} of checkpoints/{settings.attempt}.")
+        print(f"Going on from step {progress.step:,} of checkpoints/{settings.run.attempt}.")
     if data.validation is None:
         counts = f"the best so far, of step {progress.best_step:,}, stays" if progress.best_step else "the last counts"
         print(f"No --validation FILE: there is nothing to validate on. Of the checkpoints, {counts}.")
@@ -160,17 +167,17 @@ def show_result(settings: Settings, data: Data, replier: Replier) -> None:
     print("Sample replies:")
     for sample, reply in zip(data.samples, replier.best_to([s.ids for s in data.samples]), strict=True):
         print(f"  {sample.question} -> {reply}")
-    print(f"Curves: tensorboard --logdir tensorboard/{settings.attempt}")
-    print(f"Talk to it: python chat.py --attempt {settings.attempt}")
+    print(f"Curves: tensorboard --logdir tensorboard/{settings.run.attempt}")
+    print(f"Talk to it: python chat.py --attempt {settings.run.attempt}")
 
 
 def step_limit(settings: Settings, steps_per_epoch: int) -> int | None:
     """The last step of the run; None when only validation ends it."""
-    if settings.steps is not None:
-        return settings.steps
-    if settings.epochs is not None:
-        return settings.epochs * steps_per_epoch
-    if settings.validation is not None:
+    if settings.learning.steps is not None:
+        return settings.learning.steps
+    if settings.learning.epochs is not None:
+        return settings.learning.epochs * steps_per_epoch
+    if settings.encoding.validation is not None:
         return None
     return max(LEAST_STEPS, EPOCHS * steps_per_epoch)
 
@@ -179,7 +186,7 @@ def reason_to_stop(settings: Settings, progress: Progress, limit: int | None) ->
     """Why the run is over, or "" when it is not."""
     if limit is not None and progress.step >= limit:
         return f"the {limit:,} steps asked for are done; --steps or --epochs with a larger number goes on"
-    if settings.validation is not None and progress.without_best >= settings.patience:
+    if settings.encoding.validation is not None and progress.without_best >= settings.learning.patience:
         best = (
             ""
             if progress.best_nats is None

@@ -1,6 +1,5 @@
 """What is measured of a model, against slow twins."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -14,17 +13,18 @@ from chatbot.corpus.encoding.encoded import encoded, ragged
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
+from chatbot.flags import compose, replace
 from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581"])
-SETTINGS = Settings(rnn_size=8, embedding_size=6, max_length=6)
+SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 
 
 @pytest.fixture(scope="module")
 def model() -> Seq2Seq:
     """An untrained model."""
-    return built_model(SETTINGS, len(VOCABULARY))
+    return built_model(SETTINGS.model, len(VOCABULARY), SETTINGS.learning.seed)
 
 
 def test_every_token_of_whole_replies_is_scored(model: Seq2Seq) -> None:
@@ -75,7 +75,7 @@ def test_questions_are_answered_alike_alone_and_in_a_batch_on_one_trace(model: S
 
 def test_a_text_is_offered_once(model: Seq2Seq) -> None:
     """ "你好" is one word or two characters: the same text."""
-    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), beam_size=40)
+    replier = Replier(model, VOCABULARY, replace(SETTINGS, max_length=3), beam_size=40)
     (found,) = replier.replies_to([replier.ids("你好")])
     texts, scores = [reply.text for reply in found], [reply.score for reply in found]
     assert "你好" in texts

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config.training import Settings
+from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import BOS, PAD
 from chatbot.model.dropout import Dropout
 from chatbot.model.packing import packing, unpack
@@ -18,7 +18,8 @@ from chatbot.model.seq2seq import Seq2Seq, built_model
 # Where Keras decides between cuDNN and its own loop.
 KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
 VOCABULARY = 17
-SMALL = Settings(rnn_size=8, embedding_size=6, num_layers=2, seed=5)
+SMALL = ModelSettings(rnn_size=8, embedding_size=6, num_layers=2)
+SEED = 5
 KINDS = [
     dataclasses.replace(SMALL, cell=cell, attention=attention, bidirectional=bidirectional)
     for cell in ("lstm", "gru")
@@ -36,16 +37,16 @@ def all_logits(model: Seq2Seq, source: list, target_in: list, seed: tf.Tensor | 
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
-def test_padding_changes_nothing(settings: Settings) -> None:
-    model = built_model(settings, VOCABULARY)
+def test_padding_changes_nothing(settings: ModelSettings) -> None:
+    model = built_model(settings, VOCABULARY, SEED)
     alone = all_logits(model, [[7, 8, 9]], [[BOS, 5, 6]])
     padded = all_logits(model, [[7, 8, 9, PAD, PAD], [4, 5, 6, 7, 8]], [[BOS, 5, 6, PAD], [BOS, 4, 5, 6]])
     np.testing.assert_allclose(padded[0, :3], alone[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
-def test_a_token_at_a_time_gives_what_the_whole_reply_gives(settings: Settings) -> None:
-    model = built_model(settings, VOCABULARY)
+def test_a_token_at_a_time_gives_what_the_whole_reply_gives(settings: ModelSettings) -> None:
+    model = built_model(settings, VOCABULARY, SEED)
     source, target_in = [[7, 8, 9], [4, 5, PAD]], [[BOS, 5, 6, 7], [BOS, 8, 4, 9]]
     whole = all_logits(model, source, target_in)
     state = model.encode(tf.constant(source))
@@ -55,19 +56,19 @@ def test_a_token_at_a_time_gives_what_the_whole_reply_gives(settings: Settings) 
 
 
 def test_the_question_matters_and_its_order_does() -> None:
-    model = built_model(SMALL, VOCABULARY)
+    model = built_model(SMALL, VOCABULARY, SEED)
     logits = all_logits(model, [[7, 8, 9], [9, 8, 7], [7, 8, 8]], [[BOS]] * 3)
     assert len({tuple(row) for row in logits[:, 0].tolist()}) == 3
 
 
 def test_the_future_of_the_reply_is_not_seen() -> None:
-    model = built_model(SMALL, VOCABULARY)
+    model = built_model(SMALL, VOCABULARY, SEED)
     logits = all_logits(model, [[7, 8], [7, 8]], [[BOS, 5, 6], [BOS, 5, 9]])
     np.testing.assert_array_equal(logits[0, :2], logits[1, :2])
 
 
 def test_weights_are_a_function_of_the_seed() -> None:
-    first, again, other = (built_model(dataclasses.replace(SMALL, seed=s), VOCABULARY) for s in (1, 1, 2))
+    first, again, other = (built_model(SMALL, VOCABULARY, s) for s in (1, 1, 2))
     for a, b in zip(first.trainable_variables, again.trainable_variables, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
     assert any(np.any(a.numpy() != b.numpy()) for a, b in zip(first.weights, other.weights, strict=True))
@@ -86,7 +87,7 @@ def test_dropout_is_a_function_of_its_seed_and_number() -> None:
 
 
 def test_dropout_acts_in_training_only() -> None:
-    model = built_model(dataclasses.replace(SMALL, keep_prob=0.5), VOCABULARY)
+    model = built_model(dataclasses.replace(SMALL, keep_prob=0.5), VOCABULARY, SEED)
     source, target_in = [[7, 8]], [[BOS, 5]]
     plain = all_logits(model, source, target_in)
     assert np.any(plain != all_logits(model, source, target_in, tf.constant([1, 1])))
@@ -124,7 +125,7 @@ def test_every_layer_of_the_model_asks_keras_for_its_fused_path(cell: str, monke
 
     monkeypatch.setattr(keras.src.backend, cell, fused)
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda *_: ["a GPU"])  # without one our own loop is taken
-    model = built_model(dataclasses.replace(SMALL, cell=cell), VOCABULARY)
+    model = built_model(dataclasses.replace(SMALL, cell=cell), VOCABULARY, SEED)
     taken.clear()
     all_logits(model, [[7, 8, 9], [4, PAD, PAD]], [[BOS, 5], [BOS, 6]])
     assert len(taken) == 3 * SMALL.num_layers

@@ -8,6 +8,7 @@ import pytest
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
+from chatbot.flags import compose
 from chatbot.inference.replier import Replier
 from chatbot.model.saved import load_trained
 from chatbot.training.data import prepare
@@ -19,7 +20,9 @@ def test_validation_pairs_are_not_trained_on(workplace: Path, capsys: pytest.Cap
         "".join(f"{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
     )
     Path("held_out.tsv").write_text("甲\t子\n乙\t丑\n")
-    settings = Settings(**{**SMALL, "data": ("pairs.tsv",), "validation": "held_out.tsv", "both_directions": "off"})
+    settings = compose(
+        Settings, **{**SMALL, "data": ("pairs.tsv",), "validation": "held_out.tsv", "both_directions": "off"}
+    )
     assert sum(map(len, prepare(settings).training)) == 8
     assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
 
@@ -39,7 +42,7 @@ def test_an_attempt_keeps_its_cleaning_and_its_dictionary(workplace: Path) -> No
 def test_many_files_are_one_corpus(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(8):
         Path(f"part{number}.tsv").write_text(f"问{number}\t答{number}\n" + ("坏行\n" if number == 6 else ""))
-    assert sum(map(len, prepare(Settings(**{**SMALL, "data": ("part*.tsv",)})).training)) == 8
+    assert sum(map(len, prepare(compose(Settings, **{**SMALL, "data": ("part*.tsv",)})).training)) == 8
     out = capsys.readouterr().out
     assert "part4.tsv and 3 other files" in out
     assert [line.split(":")[0].strip() for line in out.splitlines() if ".tsv: tsv" in line] == ["part6.tsv"]

@@ -1,6 +1,5 @@
 """Memory that runs out cuts batches into pieces and changes nothing else, or says that it cannot."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
+from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.devices import Parts, Tower
 from chatbot.training.gradients import gradient_function
@@ -24,7 +24,7 @@ def test_out_of_memory_cuts_the_batch_and_changes_nothing_else(
     cpus: list[Tower], way: str, staged: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A gradient function that has room for three pairs."""
-    settings = dataclasses.replace(PROOFS["Adam"], variable_update=way, staged_variables=staged)
+    settings = replace(PROOFS["Adam"], variable_update=way, staged_variables=staged)
     pairs = random_pairs(67, 3)
     roomy, expected, _ = run(settings, cpus[:2], pairs)
     monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(3))
@@ -42,7 +42,7 @@ def test_out_of_memory_cuts_the_batch_and_changes_nothing_else(
 def test_out_of_memory_is_said_with_accumulation_too(
     cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = dataclasses.replace(PROOFS["SGD"], batch_size=8, accumulate=2)
+    settings = replace(PROOFS["SGD"], batch_size=8, accumulate=2)
     monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(2))
     run(settings, cpus[:1], random_pairs(67, 3), steps=3)
     assert capsys.readouterr().out.count("Out of memory") == 1
@@ -70,8 +70,8 @@ def with_room_for(pairs: int) -> Callable[..., Any]:
 
 def test_weights_that_may_be_half_updated_are_not_used(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that runs out after the count of updates went up."""
-    settings = dataclasses.replace(PROOFS["Adam"], variable_update="parameter_server")
-    update = parameter_server(built_model(settings, VOCABULARY), settings, cpus[:1])
+    settings = replace(PROOFS["Adam"], variable_update="parameter_server")
+    update = parameter_server(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, cpus[:1])
     update.scatter(update.gather())
 
     def exhausted(*_: object) -> None:

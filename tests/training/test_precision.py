@@ -1,6 +1,5 @@
 """Precision: looked at before it is chosen, kept by an attempt; float16 gradients fit into its range."""
 
-import dataclasses
 import platform
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
+from chatbot.flags import compose, replace
 from chatbot.memory import keep_freed_memory
 from chatbot.model.seq2seq import built_model
 from chatbot.training import precision
@@ -19,7 +19,7 @@ from chatbot.training.gradients import Sums, gradient_function
 from chatbot.training.precision import chosen_precision, gain_of_bfloat16
 from tests.commands import ENVIRONMENT, ROOT
 
-SETTINGS = Settings(rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
+SETTINGS = compose(Settings, rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
 SHARE = (
     tf.constant([[5, 6, 7], [8, 9, 0]]),
     tf.constant([[1, 5], [1, 6]]),
@@ -44,20 +44,20 @@ def test_looking_is_measuring() -> None:
 
 def test_what_is_asked_for_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "gain_of_bfloat16", None)
-    asked = dataclasses.replace(SETTINGS, precision="float16")
+    asked = replace(SETTINGS, precision="float16")
     assert chosen_precision(asked, 20, "/CPU:0") == "float16"
 
 
 def test_a_resumed_attempt_keeps_its_own(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
     monkeypatch.setattr(precision, "gain_of_bfloat16", None)
-    SETTINGS.directory.mkdir(parents=True)
+    SETTINGS.run.directory.mkdir(parents=True)
     for name in ("last", "config.json"):
-        write_json(SETTINGS.directory / name, {"precision": "bfloat16"})
+        write_json(SETTINGS.run.directory / name, {"precision": "bfloat16"})
     assert chosen_precision(SETTINGS, 20, "/CPU:0") == "bfloat16"
 
 
 def gradients(weights_times: float = 1.0, settings: Settings = SETTINGS, asked: str = "float32") -> Sums:
-    model = built_model(settings, 10, asked)
+    model = built_model(settings.model, 10, settings.learning.seed, asked)
     weights = [weights_times * variable.value for variable in model.trainable_variables]
     return gradient_function(model)(weights, SHARE, SEED)
 
@@ -70,14 +70,14 @@ def apart(one: Sums, other: Sums) -> float:
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_every_precision_has_about_the_same_gradients(cell: str) -> None:
-    settings = dataclasses.replace(SETTINGS, cell=cell)
+    settings = replace(SETTINGS, cell=cell)
     exact = gradients(settings=settings)
     assert apart(exact, gradients(settings=settings, asked="bfloat16")) < 0.05
     assert apart(exact, gradients(settings=settings, asked="float16")) < 0.01
 
 
 def test_the_plain_model_has_the_same_gradients() -> None:
-    plain = dataclasses.replace(SETTINGS, fast=("none",))
+    plain = replace(SETTINGS, fast=("none",))
     assert apart(gradients(), gradients(settings=plain)) < 1e-5
 
 
@@ -85,11 +85,11 @@ def test_gradients_beyond_float16_are_made_again_scaled_down() -> None:
     """Weights of targets so large that the gradients of their sum are no float16."""
     source, target_in, target_out, weights = SHARE
     share = source, target_in, target_out, 1e6 * weights
-    model = built_model(SETTINGS, 10, "float16")
+    model = built_model(SETTINGS.model, 10, SETTINGS.learning.seed, "float16")
     values = [variable.value for variable in model.trainable_variables]
     found = gradient_function(model)(values, share, SEED)
     assert all(np.isfinite(gradient).all() for gradient in found.gradients)
-    exact = gradient_function(built_model(SETTINGS, 10))(values, share, SEED)
+    exact = gradient_function(built_model(SETTINGS.model, 10, SETTINGS.learning.seed))(values, share, SEED)
     assert apart(exact, found) < 0.01
     largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in exact.gradients)
     assert largest > float(np.finfo(np.float16).max)

@@ -4,19 +4,21 @@ import dataclasses
 
 import pytest
 
-from chatbot.config.training import Settings
+from chatbot.config.learning import LearningSettings
 from chatbot.training.schedule import Schedule, describe, schedule_of
 
 
 @pytest.mark.parametrize(("rule", "highest"), [("none", 0.002), ("linear", 0.008), ("sqrt", 0.004)])
 def test_the_rate_fits_the_batch(rule: str, highest: float) -> None:
-    settings = Settings(learning_rate=0.002, scale_learning_rate=rule)
+    settings = LearningSettings(learning_rate=0.002, scale_learning_rate=rule)
     assert schedule_of(settings, 256, 500).highest == pytest.approx(highest)
 
 
 def test_a_batch_of_64_is_what_the_rate_is_meant_for() -> None:
     for rule in ("none", "linear", "sqrt"):
-        assert schedule_of(Settings(scale_learning_rate=rule), 64, 500).highest == Settings().learning_rate
+        assert (
+            schedule_of(LearningSettings(scale_learning_rate=rule), 64, 500).highest == LearningSettings().learning_rate
+        )
 
 
 @pytest.mark.parametrize(
@@ -30,11 +32,11 @@ def test_a_batch_of_64_is_what_the_rate_is_meant_for() -> None:
     ],
 )
 def test_warm_up(told: dict[str, object], steps: int) -> None:
-    assert schedule_of(Settings(**told), 256, 300).warm_up == steps  # type: ignore[arg-type]
+    assert schedule_of(LearningSettings(**told), 256, 300).warm_up == steps  # type: ignore[arg-type]
 
 
 def test_long_epochs_do_not_make_long_warm_ups() -> None:
-    assert schedule_of(Settings(scale_learning_rate="linear"), 256, 10**6).warm_up == 1000
+    assert schedule_of(LearningSettings(scale_learning_rate="linear"), 256, 10**6).warm_up == 1000
 
 
 def test_the_rate_rises_in_equal_steps_and_stays() -> None:
@@ -44,7 +46,7 @@ def test_the_rate_rises_in_equal_steps_and_stays() -> None:
 
 
 def test_what_was_done_to_the_rate_is_said() -> None:
-    settings = Settings(scale_learning_rate="linear")
+    settings = LearningSettings(scale_learning_rate="linear")
     line = describe(settings, schedule_of(settings, 256, 300), 256)
     assert line == "Learning rate 0.008: 0.002 scaled by linear of 256/64 pairs in a batch, reached after 300 steps."
     plain = dataclasses.replace(settings, scale_learning_rate="none")

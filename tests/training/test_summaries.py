@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from chatbot.config.training import Settings
+from chatbot.flags import compose
 from chatbot.training.summaries import Summaries
 
 
 @pytest.fixture
 def tensorboard(workplace: Path) -> Iterator[str]:
     """The address of a TensorBoard that serves a run of two towers."""
-    settings = Settings(attempt="a")
-    settings.directory.mkdir(parents=True)
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
     with Summaries(settings, ["gpu_2", "gpu_0"], 0) as summaries:
         for step in (1, 2):
             record = {"step": step, "loss": 1.5 / step, "tower_losses": [1.0 / step, 2.0 / step]}
@@ -73,11 +74,11 @@ def test_one_chart_lays_the_towers_over_each_other(tensorboard: str) -> None:
 
 
 def test_what_is_not_a_number_is_null(workplace: Path) -> None:
-    settings = Settings(attempt="a")
-    settings.directory.mkdir(parents=True)
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
     with Summaries(settings, ["cpu_0"], 0) as summaries:
         summaries.write({"step": 1, "loss": 1.0, "gradient_norm": float("inf"), "tower_losses": [None]})
-    assert json.loads((settings.directory / "metrics.jsonl").read_text()) == {
+    assert json.loads((settings.run.directory / "metrics.jsonl").read_text()) == {
         "step": 1,
         "loss": 1.0,
         "gradient_norm": None,

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
+from chatbot.flags import compose
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.checkpoints import Progress
@@ -38,7 +39,7 @@ def pairs(workplace: Path) -> Path:
 
 def trained(towers: int = 2, **settings: Any) -> int:
     """Run training with small settings; returns the exit code."""
-    chosen = Settings(**{**SMALL, **settings})
+    chosen = compose(Settings, **{**SMALL, **settings})
     used = TOWERS[:towers]
     return train(chosen, prepare(chosen), used[0].device, lambda model: open_update(model, chosen, used))
 
@@ -230,7 +231,7 @@ def test_what_a_killed_process_left_is_removed(pairs: Path) -> None:
 def test_an_attempt_without_a_checkpoint_is_begun_anew(pairs: Path) -> None:
     with pytest.raises(UserError, match="less than the 2 towers"):
         trained(data=(str(pairs),), steps=1, batch_size=1)
-    chosen = Settings(**{**SMALL, "data": (str(pairs),), "rnn_size": 32})
+    chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "rnn_size": 32})
     Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
     write_attempt(chosen, prepare(chosen).vocabulary, prepare(chosen).description)
     assert trained(data=(str(pairs),), steps=1) == 0
@@ -281,8 +282,8 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_limit_of_a_run() -> None:
-    assert step_limit(Settings(steps=5), 10) == 5
-    assert step_limit(Settings(epochs=3), 10) == 30
+    assert step_limit(compose(Settings, steps=5), 10) == 5
+    assert step_limit(compose(Settings, epochs=3), 10) == 30
     assert step_limit(Settings(), 10) == 1000
     assert step_limit(Settings(), 1000) == 10_000
-    assert step_limit(Settings(validation="a.tsv"), 10) is None
+    assert step_limit(compose(Settings, validation="a.tsv"), 10) is None

@@ -1,6 +1,5 @@
 """Many towers do exactly what one device does, each on its own device, and side by side."""
 
-import dataclasses
 import functools
 from itertools import islice
 from typing import Any
@@ -13,6 +12,7 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import Batches, pad_batch
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.errors import UserError
+from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss
 from chatbot.model.packing import pack, packing
@@ -48,7 +48,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @functools.cache
 def alone(name: str) -> list[np.ndarray]:
     """The weights after one device did a proof."""
-    return run(PROOFS[name], [Tower("cpu_0", "/CPU:0", "CPU", None)], random_pairs(67, SETTINGS.seed))[0]
+    return run(PROOFS[name], [Tower("cpu_0", "/CPU:0", "CPU", None)], random_pairs(67, SETTINGS.learning.seed))[0]
 
 
 def apart(one: list[np.ndarray], other: list[np.ndarray]) -> float:
@@ -59,20 +59,20 @@ def apart(one: list[np.ndarray], other: list[np.ndarray]) -> float:
 @pytest.mark.parametrize("name", PROOFS)
 @pytest.mark.parametrize("way", WAYS)
 def test_many_towers_equal_one(cpus: list[Tower], way: str, name: str) -> None:
-    many, _, _ = run(dataclasses.replace(PROOFS[name], **WAYS[way]), cpus, random_pairs(67, SETTINGS.seed))
+    many, _, _ = run(replace(PROOFS[name], **WAYS[way]), cpus, random_pairs(67, SETTINGS.learning.seed))
     assert apart(many, alone(name)) < TOLERANCE
 
 
 @pytest.mark.parametrize("way", ["parameter_server", "replicated"])
 def test_two_towers_equal_one(cpus: list[Tower], way: str) -> None:
-    assert difference(dataclasses.replace(PROOFS["Adam"], variable_update=way), cpus[:2]) < TOLERANCE
+    assert difference(replace(PROOFS["Adam"], variable_update=way), cpus[:2]) < TOLERANCE
 
 
 @pytest.mark.parametrize(("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping")])
 def test_a_model_spread_over_devices_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
     """Four devices are two towers of two devices each."""
-    settings = dataclasses.replace(PROOFS[name], model_parallel=True)
-    many, _, update = run(settings, spread(cpus[:devices]), random_pairs(67, SETTINGS.seed))
+    settings = replace(PROOFS[name], model_parallel=True)
+    many, _, update = run(settings, spread(cpus[:devices]), random_pairs(67, SETTINGS.learning.seed))
     assert apart(many, alone(name)) < TOLERANCE
     # Each weight lives where its part of the model runs.
     (replica, towers), *_ = update._replicas
@@ -83,8 +83,8 @@ def test_a_model_spread_over_devices_equals_one_device(cpus: list[Tower], device
 
 @pytest.mark.parametrize(("way", "pieces"), [("parameter_server", 5), ("replicated", 2)])
 def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], way: str, pieces: int) -> None:
-    small = dataclasses.replace(PROOFS["Adam"], batch_size=4, accumulate=pieces, variable_update=way)
-    large = dataclasses.replace(PROOFS["Adam"], batch_size=4 * pieces)
+    small = replace(PROOFS["Adam"], batch_size=4, accumulate=pieces, variable_update=way)
+    large = replace(PROOFS["Adam"], batch_size=4 * pieces)
     pairs = random_pairs(67, 3)
     many, _, _ = run(small, cpus[:2], pairs)
     one, _, _ = run(large, cpus[:1], pairs)
@@ -93,16 +93,16 @@ def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], way: str, 
 
 def test_independent_towers_each_equal_their_own_run(cpus: list[Tower]) -> None:
     """Tower i alone on the i-th share of each batch; and they drift apart."""
-    settings = dataclasses.replace(PROOFS["Adam with clipping"], variable_update="independent")
+    settings = replace(PROOFS["Adam with clipping"], variable_update="independent")
     pairs = random_pairs(67, 3)
     _, _, towers = run(settings, cpus[:2], pairs)
     ends = [[weight.numpy() for weight in replica.weights] for replica, _ in towers._replicas]
     for i in range(2):
-        model = built_model(settings, VOCABULARY)
+        model = built_model(settings.model, VOCABULARY, settings.learning.seed)
         alone = parameter_server(model, settings, cpus[:1])
-        batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(0, 2)
+        batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(0, 2)
         for number in range(STEPS):
-            alone([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning_rate)
+            alone([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning.learning_rate)
         for ours, theirs in zip(ends[i], model.trainable_variables, strict=True):
             np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
     assert apart(*ends) > 1000 * TOLERANCE
@@ -111,51 +111,51 @@ def test_independent_towers_each_equal_their_own_run(cpus: list[Tower]) -> None:
 @pytest.mark.parametrize("way", ["parameter_server", "replicated"])
 def test_staged_variables_are_one_step_late(cpus: list[Tower], way: str) -> None:
     """The twin: w[t+1] = w[t] - rate * gradient of batch t-1 at w[t-1], in NumPy; w[1] = w[0]."""
-    settings = dataclasses.replace(PROOFS["SGD"], staged_variables=True, variable_update=way)
+    settings = replace(PROOFS["SGD"], staged_variables=True, variable_update=way)
     pairs = random_pairs(67, 3)
     staged, results, _ = run(settings, cpus[:3], pairs)
-    model = built_model(settings, VOCABULARY)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     gradients = gradient_function(model)
     weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
-    batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(0, 1)
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(0, 1)
     pending = None
     for _ in range(STEPS):
         (share,) = next(batches)
         values = [tf.constant(w, tf.float32) for w in weights]
         sums = gradients(values, tuple(map(tf.constant, share)), tf.constant([0, 0]))
         if pending is not None:
-            weights = [w - settings.learning_rate * g for w, g in zip(weights, pending, strict=True)]
+            weights = [w - settings.learning.learning_rate * g for w, g in zip(weights, pending, strict=True)]
         pending = [g.numpy().astype(np.float64) / float(sums.weight) for g in sums.gradients]
     for ours, theirs in zip(staged, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
     assert float(results[0].gradient_norm) == 0 < float(results[1].gradient_norm)
-    prompt, _, _ = run(dataclasses.replace(settings, staged_variables=False), cpus[:3], pairs)
+    prompt, _, _ = run(replace(settings, staged_variables=False), cpus[:3], pairs)
     assert apart(staged, prompt) > 1000 * TOLERANCE
 
 
 @pytest.mark.parametrize("way", ["parameter_server", "replicated"])
 def test_what_is_staged_survives_a_checkpoint(cpus: list[Tower], way: str) -> None:
-    settings = dataclasses.replace(PROOFS["Adam"], staged_variables=True, variable_update=way)
+    settings = replace(PROOFS["Adam"], staged_variables=True, variable_update=way)
     pairs = random_pairs(67, 3)
     straight, _, _ = run(settings, cpus[:2], pairs)
     _, _, first = run(settings, cpus[:2], pairs, steps=4)
     state = first.gather()
     second = open_update(first._model, settings, cpus[:2])
     second.scatter(state)
-    batches = Batches([pairs], settings.batch_size, settings.seed).shares_from(4, 2)
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(4, 2)
     for number in range(4, STEPS):
-        second([tuple(map(tf.constant, s)) for s in next(batches)], number, settings.learning_rate)
+        second([tuple(map(tf.constant, s)) for s in next(batches)], number, settings.learning.learning_rate)
     second.gather()
     for ours, theirs in zip(straight, first._model.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs.numpy())
 
 
 def test_what_the_devices_do_not_allow_is_refused(cpus: list[Tower]) -> None:
-    model = built_model(SETTINGS, VOCABULARY)
+    model = built_model(SETTINGS.model, VOCABULARY, SETTINGS.learning.seed)
     with pytest.raises(UserError, match="--all-reduce nccl: it needs NVIDIA GPUs"):
-        open_update(model, dataclasses.replace(SETTINGS, all_reduce="nccl"), cpus)
+        open_update(model, replace(SETTINGS, all_reduce="nccl"), cpus)
     with pytest.raises(UserError, match="--local-parameter-device gpu: the towers run on the CPU"):
-        open_update(model, dataclasses.replace(SETTINGS, local_parameter_device="gpu"), cpus)
+        open_update(model, replace(SETTINGS, local_parameter_device="gpu"), cpus)
     with pytest.raises(UserError, match="--model-parallel: 1 devices cannot be shared out"):
         spread(cpus[:1])
 
@@ -163,13 +163,15 @@ def test_what_the_devices_do_not_allow_is_refused(cpus: list[Tower]) -> None:
 @pytest.mark.parametrize("name", PROOFS)
 def test_one_tower_equals_a_training_loop_written_out(cpus: list[Tower], name: str) -> None:
     """The twin: the mean loss of the whole batch, Keras's own clipping, one optimizer step."""
-    settings = dataclasses.replace(PROOFS[name], bidirectional=True)
-    pairs = random_pairs(67, settings.seed)
-    model = built_model(settings, VOCABULARY)
+    settings = replace(PROOFS[name], bidirectional=True)
+    pairs = random_pairs(67, settings.learning.seed)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     start = [v.numpy() for v in model.trainable_variables]
     rates = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
-    optimizer = rates[settings.optimizer](settings.learning_rate, global_clipnorm=settings.max_gradient_norm)
-    batches = Batches([pairs], settings.batch_size, settings.seed)
+    optimizer = rates[settings.learning.optimizer](
+        settings.learning.learning_rate, global_clipnorm=settings.learning.max_gradient_norm
+    )
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
     planned = [places[:, 1] for epoch in range(3) for _, places in batches.plan(epoch)]
     norms = []
     for rows in planned[:STEPS]:
@@ -188,7 +190,7 @@ def test_one_tower_equals_a_training_loop_written_out(cpus: list[Tower], name: s
     np.testing.assert_allclose([float(r.gradient_norm) for r in results], norms, rtol=1e-4)
     moved = max(np.abs(ours - before).max() for ours, before in zip(weights, start, strict=True))
     assert moved > 1000 * TOLERANCE
-    assert (max(norms) > ALWAYS_CLIPPED) or settings.max_gradient_norm != ALWAYS_CLIPPED
+    assert (max(norms) > ALWAYS_CLIPPED) or settings.learning.max_gradient_norm != ALWAYS_CLIPPED
 
 
 def test_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower]) -> None:
@@ -211,7 +213,7 @@ def test_every_pair_is_seen_once_by_one_tower(cpus: list[Tower]) -> None:
 
 def test_a_batch_with_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     """Towers without a pair change nothing, and are not counted."""
-    settings = dataclasses.replace(SETTINGS, batch_size=4)
+    settings = replace(SETTINGS, batch_size=4)
     pairs = random_pairs(1, 1)
     many, (result,), _ = run(settings, cpus, pairs, steps=1)
     one, _, _ = run(settings, cpus[:1], pairs, steps=1)
@@ -222,10 +224,10 @@ def test_a_batch_with_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
 
 def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
     pairs = random_pairs(200, 1)
-    settings = dataclasses.replace(SETTINGS, batch_size=8)
-    model = built_model(settings, VOCABULARY)
+    settings = replace(SETTINGS, batch_size=8)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     towers = parameter_server(model, settings, cpus[:3])
-    batches = Batches([pairs], settings.batch_size, settings.seed)
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
     assert len(batches.buckets) > 1
     for number, shares in enumerate(islice(batches.prefetched(0, 3), 2 * batches.steps_per_epoch)):
         towers(shares, number, 0.01)
@@ -239,7 +241,7 @@ def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
 
 def graph_of_the_step(cpus: list[Tower]) -> tf.Graph:
     """The graph of a step of four towers."""
-    _, _, towers = run(dataclasses.replace(SETTINGS, keep_prob=0.5), cpus, random_pairs(20, 1), steps=1)
+    _, _, towers = run(replace(SETTINGS, keep_prob=0.5), cpus, random_pairs(20, 1), steps=1)
     (traced,) = towers.traced.values()
     return traced.graph
 

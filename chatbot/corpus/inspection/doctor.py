@@ -5,8 +5,8 @@ import json
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.corpus import NONE, TextSettings, text_settings
-from chatbot.config.training import Settings
+from chatbot.config.corpus import NONE, TextSettings
+from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.shards import SOURCE, TARGET
 from chatbot.corpus.inspection.inspection import FITTING, File, Findings
 from chatbot.flags import command_line
@@ -17,7 +17,7 @@ MUCH_DROPPED, MUCH_REPEATED, MUCH_SPACED, MUCH_ALIKE = 0.1, 0.2, 0.3, 0.1
 FEW, OFTEN = 1000, 10
 # Reasons that a flag was given for.
 ASKED_FOR = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
-MAX_LENGTH = Settings().max_length
+MAX_LENGTH = ModelSettings().max_length
 
 
 def report_lines(found: Findings, settings: TextSettings) -> list[str]:
@@ -41,7 +41,7 @@ def report_lines(found: Findings, settings: TextSettings) -> list[str]:
     longer = int((found.lengths.max(axis=1) > MAX_LENGTH).sum())
     lines += ["", f"Longer than train.py's default --max-length {MAX_LENGTH}: {longer:,} pairs, left out by it."]
     flags = f"--max-length {found.max_length} --vocabulary-size {found.vocabulary_size}"
-    lines += ["", f"Suggested: python train.py {command_line(text_settings(settings))} {flags}"]
+    lines += ["", f"Suggested: python train.py {command_line(settings)} {flags}"]
     lines += [f"Warning: {warning}" for warning in warnings(found, settings)] or ["No warnings."]
     return lines
 

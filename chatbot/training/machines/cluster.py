@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 
-from chatbot.config.training import Settings
+from chatbot.config.parallel import ParallelSettings
 from chatbot.errors import UserError
 
 WORKER, PS, CHIEF = "worker", "ps", "chief"
@@ -40,12 +40,18 @@ class Cluster:
         return {name: address for name, address in named.items() if name != f"{self.job} {self.index}"}
 
 
-def cluster_of(settings: Settings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
+def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """The cluster that flags or TF_CONFIG describe; None for one machine.
 
     Raises UserError for what is missing, malformed, repeated, or out of range.
     """
-    told = settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index
+    told = (
+        settings.worker_hosts,
+        settings.ps_hosts,
+        settings.chief_host,
+        settings.job_name,
+        settings.task_index,
+    )
     cluster = _of_environment(settings, environment) if told == (None,) * 5 else _of_flags(settings)
     if cluster is None:
         if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
@@ -110,7 +116,7 @@ def free_addresses(count: int) -> list[str]:
             probe.close()
 
 
-def _of_flags(settings: Settings) -> Cluster | None:
+def _of_flags(settings: ParallelSettings) -> Cluster | None:
     workers, ps = _listed(settings.worker_hosts), _listed(settings.ps_hosts)
     if not workers:
         raise UserError("--worker-hosts: missing; name all workers, host:port of each, on every machine")
@@ -124,7 +130,7 @@ def _of_flags(settings: Settings) -> Cluster | None:
     return _checked("--task-index", workers, ps, settings.chief_host, job, settings.task_index or 0)
 
 
-def _of_environment(settings: Settings, environment: Mapping[str, str]) -> Cluster | None:
+def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
     """TF_CONFIG as Kubeflow's TFJob sets it."""
     text = environment.get("TF_CONFIG")
     if not text:
@@ -158,7 +164,12 @@ def _of_environment(settings: Settings, environment: Mapping[str, str]) -> Clust
     if not workers:
         raise UserError("TF_CONFIG: names no worker; name all of them, host:port of each")
     return _checked(
-        "TF_CONFIG: task index", workers, ps, chiefs[0] if settings.asynchronous and chiefs else None, job, index
+        "TF_CONFIG: task index",
+        workers,
+        ps,
+        chiefs[0] if settings.asynchronous and chiefs else None,
+        job,
+        index,
     )
 
 

@@ -19,13 +19,13 @@ def serve(settings: Settings, cluster: Cluster, patience: float | None = PATIENC
     None.
     """
     on_gpu = cluster.job == WORKER
-    open_towers(choose_gpus(settings.gpus, None, find_gpus())[:1] if on_gpu else [], None)
+    open_towers(choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else [], None)
     import tensorflow as tf
 
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")
     print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
     if patience is not None and cluster.chief is not None:
-        Watch({CHIEF: cluster.chief}, settings.start_limit, _chief_ended, patience).start()
+        Watch({CHIEF: cluster.chief}, settings.parallel.start_limit, _chief_ended, patience).start()
     server.join()
     return 0
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from chatbot.config.training import Settings
+from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.gradients import Share, gradient_function
 from chatbot.training.optimizer import apply_update, averaged, make_slots
@@ -86,7 +86,9 @@ class Asynchronous:
 
     shares = 1
 
-    def __init__(self, model: Seq2Seq, settings: Settings, coordinator: Any, workers: int, servers: int) -> None:
+    def __init__(
+        self, model: Seq2Seq, settings: LearningSettings, coordinator: Any, workers: int, servers: int
+    ) -> None:
         self._model, self._settings, self._coordinator = model, settings, coordinator
         self.names = [f"worker_{i}" for i in range(workers)]
         self.shelves = [Shelf(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings.optimizer) for i in range(servers)]

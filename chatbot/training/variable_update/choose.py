@@ -50,11 +50,11 @@ WAYS: dict[str | None, Way] = {
 
 def way_of(settings: Settings, towers: Sequence[Tower]) -> Way:
     """What --variable-update names on one machine; by default replicated on several GPUs, else parameter_server."""
-    if settings.variable_update in WAYS:
-        return WAYS[settings.variable_update]
+    if settings.parallel.variable_update in WAYS:
+        return WAYS[settings.parallel.variable_update]
     gpus = sum("GPU" in tower.device for tower in towers)
-    one_copy = settings.model_parallel or settings.local_parameter_device is not None
-    copied = (gpus > 1 or settings.all_reduce != "auto") and not one_copy
+    one_copy = settings.parallel.model_parallel or settings.parallel.local_parameter_device is not None
+    copied = (gpus > 1 or settings.parallel.all_reduce != "auto") and not one_copy
     return replicated if copied else parameter_server
 
 

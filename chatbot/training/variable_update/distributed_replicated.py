@@ -20,14 +20,14 @@ def distributed_replicated(model: Seq2Seq, settings: Settings, towers: Sequence[
     if team.replicas == len(towers):
         replicas = copies(model, settings, towers)
     else:
-        replicas = [(Replica(model, settings.optimizer, settings.max_gradient_norm), list(towers))]
+        replicas = [(Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm), list(towers))]
     return Synchronous(
         model,
         replicas,
-        settings.seed,
+        settings.learning.seed,
         team.exchange,
-        accumulate=settings.accumulate,
-        staged=settings.staged_variables,
+        accumulate=settings.learning.accumulate,
+        staged=settings.parallel.staged_variables,
         machine=team.machine,
         machines=team.machines,
     )

@@ -17,7 +17,7 @@ def independent(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> 
     return Synchronous(
         model,
         copies(model, settings, towers),
-        settings.seed,
-        accumulate=settings.accumulate,
-        staged=settings.staged_variables,
+        settings.learning.seed,
+        accumulate=settings.learning.accumulate,
+        staged=settings.parallel.staged_variables,
     )

@@ -20,17 +20,21 @@ def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]
     With towers that are spread over several devices, each weight lives where the first of them uses it.
     Raises UserError when the GPU is asked for and there is none.
     """
-    if settings.local_parameter_device == "gpu" and "GPU" not in towers[0].device:
+    if settings.parallel.local_parameter_device == "gpu" and "GPU" not in towers[0].device:
         raise UserError(
             "--local-parameter-device gpu: the towers run on the CPU; leave it out, or name GPUs with --gpus"
         )
-    place: Place = "/CPU:0" if settings.local_parameter_device == "cpu" else None
+    place: Place = "/CPU:0" if settings.parallel.local_parameter_device == "cpu" else None
     parts = towers[0].parts
     if parts is not None:
         device = {id(variable): parts.encoder for variable in model.encoder.trainable_variables}
         device |= {id(variable): parts.decoder for variable in model.decoder.trainable_variables}
         place = [device.get(id(variable), parts.projection) for variable in model.trainable_variables]
-    replica = Replica(model, settings.optimizer, settings.max_gradient_norm, place)
+    replica = Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm, place)
     return Synchronous(
-        model, [(replica, towers)], settings.seed, accumulate=settings.accumulate, staged=settings.staged_variables
+        model,
+        [(replica, towers)],
+        settings.learning.seed,
+        accumulate=settings.learning.accumulate,
+        staged=settings.parallel.staged_variables,
     )

@@ -26,24 +26,31 @@ ALL_REDUCE = {
 def replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Synchronous:
     """A replica a tower. Raises UserError when NCCL is asked for and there are no GPUs."""
     gpus = all("GPU" in tower.device for tower in towers)
-    if settings.all_reduce == "nccl" and not gpus:
+    if settings.parallel.all_reduce == "nccl" and not gpus:
         raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; leave it at auto")
     # Named, not left to tf.distribute, whose own choice numbers collectives anew in each strategy.
-    kind = ("nccl" if gpus else "one_device") if settings.all_reduce == "auto" else settings.all_reduce
+    kind = settings.parallel.all_reduce
+    if kind == "auto":
+        kind = "nccl" if gpus else "one_device"
     strategy = tf.distribute.MirroredStrategy([tower.device for tower in towers], cross_device_ops=ALL_REDUCE[kind]())
     return Synchronous(
         model,
         copies(model, settings, towers),
-        settings.seed,
+        settings.learning.seed,
         exchange_by(strategy),
-        accumulate=settings.accumulate,
-        staged=settings.staged_variables,
+        accumulate=settings.learning.accumulate,
+        staged=settings.parallel.staged_variables,
     )
 
 
 def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> list[tuple[Replica, list[Tower]]]:
     """A replica on the device of each tower; the first is the model's own weights."""
     return [
-        (Replica(model, settings.optimizer, settings.max_gradient_norm, tower.device if i else None), [tower])
+        (
+            Replica(
+                model, settings.learning.optimizer, settings.learning.max_gradient_norm, tower.device if i else None
+            ),
+            [tower],
+        )
         for i, tower in enumerate(towers)
     ]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import EncodingSettings
+from chatbot.config.corpus import EncodingSettings, TextSettings
 from chatbot.corpus.batching.buckets import MOST_BUCKETS, Bucket, choose_buckets, lengths_of
 from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
 from chatbot.corpus.training_set import training_set
@@ -63,7 +63,7 @@ def test_realistic_lengths_are_padded_little() -> None:
 
 
 def test_target_positions_of_real_chat_are_mostly_real(real_chat: Path, tmp_path: Path) -> None:
-    corpus = training_set(EncodingSettings(data=(str(real_chat),), cache=str(tmp_path)))
+    corpus = training_set(TextSettings(data=(str(real_chat),), cache=str(tmp_path)), EncodingSettings())
     pairs = corpus.shards[0].within(20)
     buckets = buckets_of(pairs, 64)
     assert len(buckets) <= 8

@@ -1,17 +1,17 @@
 """Encoding on Beam's local runner: the bytes of the built-in path, the same counts, the same errors."""
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chatbot.config.corpus import EncodingSettings
+from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus.encoding import shards, words
 from chatbot.corpus.encoding.encode import Corpus
 from chatbot.corpus.training_set import training_rules, training_set, training_words
 from chatbot.errors import UserError
+from chatbot.flags import compose, replace
 from tests.commands import run
 
 pytest.importorskip("apache_beam", reason="Apache Beam is an extra: make beam")
@@ -19,17 +19,26 @@ pytest.importorskip("apache_beam", reason="Apache Beam is an extra: make beam")
 PAIRS = [(f"第{i % 190}个问题", "呵呵" if i % 3 == 0 else f"回答{i % 60}！") for i in range(400)]
 
 
-def on_beam(settings: EncodingSettings) -> Corpus:
+def encoded_corpus(settings: EncodeSettings) -> Corpus:
+    """The corpus that training would get."""
+    return training_set(settings.corpus, settings.encoding)
+
+
+def on_beam(settings: EncodeSettings) -> Corpus:
     """Encode on the local runner."""
     from chatbot.corpus.encoding.beam import encode_on_beam
 
     return encode_on_beam(
-        training_words(settings), training_rules(settings), settings.vocabulary_size, "DirectRunner", ""
+        training_words(settings.corpus),
+        training_rules(settings.corpus, settings.encoding.validation),
+        settings.encoding.vocabulary_size,
+        "DirectRunner",
+        "",
     )
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> EncodingSettings:
+def settings(tmp_path: Path) -> EncodeSettings:
     """Two files and what is held out of them."""
     for name, pairs in (
         ("a.tsv", PAIRS[:300]),
@@ -37,7 +46,8 @@ def settings(tmp_path: Path) -> EncodingSettings:
         ("held_out.tsv", PAIRS[:5]),
     ):
         (tmp_path / name).write_text("".join(f"{q}\t{a}\n" for q, a in pairs) + "没有制表符\n", encoding="utf-8")
-    return EncodingSettings(
+    return compose(
+        EncodeSettings,
         data=(str(tmp_path / "a.tsv"), str(tmp_path / "b.tsv")),
         validation=str(tmp_path / "held_out.tsv"),
         max_reply_frequency=20,
@@ -48,13 +58,13 @@ def settings(tmp_path: Path) -> EncodingSettings:
 
 @pytest.mark.parametrize("changes", [{}, {"clean": ("none",), "validation": None, "max_reply_frequency": None}])
 def test_the_shards_are_those_of_the_built_in_path(
-    settings: EncodingSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    settings: EncodeSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words, "PAIRS", 64)
     monkeypatch.setattr(shards, "PAIRS", 50)
-    settings = dataclasses.replace(settings, **changes)
-    ours = training_set(settings)
-    beams = on_beam(dataclasses.replace(settings, cache=settings.cache + "-beam"))
+    settings = replace(settings, **changes)
+    ours = encoded_corpus(settings)
+    beams = on_beam(replace(settings, cache=settings.corpus.cache + "-beam"))
     names = sorted(path.name for path in ours.shards.folder.iterdir())
     assert names == sorted(path.name for path in beams.shards.folder.iterdir())
     assert len(ours.shards) > 1
@@ -64,10 +74,10 @@ def test_the_shards_are_those_of_the_built_in_path(
     assert ours.reports == beams.reports
 
 
-def test_nothing_left_is_the_same_line(settings: EncodingSettings) -> None:
-    settings = dataclasses.replace(settings, min_characters=99, validation=None)
+def test_nothing_left_is_the_same_line(settings: EncodeSettings) -> None:
+    settings = replace(settings, min_characters=99, validation=None)
     lines = []
-    for encoded in (training_set, on_beam):
+    for encoded in (encoded_corpus, on_beam):
         with pytest.raises(UserError) as caught:
             encoded(settings)
         lines.append(str(caught.value))
@@ -75,14 +85,14 @@ def test_nothing_left_is_the_same_line(settings: EncodingSettings) -> None:
 
 
 def test_what_beam_encoded_is_what_training_finds(
-    settings: EncodingSettings, workplace: Path, monkeypatch: pytest.MonkeyPatch
+    settings: EncodeSettings, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run("chatbot.corpus", "encode", *settings.data, "--runner", "DirectRunner")
+    done = run("chatbot.corpus", "encode", *settings.corpus.data, "--runner", "DirectRunner")
     assert done.returncode == 0, done.stderr.decode()[-500:]
     assert "shards: 1, in data/cache/encoded-" in done.stdout.decode()
     folder = next(Path("data/cache").glob("encoded-*[!k]"))
     before = folder.stat().st_mtime_ns
-    assert training_set(EncodingSettings(data=settings.data)).shards.folder == folder
+    assert encoded_corpus(compose(EncodeSettings, data=settings.corpus.data)).shards.folder == folder
     assert folder.stat().st_mtime_ns == before
 
 
@@ -100,12 +110,10 @@ def test_what_goes_wrong_on_a_runner_is_one_line(workplace: Path, file: str, run
     assert not list(Path("data/cache").glob("*.part-*"))
 
 
-def test_without_beam_the_command_says_how_to_get_it(
-    settings: EncodingSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_beam_the_command_says_how_to_get_it(settings: EncodeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "chatbot.corpus.encoding.beam", raising=False)
     from chatbot.corpus.__main__ import encode_command
 
     with pytest.raises(UserError, match="make beam"):
-        encode_command([*settings.data, "--runner", "DirectRunner"])
+        encode_command([*settings.corpus.data, "--runner", "DirectRunner"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import EncodingSettings
+from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus.encoding import chunks, counting, encode, selection, shards, words
 from chatbot.corpus.encoding.encode import Corpus
 from chatbot.corpus.encoding.encoded import Encoded
@@ -18,6 +18,7 @@ from chatbot.corpus.text.cleaning import cleaner
 from chatbot.corpus.text.tokenizer import tokenizer
 from chatbot.corpus.training_set import training_set, training_words
 from chatbot.errors import UserError
+from chatbot.flags import compose, replace
 
 PAIRS = [
     ("你好", "你好呀"),
@@ -36,9 +37,16 @@ def written(path: Path, pairs: list[tuple[str, str]]) -> str:
     return str(path)
 
 
-def settings(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> EncodingSettings:
+def settings(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> EncodeSettings:
     """For a file of these pairs."""
-    return EncodingSettings(data=(written(tmp_path / "pairs.tsv", pairs),), cache=str(tmp_path / "cache"), **changes)
+    return compose(
+        EncodeSettings, data=(written(tmp_path / "pairs.tsv", pairs),), cache=str(tmp_path / "cache"), **changes
+    )
+
+
+def encoded_corpus(settings: EncodeSettings) -> Corpus:
+    """The corpus that training would get."""
+    return training_set(settings.corpus, settings.encoding)
 
 
 def texts(corpus: Corpus) -> list[tuple[str, str]]:
@@ -52,7 +60,7 @@ def texts(corpus: Corpus) -> list[tuple[str, str]]:
 
 
 def test_pairs_come_through_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    corpus = training_set(settings(tmp_path, PAIRS))
+    corpus = encoded_corpus(settings(tmp_path, PAIRS))
     assert texts(corpus) == [PAIRS[0], PAIRS[1], ("hello world", "hi there"), PAIRS[6]]
     (report,) = corpus.reports
     assert (report.pairs, corpus.pairs, report.formats, report.encodings) == (7, 4, ["tsv"], ["UTF-8"])
@@ -86,9 +94,9 @@ def test_shards_hold_what_a_slow_loop_would_encode(
         patch.setattr(counting, "WAITING", 11)
         if not kept:
             with pytest.raises(UserError, match=r"no question-answer pairs|pairs is left"):
-                training_set(chosen)
+                encoded_corpus(chosen)
             return
-        corpus = training_set(chosen)
+        corpus = encoded_corpus(chosen)
     assert len(corpus.shards) == -(-len(kept) // shard)
     found = []
     for part in corpus.shards:
@@ -107,10 +115,10 @@ def test_many_processes_give_the_bytes_of_one(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(words, "PAIRS", 500)
     monkeypatch.setattr(words, "cores", lambda: 2)
     monkeypatch.setattr(encode, "cores", lambda: 2)
-    one = training_set(settings(tmp_path, pairs))
+    one = encoded_corpus(settings(tmp_path, pairs))
     monkeypatch.setattr(words, "FEW_BYTES", 0)
     monkeypatch.setattr(encode, "FEW_PAIRS", 0)
-    two = training_set(dataclasses.replace(settings(tmp_path, pairs), cache=str(tmp_path / "other")))
+    two = encoded_corpus(replace(settings(tmp_path, pairs), cache=str(tmp_path / "other")))
     assert one.fingerprint == two.fingerprint
     for name in ("manifest.json", "00000.tokens", "00000.lengths", "vocabulary.txt"):
         assert (one.shards.folder / name).read_bytes() == (two.shards.folder / name).read_bytes()
@@ -130,7 +138,7 @@ def test_the_same_pairs_are_cut_once_and_any_change_that_matters_is_seen(
 
     def cuts_for(pairs: list[tuple[str, str]], **changes: Any) -> int:
         cuts.clear()
-        training_set(settings(tmp_path, pairs, **changes))
+        encoded_corpus(settings(tmp_path, pairs, **changes))
         return len(cuts)
 
     dictionary = tmp_path / "words.txt"
@@ -151,7 +159,7 @@ def test_the_same_pairs_are_cut_once_and_any_change_that_matters_is_seen(
 
 def test_replies_may_be_capped(tmp_path: Path) -> None:
     pairs = [(f"问{i}", "呵呵" if i % 2 else f"答{i}") for i in range(20)]
-    corpus = training_set(settings(tmp_path, pairs, max_reply_frequency=3))
+    corpus = encoded_corpus(settings(tmp_path, pairs, max_reply_frequency=3))
     assert [a for _, a in texts(corpus)].count("呵呵") == 3
     assert corpus.reports[0].lines() == ["pairs beyond --max-reply-frequency 3: 7"]
 
@@ -159,7 +167,7 @@ def test_replies_may_be_capped(tmp_path: Path) -> None:
 def test_pairs_with_a_blocked_word_and_of_unwanted_length_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("\ufeff广告\n\n+V\n", encoding="utf-8")
     pairs = [("看广告吗", "不看"), ("你好", "加+V信"), ("好", "好的"), ("你好", "你好呀" * 9), ("你好", "你好呀")]
-    corpus = training_set(
+    corpus = encoded_corpus(
         settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt"), min_characters=2, max_characters=20)
     )
     assert texts(corpus) == [("你好", "你好呀")]
@@ -170,26 +178,26 @@ def test_a_block_list_is_cleaned_as_the_pairs_are(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("ＡＢＣ\n愛\nno  way\n[(\n", encoding="utf-8")
     pairs = [("ＡＢＣ好", "行"), ("我愛你", "我也是"), ("no  way", "真的"), ("[(", "括号"), ("你好", "你好呀")]
     rules = ("nfkc", "simplified")
-    corpus = training_set(settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt"), clean=rules))
+    corpus = encoded_corpus(settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt"), clean=rules))
     assert texts(corpus) == [("你好", "你好呀")]
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
     chosen = settings(tmp_path, PAIRS[:1])
-    found = training_words(chosen)
+    found = training_words(chosen.corpus)
     assert found.key
     written(tmp_path / "pairs.tsv", PAIRS[:2])  # as a download does that is still under way
     with pytest.raises(UserError, match=r"pairs\.tsv: changed while it was read"):
         list(found.tokens())
     written(tmp_path / "pairs.tsv", PAIRS[:1])
-    assert texts(training_set(chosen)) == PAIRS[:1]
+    assert texts(encoded_corpus(chosen)) == PAIRS[:1]
 
 
 def test_a_renamed_file_is_found_in_the_cache_under_its_new_name(tmp_path: Path) -> None:
     first = settings(tmp_path, [*PAIRS, ("独", "")])
-    training_set(first)
+    encoded_corpus(first)
     (tmp_path / "pairs.tsv").rename(tmp_path / "other.tsv")
-    (report,) = training_set(dataclasses.replace(first, data=(str(tmp_path / "other.tsv"),))).reports
+    (report,) = encoded_corpus(replace(first, data=(str(tmp_path / "other.tsv"),))).reports
     assert report.file == str(tmp_path / "other.tsv")
     assert not [line for line in report.lines() if "pairs.tsv" in line]
     assert f"first: {tmp_path / 'other.tsv'}, pair 6" in report.lines()[0]
@@ -197,29 +205,29 @@ def test_a_renamed_file_is_found_in_the_cache_under_its_new_name(tmp_path: Path)
 
 def test_a_block_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="block list cannot be read"):
-        training_words(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")))
+        training_words(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")).corpus)
     (tmp_path / "gbk.txt").write_bytes("广告".encode("gbk"))
     with pytest.raises(UserError, match="block list not in UTF-8"):
-        training_words(settings(tmp_path, PAIRS, block_list=str(tmp_path / "gbk.txt")))
+        training_words(settings(tmp_path, PAIRS, block_list=str(tmp_path / "gbk.txt")).corpus)
 
 
 def test_held_out_pairs_are_not_trained_on_however_they_are_written(tmp_path: Path) -> None:
     held_out = written(tmp_path / "held_out.tsv", [("  你好", "你好呀 "), ("天安门", "在北京"), ("天安门", "在北京")])
-    corpus = training_set(settings(tmp_path, PAIRS, validation=held_out))
+    corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
     assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
     assert "pairs that are in the validation file too: 3" in corpus.reports[0].lines()
 
 
 def test_files_without_pairs_say_why(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        training_set(settings(tmp_path, [("", "空"), ("  ", "")]))
+        encoded_corpus(settings(tmp_path, [("", "空"), ("  ", "")]))
     assert "pairs.tsv: none of its 2 pairs is left: pairs with an empty side: 2" in str(caught.value)
     assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("encoded") and p.is_dir()]
 
 
 def test_shards_pass_over_long_pairs_and_turn_pairs_round(tmp_path: Path) -> None:
     pairs = [("一二三四", "五"), ("一", "二三"), ("一", "二三四五")]
-    whole = training_set(settings(tmp_path, pairs, tokenizer="char")).shards
+    whole = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
     assert len(whole[0]) == 3
     short = dataclasses.replace(whole, max_length=4)
     assert rows(short[0]) == [(4, 1), (1, 2)]
@@ -245,11 +253,11 @@ def test_a_shard_that_is_removed_is_named(tmp_path: Path) -> None:
 
 
 def test_ids_take_two_bytes_while_they_can(tmp_path: Path) -> None:
-    corpus = training_set(settings(tmp_path, PAIRS))
+    corpus = encoded_corpus(settings(tmp_path, PAIRS))
     assert corpus.shards[0].sources.flat.dtype == np.uint16
     characters = "".join(chr(c) for c in [*range(0x3400, 0x9FFF), *range(0x20000, 0x2A6DF), *range(0xAC00, 0xD7A3)])
     pairs = [(characters[i : i + 100], "好") for i in range(0, len(characters), 100)]
-    corpus = training_set(settings(tmp_path, pairs, tokenizer="char"))
+    corpus = encoded_corpus(settings(tmp_path, pairs, tokenizer="char"))
     assert len(corpus.vocabulary) > 1 << 16
     assert corpus.shards[0].sources.flat.dtype == np.uint32
     assert texts(corpus) == pairs

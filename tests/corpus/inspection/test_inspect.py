@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.config.corpus import InspectSettings
+from chatbot.config.corpus import TextSettings
 from chatbot.config.stored import train_settings
 from chatbot.corpus.inspection.doctor import histogram, report_lines, warnings
 from chatbot.corpus.inspection.inspection import Findings, inspect
@@ -37,7 +37,7 @@ def written(path: Path, pairs: list[tuple[str, str]]) -> str:
 def found_in(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Findings:
     """What inspect finds in these pairs."""
     data = written(tmp_path / "pairs.tsv", pairs)
-    settings = InspectSettings(data=(data,), cache=str(tmp_path / "cache"), **changes)
+    settings = TextSettings(data=(data,), cache=str(tmp_path / "cache"), **changes)
     return inspect(training_words(settings), settings)
 
 
@@ -76,11 +76,11 @@ def test_chunks_and_processes_change_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("chatbot.corpus.inspection.inspection.FEW_PAIRS", 0)
     monkeypatch.setattr("chatbot.corpus.inspection.inspection.cores", lambda: 2)
     shutil.rmtree(tmp_path / "cache")
-    assert report_lines(found_in(tmp_path, pairs), InspectSettings()) == report_lines(one, InspectSettings())
+    assert report_lines(found_in(tmp_path, pairs), TextSettings()) == report_lines(one, TextSettings())
 
 
 def test_warnings_name_the_remedy(tmp_path: Path) -> None:
-    said = "\n".join(warnings(found_in(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), InspectSettings()))
+    said = "\n".join(warnings(found_in(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), TextSettings()))
     assert "50% left out, most of it pairs with an empty side" in said
     assert "few pairs (4)" in said
     assert "25% of the pairs are near duplicates" in said
@@ -90,31 +90,31 @@ def test_warnings_name_the_remedy(tmp_path: Path) -> None:
 
 def test_following_a_warning_silences_it(tmp_path: Path) -> None:
     pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
-    assert "50% of all replies are the same 10" in warnings(found_in(tmp_path, pairs), InspectSettings())[0]
-    capped = InspectSettings(max_reply_frequency=10)
+    assert "50% of all replies are the same 10" in warnings(found_in(tmp_path, pairs), TextSettings())[0]
+    capped = TextSettings(max_reply_frequency=10)
     assert warnings(found_in(tmp_path, pairs, max_reply_frequency=10), capped) == []
 
 
 def test_a_corpus_that_comes_cut_into_words_is_noticed(tmp_path: Path) -> None:
     pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
-    (warning,) = warnings(found_in(tmp_path, pairs), InspectSettings())
+    (warning,) = warnings(found_in(tmp_path, pairs), TextSettings())
     assert "stand after a space" in warning
     assert warning.endswith("--clean control equal duplicates spaces")
     rules = ("control", "equal", "duplicates", "spaces")
-    assert warnings(found_in(tmp_path, pairs, clean=rules), InspectSettings(clean=rules)) == []
+    assert warnings(found_in(tmp_path, pairs, clean=rules), TextSettings(clean=rules)) == []
 
 
 def test_the_suggested_command_is_one(tmp_path: Path) -> None:
-    settings = InspectSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
+    settings = TextSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
     lines = report_lines(found_in(tmp_path, PAIRS), settings)
     (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
     chosen = train_settings(shlex.split(suggested))
-    assert (chosen.data, chosen.clean, chosen.columns) == (settings.data, settings.clean, settings.columns)
+    assert chosen.corpus == settings
     assert "Longer than train.py's default --max-length 50: 0 pairs, left out by it." in lines
 
 
 def test_a_healthy_corpus_has_no_warnings(real_chat: Path, tmp_path: Path) -> None:
-    settings = InspectSettings(data=(str(real_chat),), cache=str(tmp_path))
+    settings = TextSettings(data=(str(real_chat),), cache=str(tmp_path))
     found = inspect(training_words(settings), settings)
     assert warnings(found, settings) == []
     assert found.pairs == 10_000

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from chatbot.config.training import Settings
+from chatbot.config.model import ModelSettings
 from chatbot.model import recurrent
 from chatbot.model.fast.lstm import lstm_sequence
 from chatbot.model.packing import pack, packing, unpack
@@ -106,6 +106,6 @@ def test_a_layer_without_a_gpu_takes_it_unless_told_not_to(monkeypatch: pytest.M
         return lstm_sequence(*arguments)
 
     monkeypatch.setattr(recurrent, "lstm_sequence", noted)
-    stack = recurrent.Stack(Settings(num_layers=2, keep_prob=1.0, fast=("lstm",) if fast else ("none",)), 5, 3, 0)
+    stack = recurrent.Stack(ModelSettings(num_layers=2, keep_prob=1.0, fast=("lstm",) if fast else ("none",)), 5, 3, 0)
     stack.call(tf.ones((2, 4, 5)), None, tf.ones((2, 4), tf.bool), None)
     assert asked == ([5, 3] if fast else [])

@@ -3,7 +3,6 @@
 `python -m tests.training.machines.counting` takes steps until there is a file `enough`, then writes counted.json.
 """
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from chatbot.config.training import Settings
 from chatbot.errors import exit_code_of
+from chatbot.flags import compose, replace
 from chatbot.training.devices import Parts, open_towers
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, free_addresses
 from chatbot.training.machines.processes import Job, run_jobs
@@ -24,7 +24,8 @@ SERVERS, WORKERS = 2, 2
 def main() -> int:
     """As --asynchronous does it, with two parameter servers and a chief that counts."""
     *hosts, chief = free_addresses(SERVERS + WORKERS + 1)
-    told = Settings(
+    told = compose(
+        Settings,
         rnn_size=16,
         embedding_size=8,
         optimizer="sgd",
@@ -38,9 +39,9 @@ def main() -> int:
     jobs = []
     for job, count, restarts in ((PS, SERVERS, 0), (WORKER, WORKERS, 20)):
         for i in range(count):
-            settings = dataclasses.replace(told, job_name=job, task_index=i)
+            settings = replace(told, job_name=job, task_index=i)
             jobs.append(Job(f"{job} {i}", train_here, (settings, None), restarts, quiet=True, server=True))
-    return run_jobs([*jobs, Job(CHIEF, count_steps, (dataclasses.replace(told, job_name=CHIEF),))])
+    return run_jobs([*jobs, Job(CHIEF, count_steps, (replace(told, job_name=CHIEF),))])
 
 
 def count_steps(settings: Settings) -> int:
@@ -59,14 +60,14 @@ def count_steps(settings: Settings) -> int:
         return lambda weights, share, seed: Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(w) for w in weights])
 
     asynchronous.gradient_function = ones
-    cluster = cluster_of(settings)
+    cluster = cluster_of(settings.parallel)
     assert cluster is not None
     watch = Watch(cluster.others, 120, lambda name: None)
     watch.start()
     coordinator = connect(cluster, watch)
     with tf.device(asynchronous.HERE):
-        model = built_model(settings, VOCABULARY)
-    update = asynchronous.Asynchronous(model, settings, coordinator, WORKERS, SERVERS)
+        model = built_model(settings.model, VOCABULARY, settings.learning.seed)
+    update = asynchronous.Asynchronous(model, settings.learning, coordinator, WORKERS, SERVERS)
     update.scatter(update.gather())
     before = [variable.numpy() for variable in model.trainable_variables]
     share = tuple(map(tf.constant, pad_batch(random_pairs(4, 1), np.arange(4), 12, 12)))

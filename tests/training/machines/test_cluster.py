@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from chatbot.config.training import Settings
+from chatbot.config.parallel import ParallelSettings
 from chatbot.errors import UserError
 from chatbot.training.machines.cluster import (
     Cluster,
@@ -24,11 +24,13 @@ SERVED = {"asynchronous": True, "worker_hosts": "a:1,b:2", "ps_hosts": "c:3"}
 
 
 def by_flags(**flags: Any) -> Cluster | None:
-    return cluster_of(Settings(**flags), {})
+    return cluster_of(ParallelSettings(**flags), {})
 
 
 def by_environment(config: Any, **flags: Any) -> Cluster | None:
-    return cluster_of(Settings(**flags), {"TF_CONFIG": config if isinstance(config, str) else json.dumps(config)})
+    return cluster_of(
+        ParallelSettings(**flags), {"TF_CONFIG": config if isinstance(config, str) else json.dumps(config)}
+    )
 
 
 def config_of(cluster: Any, job: Any = "worker", index: Any = 0) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def test_hosts_that_are_no_hosts(address: str) -> None:
 
 
 def test_tf_config_says_who_is_there() -> None:
-    assert cluster_of(Settings(), {"TF_CONFIG": ""}) is None
+    assert cluster_of(ParallelSettings(), {"TF_CONFIG": ""}) is None
     workers = {"worker": ["a:1", "b:2"]}
     assert by_environment(config_of(workers, index=1)) == Cluster(("a:1", "b:2"), "worker", 1)
     assert by_environment(config_of(workers, index="1")) == Cluster(("a:1", "b:2"), "worker", 1)
@@ -117,7 +119,9 @@ def test_tf_config_says_who_is_there() -> None:
     )
     # Flags are heard before the environment.
     told = {"TF_CONFIG": json.dumps(config_of(workers))}
-    assert cluster_of(Settings(worker_hosts="x:1,y:2", task_index=1), told) == Cluster(("x:1", "y:2"), "worker", 1)
+    assert cluster_of(ParallelSettings(worker_hosts="x:1,y:2", task_index=1), told) == Cluster(
+        ("x:1", "y:2"), "worker", 1
+    )
 
 
 WRONG = "TF_CONFIG: {"

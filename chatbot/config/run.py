@@ -1,0 +1,37 @@
+"""What a run is called, and how often it logs, saves and validates."""
+
+import dataclasses
+from pathlib import Path
+
+from chatbot.config.attempts import attempt_directory
+from chatbot.flags import check_fields, setting
+
+RUN = "run"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """The name and the intervals of a run. Raises UserError for a value out of range."""
+
+    attempt: str = setting("default", RUN, "name of this training run", metavar="NAME")
+    config: str | None = setting(
+        None,
+        RUN,
+        "read settings from a JSON file such as an attempt's config.json; flags override it",
+        metavar="FILE",
+        stored=False,
+    )
+    log_every: int = setting(10, RUN, "steps between two lines of metrics", kind=int, least=1)
+    save_every: int = setting(500, RUN, "steps between two checkpoints", kind=int, least=1)
+    validate_every: int | None = setting(
+        None, RUN, "steps between two validations; default: one epoch", kind=int, least=1
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        attempt_directory(self.attempt)
+
+    @property
+    def directory(self) -> Path:
+        """The folder with the attempt's checkpoints, vocabulary and metrics."""
+        return attempt_directory(self.attempt)
