@@ -118,7 +118,7 @@ def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dic
     step = open_update(
         built_model(settings.model, vocabulary, settings.learning.seed, told.precision), settings, towers
     )
-    step.scatter(step.gather())
+    step.scatter_state(step.gather_state())
 
     from chatbot.corpus.batching.batches import pad_batch
 
@@ -130,7 +130,7 @@ def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dic
     def timed() -> float:
         began = time.perf_counter()
         step([share], 0, settings.learning.learning_rate)
-        step.ended()[-1].gradient_norm.numpy()
+        step.finished_steps()[-1].gradient_norm.numpy()
         return time.perf_counter() - began
 
     def measure(question: str) -> dict[str, float]:

@@ -138,11 +138,11 @@ def _ours(told: DecodeBenchmark, words: SameWords, asked: SameWords) -> Callable
     model = built_model(settings.model, len(vocabulary), settings.learning.seed)
     start_from_frequencies(model, [pairs])
     step = open_update(model, settings, towers)
-    step.scatter(step.gather())
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).prefetched(0, step.shares)
+    step.scatter_state(step.gather_state())
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).prefetched(0, step.num_shares)
     for _ in range(told.steps):
         step(next(batches), 0, settings.learning.learning_rate)
-    step.gather()
+    step.gather_state()
     repliers = {beam_size: Replier(model, vocabulary, settings, beam_size) for beam_size in BEAMS}
     sources = asked.encoded().sources
     questions = [sources.row(i).tolist() for i in range(len(sources))]

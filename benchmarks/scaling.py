@@ -140,16 +140,16 @@ def _turns(
     from chatbot.training.window import Window
 
     step = open_step(built_model(told.settings.model, told.vocabulary_size, told.settings.learning.seed))
-    step.scatter(step.gather())
+    step.scatter_state(step.gather_state())
     batches = Batches([told.pairs()], told.batch_size * machines, seed=1)
-    window = Window(batches.prefetched(0, step.shares, machine, machines))
+    window = Window(batches.prefetched(0, step.num_shares, machine, machines))
 
     def turn(steps: int = told.steps) -> dict[str, float]:
         window.restart()
         began = time.perf_counter()
         for _ in range(steps):
             step(window.next_shares(), 0, 1e-3)
-        record = window.record(0, 1e-3, step.ended())
+        record = window.record(0, 1e-3, step.finished_steps())
         seconds = (time.perf_counter() - began) / steps
         names = ("examples_per_s", "target_tokens_per_s", "input_wait")
         return {"number": len(record["tower_losses"]), "step_s": seconds, **{name: record[name] for name in names}}

@@ -160,16 +160,16 @@ def _ours(told: TrainBenchmark, words: SameWords, precision: str) -> Callable[[s
     settings, vocabulary = told.settings, len(words.vocabulary) + len(SPECIALS)
     model = built_model(settings.model, vocabulary, settings.learning.seed, precision)
     step = open_update(model, settings, towers)
-    step.scatter(step.gather())
+    step.scatter_state(step.gather_state())
     batches = Batches([words.encoded()], settings.learning.batch_size, settings.learning.seed)
-    window = Window(batches.prefetched(0, step.shares))
+    window = Window(batches.prefetched(0, step.num_shares))
 
     def turn(steps: int) -> dict[str, float]:
         window.restart()
         began = time.perf_counter()
         for _ in range(steps):
             step(window.next_shares(), 0, settings.learning.learning_rate)
-        record = window.record(0, settings.learning.learning_rate, step.ended())
+        record = window.record(0, settings.learning.learning_rate, step.finished_steps())
         return {**record, "step_s": (time.perf_counter() - began) / steps}
 
     def limit() -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _ours(told: TrainBenchmark, words: SameWords, precision: str) -> Callable[[s
         for one in shares * 2:
             began = time.perf_counter()
             step(one, 0, settings.learning.learning_rate)
-            step.ended()[-1].gradient_norm.numpy()
+            step.finished_steps()[-1].gradient_norm.numpy()
             times.append(time.perf_counter() - began)
         whole = statistics.mean(times[LOOKED_AT:])
         parts["loss"] = parts["projection"] - least["projection"]

@@ -64,14 +64,14 @@ def run(
         precision = "float32" if settings.learning.precision == AUTO else settings.learning.precision
         model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
     update = open_update(model, settings, towers)
-    update.scatter(update.gather())
+    update.scatter_state(update.gather_state())
     batches = Batches(
         [pairs], settings.learning.batch_size * settings.learning.accumulate, settings.learning.seed
     ).shares_from(0, len(towers))
     for number in range(steps):
         update([tuple(map(tf.constant, share)) for share in next(batches)], number, settings.learning.learning_rate)
-    update.gather()
-    return [variable.numpy() for variable in model.trainable_variables], update.ended(), update
+    update.gather_state()
+    return [variable.numpy() for variable in model.trainable_variables], update.finished_steps(), update
 
 
 def difference(settings: Settings, towers: Sequence[Tower]) -> float:

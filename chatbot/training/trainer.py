@@ -54,22 +54,22 @@ def train(
     pairs = size if tokens is None else sum(map(len, data.training)) / batches.steps_per_epoch
     schedule = schedule_of(settings.learning, pairs, batches.steps_per_epoch)
     own = chosen_precision(settings, len(data.vocabulary), device) if team.chief else ""
-    settings = replace(settings, precision=team.say(own)[0])
+    settings = replace(settings, precision=team.all_gather_text(own)[0])
     with tf.device(device):
         model = built_model(settings.model, len(data.vocabulary), settings.learning.seed, settings.learning.precision)
         start_from_frequencies(model, data.training)
     train_step = open_step(model)
-    if settings.learning.batch_tokens is None and size < train_step.shares * team.machines:
+    if settings.learning.batch_tokens is None and size < train_step.num_shares * team.machines:
         raise UserError(
-            f"--batch-size {settings.learning.batch_size}: less than the {train_step.shares * team.machines} towers; "
-            "give each at least one pair"
+            f"--batch-size {settings.learning.batch_size}: less than the {train_step.num_shares * team.machines} "
+            "towers; give each at least one pair"
         )
-    checkpoints, progress, state = Checkpoints(settings.run.directory, model), Progress(), train_step.gather()
+    checkpoints, progress, state = Checkpoints(settings.run.directory, model), Progress(), train_step.gather_state()
     if team.chief:
         progress, state = checkpoints.restore(state)
         write_attempt(settings, data.vocabulary, data.description)
-    progress = Progress(**json.loads(team.say(json.dumps(dataclasses.asdict(progress)))[0]))
-    train_step.scatter(state)
+    progress = Progress(**json.loads(team.all_gather_text(json.dumps(dataclasses.asdict(progress)))[0]))
+    train_step.scatter_state(state)
     if data.validation:
         progress.measured_on(data.validation.fingerprint)
     score = Scorer(model)
@@ -78,7 +78,7 @@ def train(
     validate_every = settings.run.validate_every or min(batches.steps_per_epoch, MOST_STEPS_UNVALIDATED)
     announce(settings, data, progress, describe(settings.learning, schedule, pairs))
     stop = team.agree(reason_to_stop(settings, progress, limit))
-    names = tower_names(team, train_step.names)
+    names = tower_names(team, train_step.tower_names)
     with (
         Summaries(settings, names, progress.step) if team.chief else contextlib.nullcontext() as summaries,
         tqdm(
@@ -91,7 +91,7 @@ def train(
         ) as bar,
         interrupts(announced=team.chief) as interrupted,
     ):
-        window = Window(batches.prefetched(progress.step, train_step.shares, team.machine, team.machines))
+        window = Window(batches.prefetched(progress.step, train_step.num_shares, team.machine, team.machines))
         while not stop:
             shares, rate = window.next_shares(), schedule.rate(progress.step)
             train_step(shares, progress.step, rate)
@@ -107,8 +107,8 @@ def train(
             stop = team.agree(stop)
 
             if save or stop:
-                state = train_step.gather()
-            record = window.record(progress.step, rate, train_step.ended())
+                state = train_step.gather_state()
+            record = window.record(progress.step, rate, train_step.finished_steps())
             if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
                 raise UserError(
                     f"the loss is {record['loss']} at step {progress.step}; the last checkpoint is kept: "

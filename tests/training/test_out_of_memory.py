@@ -72,7 +72,7 @@ def test_weights_that_may_be_half_updated_are_not_used(cpus: list[Tower], monkey
     """Memory that runs out after the count of updates went up."""
     settings = replace(PROOFS["Adam"], variable_update="parameter_server")
     update = parameter_server(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, cpus[:1])
-    update.scatter(update.gather())
+    update.scatter_state(update.gather_state())
 
     def exhausted(*_: object) -> None:
         update._replicas[0][0].updates.assign_add(1)

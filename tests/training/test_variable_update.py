@@ -139,13 +139,13 @@ def test_what_is_staged_survives_a_checkpoint(cpus: list[Tower], way: str) -> No
     pairs = random_pairs(67, 3)
     straight, _, _ = run(settings, cpus[:2], pairs)
     _, _, first = run(settings, cpus[:2], pairs, steps=4)
-    state = first.gather()
+    state = first.gather_state()
     second = open_update(first._model, settings, cpus[:2])
-    second.scatter(state)
+    second.scatter_state(state)
     batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(4, 2)
     for number in range(4, STEPS):
         second([tuple(map(tf.constant, s)) for s in next(batches)], number, settings.learning.learning_rate)
-    second.gather()
+    second.gather_state()
     for ours, theirs in zip(straight, first._model.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs.numpy())
 
@@ -234,7 +234,7 @@ def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
     assert towers.traces == len(batches.buckets)
     assert towers.gradients[0].experimental_get_tracing_count() == len(batches.buckets)
     # Adam: the count of updates, and two slots a weight.
-    updates, *slots = towers.gather()
+    updates, *slots = towers.gather_state()
     assert updates == 2 * batches.steps_per_epoch
     assert len(slots) == 2 * len(model.trainable_variables)
 

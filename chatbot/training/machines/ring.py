@@ -62,7 +62,7 @@ def compare(team: Team, settings: Settings, data: Data, towers: Sequence[Tower])
     told["both directions"] = data.description["both_directions"]
     told["the validation pairs, by their sum,"] = data.validation.fingerprint if data.validation else None
     told["TensorFlow"] = tf.__version__
-    first, *others = (json.loads(said) for said in team.say(json.dumps(told)))
+    first, *others = (json.loads(said) for said in team.all_gather_text(json.dumps(told)))
     for number, other in enumerate(others, 1):
         for name in first:
             if other.get(name) != first[name]:

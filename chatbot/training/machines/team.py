@@ -48,7 +48,7 @@ class Team:
         """Sums over all replicas of all machines."""
         return exchange_by(self.strategy, self.machine * self.replicas)
 
-    def say(self, text: str) -> list[str]:
+    def all_gather_text(self, text: str) -> list[str]:
         """What every machine says, in their order. All of them must call it at the same point."""
         if self.alone:
             return [text]
@@ -64,9 +64,13 @@ class Team:
         heard = self._summed(spoken).astype(np.uint8)
         return [row[: int(length)].tobytes().decode() for row, length in zip(heard, lengths, strict=True)]
 
-    def agree(self, wish: str) -> str:
-        """The first wish that a machine has, on all of them; "" when nobody has one."""
-        return next(filter(None, self.say(wish)), "")
+    def broadcast_text(self, text: str) -> str:
+        """The chief's text, on every machine. All of them must call it at the same point."""
+        return self.all_gather_text(text if self.chief else "")[0]
+
+    def agree(self, reason: str) -> str:
+        """The first reason that a machine has, on all of them; "" when none has one."""
+        return next(filter(None, self.all_gather_text(reason)), "")
 
     def _summed(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         tensor = tf.constant(numbers, tf.float32)  # small whole numbers, which every device and link can add
@@ -85,4 +89,6 @@ def tower_names(team: Team, names: Sequence[str]) -> list[str]:
     """The towers of all machines as TensorBoard shows them."""
     if team.alone:
         return list(names)
-    return [f"worker_{i}_{name}" for i, said in enumerate(team.say(",".join(names))) for name in said.split(",")]
+    return [
+        f"worker_{i}_{name}" for i, said in enumerate(team.all_gather_text(",".join(names))) for name in said.split(",")
+    ]

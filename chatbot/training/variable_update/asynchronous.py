@@ -84,13 +84,13 @@ class Asynchronous:
     batch of the full --batch-size.
     """
 
-    shares = 1
+    num_shares = 1
 
     def __init__(
         self, model: Seq2Seq, settings: LearningSettings, coordinator: Any, workers: int, servers: int
     ) -> None:
         self._model, self._settings, self._coordinator = model, settings, coordinator
-        self.names = [f"worker_{i}" for i in range(workers)]
+        self.tower_names = [f"worker_{i}" for i in range(workers)]
         self.shelves = [Shelf(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings.optimizer) for i in range(servers)]
         variables = model.trainable_variables
         self._places: list[tuple[Shelf, int]] = [(self.shelves[0], 0)] * len(variables)
@@ -120,10 +120,10 @@ class Asynchronous:
                 self._traced[shape] = self._step.get_concrete_function(share_spec(*shape), *inputs[1:])
         self._under_way.append(self._coordinator.schedule(self._traced[shape], args=inputs))
         self._next = number + 1
-        if len(self._under_way) > AHEAD * len(self.names):
+        if len(self._under_way) > AHEAD * len(self.tower_names):
             self._collect()
 
-    def ended(self) -> list[StepResult]:
+    def finished_steps(self) -> list[StepResult]:
         """The results of steps that ended since this was asked last, at least one."""
         if not self._ended:
             self._collect()
@@ -142,7 +142,7 @@ class Asynchronous:
                 # in the ledger. What cannot be mended so, such as a lost parameter server, this raises.
                 self._coordinator.done()
                 time.sleep(0.1)
-        mine = np.eye(len(self.names), dtype=np.float32)[int(worker)]
+        mine = np.eye(len(self.tower_names), dtype=np.float32)[int(worker)]
         self._ended.append(StepResult(*(tf.constant(x) for x in (mine * loss, mine * weight, pairs, norm))))
 
     def _stepped(self, share: Share, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -160,7 +160,7 @@ class Asynchronous:
             pairs = tf.math.count_nonzero(share[3][:, 0], dtype=tf.float32)
             return tuple(tf.identity(x) for x in (sums.loss, sums.weight, pairs, norm, worker))
 
-    def gather(self) -> Values:
+    def gather_state(self) -> Values:
         """Wait for all steps that are under way, then bring weights and slots here."""
         while self._under_way:
             self._collect()
@@ -169,8 +169,8 @@ class Asynchronous:
         slots = [slot.numpy() for shelf, at in self._places for slot in shelf.slots[at]]
         return [np.asarray(self._next, np.int64), *slots]
 
-    def scatter(self, state: Values) -> None:
-        """Take the model's weights, and slots as `gather` returns them, to the parameter servers."""
+    def scatter_state(self, state: Values) -> None:
+        """Take the model's weights, and slots as `gather_state` returns them, to the parameter servers."""
         self._next = int(state[0])
         values = iter(state[1:])
         for variable, (shelf, at) in zip(self._model.trainable_variables, self._places, strict=True):

@@ -20,24 +20,24 @@ class VariableUpdate(Protocol):
     """A training step, and the state it keeps wherever it keeps it."""
 
     @property
-    def names(self) -> list[str]:
+    def tower_names(self) -> list[str]:
         """What its towers are called; each result has a loss for each of them."""
 
     @property
-    def shares(self) -> int:
+    def num_shares(self) -> int:
         """How many shares of a batch a step takes in this process."""
 
     def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
         """Train on the global batch of step `number`."""
 
-    def ended(self) -> list[StepResult]:
+    def finished_steps(self) -> list[StepResult]:
         """The results, at least one, of steps that ended since this was asked last."""
 
-    def gather(self) -> Values:
+    def gather_state(self) -> Values:
         """Put the weights into the model; returns what else a checkpoint must hold."""
 
-    def scatter(self, state: Values) -> None:
-        """Begin with the model's weights and a state as `gather` returns it."""
+    def scatter_state(self, state: Values) -> None:
+        """Begin with the model's weights and a state as `gather_state` returns it."""
 
 
 Way = Callable[[Seq2Seq, Settings, Sequence[Tower]], Synchronous]

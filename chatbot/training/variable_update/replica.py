@@ -58,15 +58,15 @@ class Replica:
                     apply_update(self._rule, weight, slots, gradient, rate, number)
         return norm
 
-    def gather(self) -> Values:
+    def gather_state(self) -> Values:
         """Put the weights into the model; returns the rest in the order a checkpoint keeps it."""
         for variable, weight in zip(self._model.trainable_variables, self.weights, strict=True):
             if variable.value is not weight:
                 variable.assign(weight)
         return [variable.numpy() for variable in self._state()]
 
-    def scatter(self, state: Values) -> None:
-        """Take the model's weights, and the rest as `gather` returned it."""
+    def scatter_state(self, state: Values) -> None:
+        """Take the model's weights, and the rest as `gather_state` returned it."""
         for variable, weight in zip(self._model.trainable_variables, self.weights, strict=True):
             if variable.value is not weight:
                 weight.assign(variable.value)

@@ -82,16 +82,16 @@ class Synchronous:
         return sum(f.experimental_get_tracing_count() for f in (self._compute, self._whole, self._overlap))
 
     @property
-    def names(self) -> list[str]:
+    def tower_names(self) -> list[str]:
         """Of the towers of this process, one for each share."""
         return [tower.name for tower in self._towers]
 
     @property
-    def shares(self) -> int:
+    def num_shares(self) -> int:
         """How many shares a step takes in this process."""
         return len(self._towers)
 
-    def ended(self) -> list[StepResult]:
+    def finished_steps(self) -> list[StepResult]:
         """The results of the steps since this was asked last."""
         ended, self._ended = self._ended, []
         return ended
@@ -226,9 +226,9 @@ class Synchronous:
         parts = [[report], *([tf.zeros_like(report)] for _ in self._replicas[1:])]
         return _result(self._exchange(parts)[0][0], tf.constant(0.0))
 
-    def gather(self) -> Values:
+    def gather_state(self) -> Values:
         """Put the weights into the model; returns what else a checkpoint must hold, the same on every machine."""
-        state = self._replicas[0][0].gather()
+        state = self._replicas[0][0].gather_state()
         if self._staged:
             gradients: Any = [tf.zeros_like(w) for w in self._model.trainable_variables]
             tokens = tf.constant(0.0)
@@ -237,8 +237,8 @@ class Synchronous:
             state += [tensor.numpy() for tensor in (*gradients, tokens)]
         return state
 
-    def scatter(self, state: Values) -> None:
-        """Let every replica, on every machine, begin with machine 0's model and state as `gather` returns them."""
+    def scatter_state(self, state: Values) -> None:
+        """Copy machine 0's model and state, as `gather_state` returns it, to every replica of every machine."""
         weights = [variable.value for variable in self._model.trainable_variables]
         if self._machines > 1:
             mine = [tf.cast(value, tf.float64) for value in (*weights, *state)]  # which holds every kind exactly
@@ -253,7 +253,7 @@ class Synchronous:
             state, (*gradients, tokens) = state[: -len(weights) - 1], state[-len(weights) - 1 :]
             self._pending = self._as_pending(gradients, tokens) if tokens > 0 else None
         for replica, _ in self._replicas:
-            replica.scatter(state)
+            replica.scatter_state(state)
         self._updates = int(state[0])
 
     def _as_pending(self, gradients: Values, tokens: Any) -> list[Sums]:

@@ -68,7 +68,7 @@ def count_steps(settings: Settings) -> int:
     with tf.device(asynchronous.HERE):
         model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     update = asynchronous.Asynchronous(model, settings.learning, coordinator, WORKERS, SERVERS)
-    update.scatter(update.gather())
+    update.scatter_state(update.gather_state())
     before = [variable.numpy() for variable in model.trainable_variables]
     share = tuple(map(tf.constant, pad_batch(random_pairs(4, 1), np.arange(4), 12, 12)))
     number, results = 0, 0.0
@@ -76,10 +76,10 @@ def count_steps(settings: Settings) -> int:
         update([share], number, 1.0)
         number += 1
         if number % 20 == 0:
-            results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.ended())
+            results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.finished_steps())
             Path("steps").write_text(str(number))
-    update.gather()
-    results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.ended())
+    update.gather_state()
+    results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.finished_steps())
     lowered = [was - now.numpy() for was, now in zip(before, model.trainable_variables, strict=True)]
     counted = {
         "steps": number,
