@@ -10,6 +10,8 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, fields_of, flag_of, flatten, parse_flags
 
+AUTO = "auto"
+
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
     """The command line of train.py: defaults, then --config, then flags. Raises UserError."""
@@ -71,11 +73,12 @@ def changed_corpus_settings(then: Settings, now: Settings) -> list[str]:
 
 
 def _differences(then: Settings, now: Settings, names: Sequence[str]) -> list[str]:
+    """A value "auto" now differs from nothing: the attempt keeps the choice that was made."""
     old, new = flatten(then), flatten(now)
     return [
         f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
         for name in names
-        if _on_command_line(old[name]) != _on_command_line(new[name])
+        if new[name] != AUTO and _on_command_line(old[name]) != _on_command_line(new[name])
     ]
 
 

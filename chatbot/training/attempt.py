@@ -1,17 +1,16 @@
-"""What an attempt keeps on disk, so that it needs nothing else and the same command resumes it.
+"""The files of an attempt. They are self-contained: chat needs nothing else, and the same command resumes training.
 
     checkpoints/<attempt>/config.json      the settings
-                          vocabulary.txt   a token a line
-                          dictionary.txt   the user dictionary, where there is one
-                          data.json        what the training data were
+                          vocabulary.txt   one token a line
+                          dictionary.txt   a copy of the user dictionary, if there is one
+                          data.json        a description of the training data
                           ckpt-<step>.*    weights and optimizer (of the last step and of the best)
-                          last, best       which checkpoint is which, with step and validation so far
+                          last, best       names of two checkpoints, with step and validation so far
                           lock             held while a process trains the attempt
-                          metrics.jsonl    a line a logged step
+                          metrics.jsonl    one line a logged step
 
-This file begins an attempt and checks that a resumed one fits; checkpoints.py has the rest. Order,
-batches and dropout are functions of (seed, step), so the step is also the position in the data and
-the random state.
+This module creates an attempt and checks that a resumed one matches; checkpoints.py has the rest. Order, batches and
+dropout are functions of (seed, step), so the step is also the position in the data and the random state.
 """
 
 import json
@@ -33,7 +32,7 @@ from chatbot.errors import UserError
 
 @contextmanager
 def attempt_lock(settings: Settings) -> Iterator[None]:
-    """Keep the attempt to this process. Raises UserError when another one trains it."""
+    """Lock the attempt for this process. Raises UserError when another process trains it."""
     settings.run.directory.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(settings.run.directory / "lock", blocking=False):
@@ -45,9 +44,9 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
 
 
 def is_begun(settings: Settings) -> bool:
-    """Whether the attempt has a checkpoint to go on from. Without one it is begun anew, whatever else is there.
+    """Whether the attempt has a checkpoint to resume from. Without one it starts from scratch.
 
-    Raises UserError when a checkpoint is there but the names or settings that belong to it are not.
+    Raises UserError when there is a checkpoint, but its pointer or settings are missing.
     """
     directory = settings.run.directory
     if not directory.exists():
@@ -63,7 +62,7 @@ def is_begun(settings: Settings) -> bool:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises UserError when a setting that an attempt keeps for life has changed."""
+    """Raises UserError when a fixed setting has changed."""
     changed = changed_settings(stored_settings(settings.run.directory / "config.json"), settings)
     if changed:
         raise UserError(
@@ -73,9 +72,9 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_data(settings: Settings, now: dict[str, Any]) -> bool:
-    """Whether the resumed attempt learns both directions. Raises UserError when it gets other pairs than before.
+    """Whether the resumed attempt learns both directions. Raises UserError when its pairs have changed.
 
-    now: a description of the data, as data.json has it.
+    now: the description of the data, with the keys of data.json.
     """
     path = settings.run.directory / "data.json"
     try:
@@ -110,7 +109,7 @@ def write_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, An
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:
         json.dump(value, file, ensure_ascii=False, indent=1)

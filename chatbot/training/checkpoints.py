@@ -17,7 +17,7 @@ from chatbot.training.variable_update.replica import Values
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run has come; saved with every checkpoint."""
+    """How far a run has come; stored with every checkpoint."""
 
     step: int = 0
     best_step: int = 0
@@ -26,12 +26,12 @@ class Progress:
     validation: str | None = None  # fingerprint of the pairs that the best was measured on
 
     def measured_on(self, validation: str) -> None:
-        """Note the validation pairs; a best that was measured on others does not count."""
+        """Set the validation pairs. A best that was measured on other pairs no longer counts."""
         if validation != self.validation:
             self.validation, self.best_nats, self.without_best = validation, None, 0
 
     def validated(self, nats: float) -> bool:
-        """Take note of a validation at this step; True when it is the best so far."""
+        """Record a validation at this step; returns whether it is the best so far."""
         best = math.isfinite(nats) and (self.best_nats is None or nats < self.best_nats)
         if best:
             self.best_step, self.best_nats = self.step, nats
@@ -40,16 +40,16 @@ class Progress:
 
 
 class Checkpoints:
-    """Saves and restores one attempt."""
+    """Saves and restores the checkpoints of one attempt."""
 
     def __init__(self, directory: Path, model: Seq2Seq) -> None:
         self.directory = directory
         self._weights = weights_of(model)
 
     def restore(self, new: Values) -> tuple[Progress, Values]:
-        """How far the last checkpoint came, and the state of the optimizer; the weights are put into the model.
+        """Load the last checkpoint into the model; returns its progress and the state of the optimizer.
 
-        new: the state of a new run, which is returned when there is no checkpoint. Raises UserError for a damaged
+        new: the optimizer state of a new run, returned if there is no checkpoint. Raises UserError for a damaged
         attempt.
         """
         if not (self.directory / LAST).exists():
@@ -70,10 +70,10 @@ class Checkpoints:
         return Progress(**pointers[0]), state
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
-        """Write a checkpoint, then name it the last one, and the best one if it is.
+        """Write a checkpoint, then point `last` at it, and `best` if it is the best.
 
-        A name is written only after its files are whole, and files go only when no name is left.
-        Raises UserError when a weight is not a number, or the files cannot be written.
+        A pointer is written only after the files are complete; files are removed only when no pointer names them.
+        Raises UserError when a weight is not finite, or the files cannot be written.
         """
         if not all(bool(tf.reduce_all(tf.math.is_finite(weight))) for weight in self._weights):
             raise UserError(
@@ -98,13 +98,13 @@ class Checkpoints:
         self._remove_unnamed()
 
     def load_best(self, progress: Progress) -> None:
-        """Put the weights of the best checkpoint into the model, where validation chose one."""
+        """Load the weights of the best checkpoint into the model, if validation chose one."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             best = read_pointer(self.directory / BEST)["checkpoint"]
             put_weights(self.directory / best, self._weights)
 
     def _remove_unnamed(self) -> None:
-        """Remove old checkpoints, and what a killed process left of one (a folder ckpt-<step>_temp)."""
+        """Remove old checkpoints, and the folder ckpt-<step>_temp that a killed process leaves behind."""
         kept = {read_pointer(path)["checkpoint"] for path in self._pointers()}
         for path in self.directory.iterdir():
             found = re.match(r"ckpt-\d+(?=[._])", path.name)

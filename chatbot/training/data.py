@@ -1,4 +1,4 @@
-"""What a run trains and validates on, read and checked before any device is touched."""
+"""The pairs that a run trains and validates on, read and checked before any device is used."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -18,12 +18,12 @@ from chatbot.training.attempt import check_data, check_settings, is_begun
 
 SAMPLES = 3
 FILES_SHOWN = 5
-# Where --both-directions auto stops: with more pairs, the decoder sees enough replies to learn the language.
-FEW_PAIRS = 50_000
+# --both-directions auto: with more pairs than this, the replies alone teach the decoder the language.
+MOST_PAIRS_BOTH_DIRECTIONS = 50_000
 
 
 class Sample(NamedTuple):
-    """A pair to show replies for. The texts have <unk> for characters that are not in the vocabulary."""
+    """A question to show replies to. Characters that are not in the vocabulary are <unk> in the texts."""
 
     ids: list[int]  # of the question
     question: str
@@ -32,20 +32,25 @@ class Sample(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Encoded pairs and the vocabulary they are encoded with."""
+    """Encoded pairs and their vocabulary."""
 
     vocabulary: Vocabulary
     training: Shards
     validation: Corpus | None
-    description: dict[str, Any]  # what data.json says of them
-    samples: list[Sample]  # of the validation pairs where there are some
+    description: dict[str, Any]  # the content of data.json
+    samples: list[Sample]  # of the validation pairs if there are any
+
+    @property
+    def both_directions(self) -> bool:
+        """Whether each pair is also learned from answer to question."""
+        return bool(self.description["both_directions"])
 
 
 def prepare(settings: Settings) -> Data:
-    """Read the pairs, print what was found, and check that an attempt that was begun can go on.
+    """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
 
-    Writes nothing but the cache. Raises UserError when the data cannot be used, or differ from those the
-    attempt was begun with.
+    Writes only to the cache. Raises UserError when the data cannot be used, or differ from those the attempt was begun
+    with.
     """
     resumed = is_begun(settings)
     if resumed:
@@ -57,8 +62,8 @@ def prepare(settings: Settings) -> Data:
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
     pairs = sum(map(len, shards))
     _describe(settings, corpus, validation, pairs)
-    # Without validation a run is to know its pairs by heart, and a second task would only be in the way.
-    few = validation is not None and pairs < FEW_PAIRS
+    # Without validation the aim is to memorise the pairs; a second task would only compete with that.
+    few = validation is not None and pairs < MOST_PAIRS_BOTH_DIRECTIONS
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
     description = {
         "pairs": pairs,
@@ -75,7 +80,7 @@ def prepare(settings: Settings) -> Data:
 
 
 def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pairs: int) -> None:
-    """Print what was found. Raises UserError when every pair is longer than --max-length."""
+    """Print a summary of the pairs. Raises UserError when every pair is longer than --max-length."""
     if not pairs:
         needed = min(int(np.maximum(s.sources.lengths, s.targets.lengths + 1).min()) for s in corpus.shards if len(s))
         raise UserError(
@@ -104,7 +109,7 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
 def _print_reports(reports: list[Report]) -> None:
     for report in reports:
         if not report.dropped and len(reports) > FILES_SHOWN:
-            continue  # of many files, those that something was left out of
+            continue  # of many files, only those with dropped pairs are shown
         print(f"  {report.file}: {', '.join(report.formats)}, {', '.join(report.encodings)}, {report.pairs:,} pairs")
         for rule, count in report.changed.items():
             print(f"    changed by --clean {rule}: {count:,} utterances")
@@ -113,7 +118,7 @@ def _print_reports(reports: list[Report]) -> None:
 
 
 def _samples(corpus: Corpus) -> list[tuple[list[int], list[int]]]:
-    """The ids of a few pairs from the whole length of the data."""
+    """The ids of a few pairs, spread over the whole corpus."""
     shards = [shard for shard in corpus.shards if len(shard)]
     places = [divmod(i * len(shards), SAMPLES) for i in range(SAMPLES)]
     found = {(which, part * len(shards[which]) // SAMPLES): shards[which] for which, part in places}

@@ -1,4 +1,4 @@
-"""Ctrl-C and a scheduler's SIGTERM end a run between two steps."""
+"""Ctrl-C, or the SIGTERM of a scheduler, ends a run between two steps."""
 
 import signal
 import sys
@@ -9,10 +9,13 @@ from types import FrameType
 
 @contextmanager
 def interrupts(announced: bool = True) -> Iterator[list[int]]:
-    """A list that receives the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt at once."""
+    """A list that receives the number of the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt at once.
+
+    announced: whether the first one prints a line.
+    """
     received: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def receive(number: int, frame: FrameType | None) -> None:
         if received:
             raise KeyboardInterrupt
         received.append(number)
@@ -21,7 +24,7 @@ def interrupts(announced: bool = True) -> Iterator[list[int]]:
                 "\nFinishing this step, then saving. Ctrl-C again leaves without saving.", file=sys.stderr, flush=True
             )
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:

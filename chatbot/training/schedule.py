@@ -4,31 +4,31 @@ import dataclasses
 
 from chatbot.config.learning import LearningSettings
 
-# The batch that --learning-rate is meant for, where --scale-learning-rate is told to fit it to another.
+# The batch size that --learning-rate refers to if --scale-learning-rate is given.
 BASE_BATCH = 64
-# Warm-up of a scaled rate takes an epoch, but no more steps than this.
+# The warm-up of a scaled rate takes one epoch, but at most this many steps.
 MOST_WARM_UP = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up from zero to the highest rate, which then stays.
+    """Linear warm-up from zero to the highest rate, which is constant from then on.
 
-    A batch k times as large averages the noise of k steps into one, so the rate may grow with k
-    (Goyal et al., 2017) or, for adaptive optimizers, with its square root (Hoffer et al., 2017); both
-    need a warm-up, since the first steps are where a large rate does harm.
+    A batch k times as large averages the noise of k steps, so the rate may grow with k (Goyal et al., 2017) or, with
+    adaptive optimizers, with its square root (Hoffer et al., 2017). Both need a warm-up: a large rate harms most in
+    the first steps.
     """
 
     highest: float
     warm_up: int  # steps
 
     def rate(self, step: int) -> float:
-        """step: from 0."""
+        """The learning rate of a step, counted from 0."""
         return self.highest * min(1.0, (step + 1) / self.warm_up) if self.warm_up else self.highest
 
 
 def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) -> Schedule:
-    """The schedule for a global batch of so many pairs, on average."""
+    """The schedule for this average number of pairs in a global batch."""
     factor = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}[
         settings.scale_learning_rate
     ]
@@ -40,7 +40,7 @@ def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) 
 
 
 def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
-    """One line on what was made of --learning-rate; "" where it is simply used."""
+    """One line on how --learning-rate was scaled and warmed up; "" if it was not."""
     line = ""
     if settings.scale_learning_rate != "none":
         line = (

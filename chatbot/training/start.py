@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -24,61 +24,64 @@ from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PATIENCE, Watch, say
 from chatbot.training.model_parallel import plan, spread
 
-# --asynchronous alone: so many workers where neither flags nor GPUs say, started again so often.
+if TYPE_CHECKING:
+    from chatbot.training.trainer import Result
+
+# --asynchronous without host flags: the number of workers if neither flags nor GPUs give one, and their restarts.
 LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
+EXIT_INTERRUPTED = 130  # the exit code of a run that was interrupted, as shells have it for Ctrl-C
 
 
 def start(settings: Settings) -> int:
-    """What train.py does with its settings; returns its exit code. Raises UserError."""
+    """Do what train.py does with these settings; returns its exit code. Raises UserError."""
     if settings.parallel.selftest:
         towers = devices(settings, fewest=2)
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
-    cluster = cluster_of(settings.parallel)  # what is wrong with it is said once, before processes are started
+    cluster = cluster_of(settings.parallel)  # checked here, so that a mistake is reported once and not by each process
     if cluster is not None and settings.parallel.local_workers is not None:
         raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
     if settings.parallel.asynchronous and cluster is None:
-        return run_local_servers(settings)
+        return run_local_asynchronous(settings)
     if settings.parallel.local_workers is not None:
-        return run_local(settings, settings.parallel.local_workers)
+        return run_local_workers(settings, settings.parallel.local_workers)
     if settings.parallel.restarts:
-        # A server stays for a chief that may be started again.
-        return run_jobs(
-            [Job("training", train_here, (_once(settings), settings.parallel.start_limit), settings.parallel.restarts)]
-        )
-    return train_here(settings)
+        # A server waits for a chief that may be started again.
+        arguments = for_one_process(settings), settings.parallel.start_limit
+        return run_jobs([Job("training", run_process, arguments, settings.parallel.restarts)])
+    return run_process(settings)
 
 
-def run_local(settings: Settings, workers: int) -> int:
-    """A synchronous cluster of processes on this machine."""
-    told = _once(settings, worker_hosts=",".join(free_addresses(workers)))
-    jobs = [
-        Job(f"worker {i}", train_here, (_once(told, task_index=i, gpus=gpus),), settings.parallel.restarts, quiet=i > 0)
-        for i, gpus in enumerate(shared_gpus(settings, workers))
-    ]
+def run_local_workers(settings: Settings, workers: int) -> int:
+    """Run a synchronous cluster of processes on this machine; returns the exit code."""
+    common = for_one_process(settings, worker_hosts=",".join(free_addresses(workers)))
+    jobs = []
+    for i, gpus in enumerate(divide_gpus(settings, workers)):
+        worker = for_one_process(common, task_index=i, gpus=gpus)
+        jobs.append(Job(f"worker {i}", run_process, (worker,), settings.parallel.restarts, quiet=i > 0))
     return run_jobs(jobs)
 
 
-def run_local_servers(settings: Settings) -> int:
-    """An asynchronous cluster of processes on this machine: a parameter server, workers and the chief."""
-    workers = (
-        settings.parallel.local_workers or settings.parallel.towers or len(visible_gpus(settings)) or LOCAL_WORKERS
-    )
+def run_local_asynchronous(settings: Settings) -> int:
+    """Run an asynchronous cluster on this machine: a parameter server, workers and the chief; returns the exit code."""
+    parallel = settings.parallel
+    workers = parallel.local_workers or parallel.towers or len(visible_gpus(settings)) or LOCAL_WORKERS
     ps, chief, *hosts = free_addresses(2 + workers)
-    told = _once(settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None)
-    jobs = [
-        Job("ps 0", train_here, (_once(told, job_name=PS), None), settings.parallel.restarts, quiet=True, server=True)
-    ]
-    for i, gpus in enumerate(shared_gpus(settings, workers)):
-        worker = _once(told, job_name=WORKER, task_index=i, gpus=gpus)
-        jobs.append(Job(f"worker {i}", train_here, (worker, None), WORKER_RESTARTS, quiet=True, server=True))
-    jobs.append(Job("chief", train_here, (_once(told, job_name=CHIEF),), settings.parallel.restarts))
+    common = for_one_process(
+        settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None
+    )
+    server = for_one_process(common, job_name=PS)
+    jobs = [Job("ps 0", run_process, (server, None), parallel.restarts, quiet=True, server=True)]
+    for i, gpus in enumerate(divide_gpus(settings, workers)):
+        worker = for_one_process(common, job_name=WORKER, task_index=i, gpus=gpus)
+        jobs.append(Job(f"worker {i}", run_process, (worker, None), WORKER_RESTARTS, quiet=True, server=True))
+    jobs.append(Job("chief", run_process, (for_one_process(common, job_name=CHIEF),), parallel.restarts))
     return run_jobs(jobs)
 
 
-def shared_gpus(settings: Settings, workers: int) -> list[str | None]:
-    """--gpus for each worker process of this machine. Raises UserError when they cannot be shared out evenly."""
+def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
+    """--gpus for each worker process of this machine. Raises UserError when the GPUs cannot be divided evenly."""
     gpus = visible_gpus(settings)
     if len(gpus) % workers:
         raise UserError(f"{len(gpus)} GPUs cannot be shared out among {workers} workers; name some with --gpus")
@@ -86,42 +89,55 @@ def shared_gpus(settings: Settings, workers: int) -> list[str | None]:
 
 
 def visible_gpus(settings: Settings) -> list[Gpu]:
-    """Those of this machine that the run may use. Raises UserError for GPUs that are not there."""
+    """The GPUs of this machine that the run may use. Raises UserError for GPUs that do not exist."""
     return choose_gpus(settings.parallel.gpus, None, find_gpus())
 
 
-def _once(settings: Settings, **told: Any) -> Settings:
-    """The settings of one process, that starts no others."""
-    return replace(settings, local_workers=None, restarts=0, **told)
+def for_one_process(settings: Settings, **changes: Any) -> Settings:
+    """The settings of one process, which starts no others."""
+    return replace(settings, local_workers=None, restarts=0, **changes)
 
 
-def train_here(settings: Settings, patience: float | None = PATIENCE) -> int:
-    """Be what the settings say, in this process: train alone, be one of a cluster, or serve one.
+def run_process(settings: Settings, peer_timeout: float | None = PATIENCE) -> int:
+    """The work of one process: serve an asynchronous cluster, or train; returns the exit code.
 
-    TensorFlow is imported once settings and data are right. patience: see `serve`.
+    peer_timeout: see `serve`.
     """
     cluster = cluster_of(settings.parallel)
     if cluster is not None:
         check_addresses(cluster)
         if settings.parallel.asynchronous and cluster.job != CHIEF:
-            return serve(settings, cluster, patience)
-    # A wrong --gpus is reported before pairs are encoded.
-    choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())
+            return serve(settings, cluster, peer_timeout)
+    return EXIT_INTERRUPTED if train_here(settings, cluster).interrupted else 0
+
+
+def train_here(settings: Settings, cluster: Cluster | None = None) -> "Result":
+    """Train in this process: alone, or as one of a cluster. TensorFlow is imported after settings and data are checked.
+
+    Raises UserError.
+    """
+    choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
     data = prepare(settings)
     with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
-        if cluster is not None and settings.parallel.asynchronous:
-            return train_asynchronously(settings, data, cluster)
-        towers = devices(settings)
-        if cluster is not None:
-            return train_together(settings, data, towers, cluster)
-        from chatbot.training.trainer import train
-        from chatbot.training.variable_update.choose import open_update
-
-        return train(settings, data, towers[0].device, lambda model: open_update(model, settings, towers))
+        if cluster is None:
+            return train_alone(settings, data)
+        if settings.parallel.asynchronous:
+            return train_as_chief(settings, data, cluster)
+        return train_as_worker(settings, data, cluster)
 
 
-def train_together(settings: Settings, data: Data, towers: list[Tower], cluster: Cluster) -> int:
+def train_alone(settings: Settings, data: Data) -> "Result":
+    """Train on the devices of this machine."""
+    towers = devices(settings)
+    from chatbot.training.trainer import train
+    from chatbot.training.variable_update.choose import open_update
+
+    return train(settings, data, towers[0].device, lambda model, chosen: open_update(model, chosen, towers))
+
+
+def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> "Result":
     """Train as one worker of a synchronous cluster."""
+    towers = devices(settings)
     import tensorflow as tf
 
     from chatbot.training.machines.ring import compare, join
@@ -134,15 +150,17 @@ def train_together(settings: Settings, data: Data, towers: list[Tower], cluster:
         team = join(cluster, watch)
         compare(team, settings, data, towers)
         print(f"{team.machines} workers with {len(towers)} towers each train together.")
-        return train(settings, data, towers[0].device, lambda model: open_update(model, settings, towers, team), team)
+        return train(
+            settings, data, towers[0].device, lambda model, chosen: open_update(model, chosen, towers, team), team
+        )
     except tf.errors.OpError as error:
         watch.explain(error)
         raise
 
 
-def train_asynchronously(settings: Settings, data: Data, cluster: Cluster) -> int:
+def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> "Result":
     """Train as the chief of an asynchronous cluster."""
-    open_towers([], None, settings.parallel.log_device_placement)  # the chief computes little: validation, on the CPU
+    open_towers([], None, settings.parallel.log_device_placement)  # the chief only validates, on the CPU
     import tensorflow as tf
 
     from chatbot.training.machines.team import Team
@@ -165,7 +183,7 @@ def train_asynchronously(settings: Settings, data: Data, cluster: Cluster) -> in
             settings,
             data,
             HERE,
-            lambda model: Asynchronous(model, settings.learning, coordinator, workers, servers),
+            lambda model, chosen: Asynchronous(model, chosen.learning, coordinator, workers, servers),
             Team(leave=watch.stop),
         )
     except tf.errors.OpError as error:
@@ -174,16 +192,15 @@ def train_asynchronously(settings: Settings, data: Data, cluster: Cluster) -> in
 
 
 def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
-    """The towers of this machine, printed."""
-    gpus = choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())
-    if (
-        not gpus and not settings.parallel.selftest and not settings.parallel.task_index
-    ):  # of several processes here the first says it
+    """Open the towers of this machine and print them. fewest: towers to make of a CPU or of fewer GPUs."""
+    parallel = settings.parallel
+    gpus = choose_gpus(parallel.gpus, parallel.towers, find_gpus())
+    if not gpus and not parallel.selftest and not parallel.task_index:  # the first of several processes prints it
         print("NO GPU: training on the CPU, many times slower than on a GPU.", file=sys.stderr)
-    count = settings.parallel.towers or (fewest if len(gpus) < fewest else None)
-    towers = open_towers(gpus, count, settings.parallel.log_device_placement)
+    count = parallel.towers or (fewest if len(gpus) < fewest else None)
+    towers = open_towers(gpus, count, parallel.log_device_placement)
     print(table(towers))
-    if settings.parallel.model_parallel:
+    if parallel.model_parallel:
         towers = spread(towers)
         print(plan(towers))
     return towers

@@ -1,4 +1,4 @@
-"""What a run tells the world: metrics.jsonl, and TensorBoard with one run a tower."""
+"""Metrics on disk: metrics.jsonl, and TensorBoard with one run per tower."""
 
 import json
 import math
@@ -11,28 +11,27 @@ import tensorflow as tf
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.training import Settings
 
-# The run folder, beside one folder a tower, of what belongs to the whole.
-WHOLE = "all"
+# The run of the values that belong to all towers together, next to one run per tower.
+ALL_TOWERS = "all"
 
 
 class Summaries:
     """Writes each record to metrics.jsonl and to TensorBoard.
 
-    Every tower has a run of its own with the tag `loss`, and so has the whole, so that one chart
-    lays them over each other.
+    Every tower has a run of its own with the tag `loss`, and so have all towers together: one chart overlays them.
     """
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
-        """step: where the run (re)starts; records after it, of steps that were never saved, are dropped."""
+        """step: the step that the run starts or resumes from; later records, of steps never saved, are removed."""
         metrics, tensorboard = settings.run.directory / "metrics.jsonl", TENSORBOARD / settings.run.attempt
         tensorboard.mkdir(parents=True, exist_ok=True)
         self._towers = list(towers)
         _drop_after(metrics, step)
         self._file = metrics.open("a", encoding="utf-8")
-        self._writers = {name: tf.summary.create_file_writer(str(tensorboard / name)) for name in (*towers, WHOLE)}
+        self._writers = {name: tf.summary.create_file_writer(str(tensorboard / name)) for name in (*towers, ALL_TOWERS)}
 
     def write(self, record: dict[str, Any]) -> None:
-        """A logged step or a validation. NaN and infinity become null: JSON has none."""
+        """Write a logged step. NaN and infinity become null, since JSON has neither."""
         self._file.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
         self._file.flush()
         step = record["step"]
@@ -40,7 +39,7 @@ class Summaries:
             if loss is not None:
                 with self._writers[name].as_default():
                     tf.summary.scalar("loss", loss, step)
-        with self._writers[WHOLE].as_default():
+        with self._writers[ALL_TOWERS].as_default():
             for name, value in record.items():
                 if name not in ("step", "tower_losses"):
                     tf.summary.scalar(name.replace(".", "/"), value, step)
@@ -48,18 +47,18 @@ class Summaries:
             writer.flush()
 
     def replies(self, pairs: Sequence[tuple[str, str]], replies: Sequence[str], step: int) -> None:
-        """Sample replies beside the reference answers, as a table for TensorBoard's Text page."""
+        """Write sample replies and the reference answers as a table for TensorBoard's Text page."""
         rows = [(q, r, a) for (q, a), r in zip(pairs, replies, strict=True)]
         cells = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
         table = "\n".join(["question | reply | reference", "--- | --- | ---", *cells])
-        with self._writers[WHOLE].as_default():
+        with self._writers[ALL_TOWERS].as_default():
             tf.summary.text("replies", table, step)
 
     def __enter__(self) -> "Summaries":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Write out what is still in memory."""
+        """Close the files."""
         self._file.close()
         for writer in self._writers.values():
             writer.close()
@@ -74,7 +73,7 @@ def _finite(value: Any) -> Any:
 
 
 def _drop_after(path: Path, step: int) -> None:
-    """Keep the lines up to this step: a run that was killed repeats the steps since its checkpoint."""
+    """Keep the lines up to this step: a killed run repeats the steps since its checkpoint."""
     if not path.exists():
         return
     kept = []

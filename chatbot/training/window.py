@@ -1,4 +1,4 @@
-"""What happened since the last line of metrics: sums over steps, and where the time went."""
+"""The metrics of the steps since the last logged one: sums over steps, and the time spent waiting for input."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,34 +11,34 @@ from chatbot.training.variable_update.synchronous import StepResult
 
 
 class Window:
-    """Times what happens between two records."""
+    """Times the steps between two records, and waits for their batches."""
 
     def __init__(self, batches: Iterable[tuple[Share, ...]]) -> None:
         self._batches: Iterator[tuple[Share, ...]] = iter(batches)
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew: what was done since the last record, such as saving, is not training."""
+        """Start a new window. Time since the last record, such as that of saving, does not count."""
         self._waited = 0.0
-        self._began = time.perf_counter()
+        self._started = time.perf_counter()
 
     def next_shares(self) -> tuple[Share, ...]:
-        """The next batch; the time it is waited for counts as input wait."""
-        asked = time.perf_counter()
+        """The next batch; the time until it is there counts as input wait."""
+        started = time.perf_counter()
         shares = next(self._batches)
-        self._waited += time.perf_counter() - asked
+        self._waited += time.perf_counter() - started
         return shares
 
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
-        """The metrics of the window. Losses are per real target token; a tower that had none has null.
+        """The metrics of the window. Losses are in nats per real target token; a tower without tokens has None.
 
-        results: of the steps in the window.
+        step: the last of the window, from 1. results: of the steps in the window.
         """
         losses = np.array([r.loss_sums.numpy() for r in results], np.float64).sum(axis=0)  # [towers]
         tokens = np.array([r.weight_sums.numpy() for r in results], np.float64).sum(axis=0)  # [towers]
         examples = sum(int(r.examples) for r in results)
         norm = float(results[-1].gradient_norm)
-        seconds = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self._started
         return {
             "step": step,
             "loss": float(losses.sum() / tokens.sum()),

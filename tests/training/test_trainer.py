@@ -15,12 +15,15 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.model.saved import load_trained
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.checkpoints import Progress
 from chatbot.training.data import prepare
 from chatbot.training.devices import Tower
-from chatbot.training.trainer import step_limit, train
+from chatbot.training.start import EXIT_INTERRUPTED
+from chatbot.training.trainer import train
 from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.synchronous import Synchronous
 from chatbot.training.window import Window
 
 SMALL: dict[str, Any] = {"rnn_size": 16, "embedding_size": 8, "batch_size": 4, "log_every": 1, "vocabulary_size": 50}
@@ -38,10 +41,12 @@ def pairs(workplace: Path) -> Path:
 
 
 def trained(towers: int = 2, **settings: Any) -> int:
-    """Run training with small settings; returns the exit code."""
+    """Run training with small settings; returns the exit code of the command."""
     chosen = compose(Settings, **{**SMALL, **settings})
     used = TOWERS[:towers]
-    return train(chosen, prepare(chosen), used[0].device, lambda model: open_update(model, chosen, used))
+    data = prepare(chosen)
+    result = train(chosen, data, used[0].device, lambda model, settings: open_update(model, settings, used))
+    return EXIT_INTERRUPTED if result.interrupted else 0
 
 
 def metrics(attempt: str = "default") -> list[dict]:
@@ -281,9 +286,40 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path("checkpoints/default").resolve()
 
 
-def test_the_limit_of_a_run() -> None:
-    assert step_limit(compose(Settings, steps=5), 10) == 5
-    assert step_limit(compose(Settings, epochs=3), 10) == 30
-    assert step_limit(Settings(), 10) == 1000
-    assert step_limit(Settings(), 1000) == 10_000
-    assert step_limit(compose(Settings, validation="a.tsv"), 10) is None
+def test_the_result_of_a_run(pairs: Path) -> None:
+    held_out = pairs.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸癸癸\n")
+    chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "validation": str(held_out), "steps": 3})
+    used = TOWERS[:1]
+    result = train(chosen, prepare(chosen), used[0].device, lambda model, settings: open_update(model, settings, used))
+    assert (result.directory, result.step, result.best_step) == (Path("checkpoints/default"), 3, 3)
+    assert result.stopped.startswith("the 3 steps asked for are done")
+    assert not result.interrupted
+    assert result.best_nats_per_character == metrics()[-1]["validation.nats_per_character"]
+
+
+def test_no_choice_is_left_to_auto_in_a_run(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "steps": 1})
+    used = TOWERS[:1]
+
+    def open_step(model: Seq2Seq, settings: Settings) -> Synchronous:
+        seen.append(settings)
+        return open_update(model, settings, used)
+
+    assert (chosen.learning.precision, chosen.learning.both_directions) == ("auto", "auto")
+    train(chosen, prepare(chosen), used[0].device, open_step)
+    assert seen[0].learning.precision in ("float32", "bfloat16")
+    assert seen[0].learning.both_directions == "off"
+    stored = json.loads(Path("checkpoints/default/config.json").read_text())
+    assert (stored["precision"], stored["both_directions"]) == (seen[0].learning.precision, "off")
+    assert trained(1, data=(str(pairs),), steps=2) == 0  # "auto" keeps what was chosen
+    with pytest.raises(UserError, match="--both-directions off -> on"):
+        trained(1, data=(str(pairs),), steps=3, both_directions="on")
+
+
+def test_an_attempt_whose_config_says_auto_is_resumed(pairs: Path) -> None:
+    trained(1, data=(str(pairs),), steps=1)
+    config = Path("checkpoints/default/config.json")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "both_directions": "auto"}))
+    assert trained(1, data=(str(pairs),), steps=2) == 0

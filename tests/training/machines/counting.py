@@ -16,7 +16,7 @@ from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, fre
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect
 from chatbot.training.machines.watch import Watch
-from chatbot.training.start import train_here
+from chatbot.training.start import run_process
 
 SERVERS, WORKERS = 2, 2
 
@@ -40,7 +40,7 @@ def main() -> int:
     for job, count, restarts in ((PS, SERVERS, 0), (WORKER, WORKERS, 20)):
         for i in range(count):
             settings = replace(told, job_name=job, task_index=i)
-            jobs.append(Job(f"{job} {i}", train_here, (settings, None), restarts, quiet=True, server=True))
+            jobs.append(Job(f"{job} {i}", run_process, (settings, None), restarts, quiet=True, server=True))
     return run_jobs([*jobs, Job(CHIEF, count_steps, (replace(told, job_name=CHIEF),))])
 
 

@@ -1,0 +1,61 @@
+"""What a run shows while it trains: the progress bar, metrics.jsonl and TensorBoard. Only the chief shows anything."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+
+from chatbot.training.machines.team import tower_names
+from chatbot.training.run import Run
+from chatbot.training.summaries import Summaries
+from chatbot.training.validator import Validation
+
+
+class Reporter:
+    """Writes to a bar and to summaries."""
+
+    def __init__(self, run: Run, bar: "tqdm[Any]", summaries: Summaries | None) -> None:
+        self._samples = [(sample.question, sample.answer) for sample in run.data.samples]
+        self._progress, self._bar, self._summaries = run.progress, bar, summaries
+
+    def advance(self) -> None:
+        """Count a step."""
+        self._bar.update()
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Show the metrics of a logged step."""
+        self._bar.set_postfix_str(
+            f"loss {record['loss']:.3f}, {record['examples_per_s']:.0f} examples/s, "
+            f"{record['target_tokens_per_s']:,.0f} target tokens/s"
+        )
+        if self._summaries:
+            self._summaries.write(record)
+
+    def validation(self, validation: Validation, best: bool) -> None:
+        """Show a validation, which was taken into the progress before."""
+        step = self._progress.step
+        verdict = "the best so far" if best else f"no better for {self._progress.without_best}"
+        self._bar.write(f"step {step:,}: validation {validation.nats_per_character:.4f} nats per character, {verdict}")
+        if self._summaries:
+            self._summaries.replies(self._samples, validation.replies, step)
+
+
+@contextmanager
+def open_reporter(run: Run) -> Iterator[Reporter]:
+    """Open the bar and the summaries of a run. All machines must call it at the same point."""
+    names = tower_names(run.team, run.train_step.tower_names)
+    step, chief = run.progress.step, run.team.chief
+    with (
+        Summaries(run.settings, names, step) if chief else contextlib.nullcontext() as summaries,
+        tqdm(
+            desc="Training",
+            total=run.calendar.last_step,
+            initial=step,
+            unit=" steps",
+            dynamic_ncols=True,
+            disable=not chief,
+        ) as bar,
+    ):
+        yield Reporter(run, bar, summaries)

@@ -1,0 +1,117 @@
+"""A run that is ready for its next step: everything that is made before the training loop begins."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import Batches
+from chatbot.errors import UserError
+from chatbot.flags import replace
+from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
+from chatbot.training.attempt import write_attempt
+from chatbot.training.calendar import Calendar, calendar_of
+from chatbot.training.checkpoints import Checkpoints, Progress
+from chatbot.training.data import Data
+from chatbot.training.machines.team import Team
+from chatbot.training.precision import chosen_precision
+from chatbot.training.schedule import Schedule, schedule_of
+from chatbot.training.validator import Validator
+from chatbot.training.variable_update.choose import VariableUpdate
+from chatbot.training.variable_update.replica import Values
+
+# Makes the training step of a model.
+OpenStep = Callable[[Seq2Seq, Settings], VariableUpdate]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The parts of a run. Only `progress`, the weights and the optimizer's state change."""
+
+    settings: Settings  # without "auto": every choice was made
+    data: Data
+    team: Team
+    batches: Batches
+    pairs_per_step: float  # on average
+    schedule: Schedule
+    calendar: Calendar
+    train_step: VariableUpdate
+    validator: Validator
+    checkpoints: Checkpoints
+    progress: Progress
+
+    def reason_to_stop(self) -> str:
+        """Why the run is over; "" while it is not."""
+        step, last = self.progress.step, self.calendar.last_step
+        if last is not None and step >= last:
+            return f"the {last:,} steps asked for are done; --steps or --epochs with a larger number goes on"
+        failures = self.progress.without_best
+        if self.settings.encoding.validation is not None and failures >= self.settings.learning.patience:
+            best = ""
+            if self.progress.best_nats is not None:
+                best = (
+                    f"; the best was {self.progress.best_nats:.4f} nats per character at step "
+                    f"{self.progress.best_step:,}"
+                )
+            return f"no better validation in {failures} in a row{best}; a larger --patience goes on"
+        return ""
+
+    def save(self, state: Values, best: bool) -> None:
+        """Write a checkpoint; only the chief does.
+
+        state: the optimizer's, from `train_step.gather_state()`, which all machines call at the same step.
+        best: whether the validation of this step is the best so far.
+        """
+        if self.team.chief:
+            self.checkpoints.save(self.progress, state, best)
+
+
+def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team) -> Run:
+    """Begin or resume a run. Nothing is written into the attempt before all of it was read.
+
+    device: of the model that validates and replies. Raises UserError for a damaged attempt, and when a batch has
+    fewer pairs than there are towers.
+    """
+    learning = settings.learning
+    batch_size = learning.batch_size * learning.accumulate
+    batch_tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
+    batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
+    pairs = batch_size if batch_tokens is None else sum(map(len, data.training)) / batches.steps_per_epoch
+
+    own_precision = chosen_precision(settings, len(data.vocabulary), device) if team.chief else ""
+    precision = team.broadcast_text(own_precision)
+    settings = replace(settings, precision=precision, both_directions="on" if data.both_directions else "off")
+
+    with tf.device(device):
+        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision)
+        start_from_frequencies(model, data.training)
+    train_step = open_step(model, settings)
+    towers = train_step.num_shares * team.machines
+    if batch_tokens is None and batch_size < towers:
+        raise UserError(
+            f"--batch-size {learning.batch_size}: less than the {towers} towers; give each at least one pair"
+        )
+
+    checkpoints, progress, state = Checkpoints(settings.run.directory, model), Progress(), train_step.gather_state()
+    if team.chief:
+        progress, state = checkpoints.restore(state)
+        write_attempt(settings, data.vocabulary, data.description)
+    progress = Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
+    train_step.scatter_state(state)
+    if data.validation:
+        progress.measured_on(data.validation.fingerprint)
+    return Run(
+        settings=settings,
+        data=data,
+        team=team,
+        batches=batches,
+        pairs_per_step=pairs,
+        schedule=schedule_of(learning, pairs, batches.steps_per_epoch),
+        calendar=calendar_of(settings, batches.steps_per_epoch, data.validation is not None),
+        train_step=train_step,
+        validator=Validator(model, data, settings),
+        checkpoints=checkpoints,
+        progress=progress,
+    )
