@@ -103,7 +103,7 @@ def description(folder: Path, shards: int, vocabulary: Vocabulary, pairs: int, r
 
 def nothing_left(reports: list[Report]) -> str:
     """Why no pair is left, of each file."""
-    return "; ".join(map(_why_nothing, reports)) + ". See data/README.md for formats and cleaning"
+    return "; ".join(map(_why_nothing, reports)) + ". See docs/data.md for formats and cleaning"
 
 
 def _why_nothing(report: Report) -> str:

@@ -71,7 +71,7 @@ def _pairs_of_file(source: Source, report: Report, columns: tuple[str, ...]) -> 
     if unknown is not None and not report.formats:
         raise UserError(
             f"{unknown.place}: unknown format, it begins with {shown(unknown.sample, 40)!r}; "
-            f"known are {', '.join(FORMATS)}. Simplest is a line a pair: question, tab, answer; see data/README.md"
+            f"known are {', '.join(FORMATS)}. Simplest is a line a pair: question, tab, answer; see docs/data.md"
         )
 
 

@@ -23,7 +23,7 @@ PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at t
         (PROSE, "unknown format, it begins with 'It was a dark and stormy night.↵The rain…'; known are tsv, csv, conv"),
         ("从前有座山。\n山里有座庙。\n", "unknown format, it begins with '从前有座山。"),
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 9, "unknown format, it begins with '\ufffdPNG↵?"),
-        ("<html>\n<body>你好</body>\n</html>\n", "see data/README.md"),
+        ("<html>\n<body>你好</body>\n</html>\n", "see docs/data.md"),
     ],
 )
 def test_unknown_formats(tmp_path: Path, content: str | bytes, words: str) -> None:
