@@ -1,0 +1,226 @@
+"""The documentation: its commands parse, its links lead to files, and both languages have the same structure."""
+
+import contextlib
+import functools
+import io
+import re
+import shlex
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+from chatbot.config.chat import chat_settings
+from chatbot.config.evaluation import evaluation_settings
+from chatbot.config.stored import train_settings
+from chatbot.corpus.__main__ import encode_command, inspect_command
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted(path for folder in (".", "docs", "kubernetes", "data") for path in (ROOT / folder).glob("*.md"))
+CHINESE = [path for path in DOCUMENTS if path.name.endswith(".zh.md")]
+GUIDES = [path for path in DOCUMENTS if path.parent.name in ("docs", "kubernetes") or path.stem.startswith("README")]
+
+CORPUS = {"inspect": inspect_command, "encode": encode_command}
+PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
+    "python train.py": train_settings,
+    "chatbot-train": train_settings,
+    "python chat.py": chat_settings,
+    "chatbot-chat": chat_settings,
+    "python -m chatbot.evaluation": evaluation_settings,
+    **{f"python -m chatbot.corpus {name}": command for name, command in CORPUS.items()},
+    **{f"chatbot-data {name}": command for name, command in CORPUS.items()},
+    **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
+}
+# These return settings. The others start work, so that they are always called with --help.
+SETTINGS = (train_settings, chat_settings, evaluation_settings)
+OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|chatbot-\w+|make)\b")
+FLAG = re.compile(r"--[a-z][a-z-]*[a-z]")
+FOREIGN = {"--target"}  # Docker's
+
+
+def each(documents: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("path", documents, ids=[str(path.relative_to(ROOT)) for path in documents])
+
+
+def code_blocks(path: Path) -> list[str]:
+    """The lines of fenced and indented code blocks; a line that ends in a backslash is joined to the next."""
+    lines, fenced = [], False
+    for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            lines.append(line.strip())
+    return lines
+
+
+def prose(path: Path) -> str:
+    """The text without code blocks."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+
+
+def code_spans(path: Path) -> list[str]:
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(path))]
+
+
+def commands(path: Path) -> list[str]:
+    """Every command of this project in a code block or a code span."""
+    return [line for line in code_blocks(path) + code_spans(path) if OURS.match(line)]
+
+
+def arguments_of(command: str) -> list[str]:
+    """The words of a command, without variables before it, redirections, pipes and the comment after it."""
+    words = re.split(r"\s(?:[<>|]|&&)\s", command)[0]
+    return shlex.split(re.sub(r"^(\w+=\S* )+", "", words), comments=True)
+
+
+@functools.cache
+def help_of(parser: Callable[[Sequence[str]], Any]) -> str:
+    return output_of(parser, ["--help"])
+
+
+def output_of(parser: Callable[[Sequence[str]], Any], arguments: Sequence[str]) -> str:
+    """What the parser prints. Raises AssertionError where it refuses the arguments."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        try:
+            parser(arguments)
+        except SystemExit as end:
+            if end.code:
+                raise AssertionError(printed.getvalue()) from None
+    return printed.getvalue()
+
+
+def check(command: str) -> None:
+    """Raises AssertionError or UserError for a command that would not run."""
+    words = arguments_of(command)
+    if words[0] == "make":
+        for target in (word for word in words[1:] if "=" not in word):
+            assert target in make_targets(), f"make has no target {target}"
+        return
+    if any(name.startswith(" ".join(words).removesuffix(" NAME")) for name in PARSERS):
+        return  # the name of a command, as in `python -m benchmarks NAME`
+    name = max((name for name in PARSERS if words[: len(name.split())] == name.split()), key=len, default="")
+    assert name, "unknown command"
+    parser, arguments = PARSERS[name], words[len(name.split()) :]
+    for word in arguments:
+        if word.startswith("--"):
+            assert word.split("=")[0] in help_of(parser).split(), f"{name} has no flag {word}"
+    output_of(parser, arguments if parser in SETTINGS else [*arguments, "--help"])
+
+
+@functools.cache
+def make_targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z][\w-]*):", makefile, re.MULTILINE))
+
+
+@each(DOCUMENTS)
+def test_every_command_parses(path: Path) -> None:
+    for command in commands(path):
+        try:
+            check(command)
+        except Exception as error:
+            pytest.fail(f"{command}\n{error}")
+
+
+def test_commands_are_found() -> None:
+    found = [command for path in DOCUMENTS for command in commands(path)]
+    for name in ("make", "python train.py", "python chat.py", "python -m chatbot.corpus", "python -m benchmarks"):
+        assert sum(command.startswith(name) for command in found) > 3
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py --gpu 0",
+        "python train.py --steps many",
+        "python train.py --keep-prob 2",
+        "A=1 python chat.py --beam-size 0 # comment",
+        "python -m chatbot.evaluation --attempt weibo",
+        "python -m chatbot.corpus inspect pairs.tsv --jsonn",
+        "python -m chatbot.corpus look pairs.tsv",
+        "python -m benchmarks scaling --link string",
+        "chatbot-train --step 3 < pairs.tsv",
+        "make trian",
+    ],
+)
+def test_wrong_commands_are_refused(command: str) -> None:
+    assert OURS.match(command)
+    with pytest.raises(Exception, match=r"."):
+        check(command)
+
+
+@each([path for path in GUIDES if not path.name.startswith("comparison")])
+def test_every_flag_exists(path: Path) -> None:
+    known = {word for parser in PARSERS.values() for word in help_of(parser).replace(",", " ").split()} | FOREIGN
+    flags = {flag for span in code_spans(path) for flag in FLAG.findall(span)}
+    assert flags <= known, flags - known
+
+
+@each(DOCUMENTS)
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(path))
+    files = [target.split("#")[0] for target in targets if not target.startswith(("http:", "https:", "#"))]
+    assert [file for file in files if not (path.parent / file).exists()] == []
+
+
+@each(DOCUMENTS)
+def test_every_path_of_the_code_exists(path: Path) -> None:
+    named = [span for span in code_spans(path) if re.fullmatch(r"(chatbot|tests|benchmarks)/[\w./]*", span)]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@each(GUIDES)
+def test_every_guide_is_in_both_languages(path: Path) -> None:
+    english = path.name.replace(".zh.md", ".md")
+    if path.parent.name != "data":
+        assert (path.parent / english).exists()
+        assert (path.parent / english.replace(".md", ".zh.md")).exists()
+
+
+@each(CHINESE)
+def test_both_languages_have_the_same_structure(path: Path) -> None:
+    english = path.with_name(path.name.replace(".zh.md", ".md"))
+    assert headings(path) == headings(english)
+    assert tables(path) == tables(english)
+    assert without_comments(path) == without_comments(english)
+
+
+def headings(path: Path) -> list[int]:
+    """The level of each heading."""
+    return [len(marks) for marks in re.findall(r"^(#+) ", prose(path), re.MULTILINE)]
+
+
+def tables(path: Path) -> list[int]:
+    """The number of cells of each table row."""
+    return [len(re.findall(r"(?<!\\)\|", line)) for line in prose(path).splitlines() if line.startswith("|")]
+
+
+def without_comments(path: Path) -> list[str]:
+    return [re.sub(r"\s+# .*", "", line) for line in code_blocks(path)]
+
+
+def test_the_front_page_is_short() -> None:
+    for name in ("README.md", "README.zh.md"):
+        assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@each(GUIDES)
+def test_lines_have_at_most_120_columns(path: Path) -> None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        columns = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in line)
+        assert columns <= 120 or line.startswith("|"), line
+
+
+@each([ROOT / "docs" / "troubleshooting.md", ROOT / "docs" / "troubleshooting.zh.md"])
+def test_quoted_messages_are_in_the_code(path: Path) -> None:
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "chatbot").rglob("*.py"))
+    messages = re.findall(r"^\| `([^`]+)` \|", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(messages) > 3
+    for message in messages:
+        for part in re.split(r"error: worker|\([^)]*\)|\d+", message):
+            assert part in code, message
