@@ -162,10 +162,19 @@ def test_every_flag_exists(path: Path) -> None:
 
 
 @each(DOCUMENTS)
-def test_every_link_leads_to_a_file(path: Path) -> None:
-    targets = re.findall(r"\]\(([^)\s]+)\)", prose(path))
-    files = [target.split("#")[0] for target in targets if not target.startswith(("http:", "https:", "#"))]
-    assert [file for file in files if not (path.parent / file).exists()] == []
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if not target.startswith(("http:", "https:")):
+            name, _, anchor = target.partition("#")
+            file = path.parent / name if name else path
+            assert file.exists(), target
+            assert not anchor or anchor in anchors(file), target
+
+
+def anchors(path: Path) -> list[str]:
+    """The anchors that GitHub gives to the headings."""
+    titles = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
 @each(DOCUMENTS)
