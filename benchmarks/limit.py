@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import PAD
-from chatbot.model.packing import pack, packing
-from chatbot.model.product import rounded
+from chatbot.model.matmul import rounded
+from chatbot.model.packing import pack, packing_of
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.variable_update.replica import Replica
@@ -102,7 +102,7 @@ def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, fl
 
     memory, _ = model.encoder(model.embedding(source), mask, None)
     outputs, _ = model.decoder.stack(model.embedding(target_in), None, target_mask, None, last=False)
-    real = packing(target_mask)
+    real = packing_of(target_mask)
 
     def attend(memory: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         state = model.decoder.start(memory, mask, [])

@@ -1,4 +1,4 @@
-"""Held-out likelihood of whole replies."""
+"""The likelihood of held-out replies under a model."""
 
 import dataclasses
 import math
@@ -12,12 +12,12 @@ from chatbot.corpus.batching.batches import pad_batch
 from chatbot.corpus.encoding.encoded import Encoded
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
-from chatbot.model.packing import pack, packing
+from chatbot.model.packing import pack, packing_of
 from chatbot.model.seq2seq import Seq2Seq
 
-# Padded positions, questions and replies alike, scored at once.
+# Padded positions of a batch, questions and replies together.
 POSITIONS = 4096
-# Target positions projected at once: logits take positions x vocabulary x 4 bytes, however long a reply is.
+# Target positions projected at once. Their logits take PROJECTED x vocabulary x 4 bytes, however long a reply is.
 PROJECTED = 1024
 
 
@@ -27,29 +27,30 @@ class Likelihood:
 
     nats: float  # negative log-likelihood, end symbols included
     tokens: int  # end symbols included
-    characters: int  # of the replies, spaces left out
+    characters: int  # without spaces
 
     def __add__(self, other: "Likelihood") -> "Likelihood":
-        """Of these replies and of the other ones."""
+        """The sums over both sets of replies."""
         return Likelihood(self.nats + other.nats, self.tokens + other.tokens, self.characters + other.characters)
 
     @property
     def nats_per_token(self) -> float:
+        """Comparable only between models with the same vocabulary."""
         return self.nats / self.tokens
 
     @property
     def nats_per_character(self) -> float:
-        """Comparable between models whatever their tokens."""
+        """Comparable between models with any vocabularies."""
         return self.nats / self.characters
 
     @property
     def perplexity(self) -> float:
-        """Per token."""
-        return math.exp(min(self.nats_per_token, 700))
+        """Of a token."""
+        return math.exp(min(self.nats_per_token, 700))  # exp(710) overflows
 
 
 class Scorer:
-    """Scores replies under a model, traced once for all lengths."""
+    """Computes the likelihood of replies under a model. The computation is traced once for all lengths."""
 
     def __init__(self, model: Seq2Seq) -> None:
         self._model = model
@@ -62,19 +63,19 @@ class Scorer:
         )
 
     def __call__(self, shards: Iterable[Encoded]) -> Likelihood:
-        """The likelihood of every reply, whole: nothing is truncated to --max-length."""
+        """The likelihood of all replies, none of them truncated."""
         return sum(map(self._of_shard, shards), Likelihood(0.0, 0, 0))
 
     def _of_shard(self, pairs: Encoded) -> Likelihood:
         sources, targets = pairs.sources.lengths, pairs.targets.lengths + 1
         longest = np.maximum(sources, targets)
-        order = np.lexsort((sources, targets, longest))  # similar lengths together, so little is padded
+        order = np.lexsort((sources, targets, longest))  # similar lengths share a batch, so that little is padded
         nats, done = 0.0, 0
         with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2, disable=None) as bar:
             while done < len(order):
-                few = order[done : done + max(1, POSITIONS // (2 * int(longest[order[done]])))]
-                # The last of them may be much longer than the first.
-                rows = few[: max(1, POSITIONS // (2 * int(longest[few[-1]])))]
+                # As many as fit at the length of the first, then as many of these as fit at the length of the last.
+                rows = order[done : done + max(1, POSITIONS // (2 * int(longest[order[done]])))]
+                rows = rows[: max(1, POSITIONS // (2 * int(longest[rows[-1]])))]
                 batch = pad_batch(pairs, rows, int(sources[rows].max()), int(targets[rows].max()))
                 nats += float(self._nats(*batch))
                 done += len(rows)
@@ -84,10 +85,10 @@ class Scorer:
     def _score(self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Summed nats of the real target positions, scalar float32."""
         attended = self._model.attended(source, target_in)  # [tokens, embedding]
-        where = packing(target_in != PAD)
-        targets, weights = pack(target_out, where), pack(weights, where)
+        packing = packing_of(target_in != PAD)
+        targets, weights = pack(target_out, packing), pack(weights, packing)  # [tokens]
         nats = tf.constant(0.0)
         for start in tf.range(0, tf.shape(attended)[0], PROJECTED):
-            here = slice(start, start + PROJECTED)
-            nats += sequence_loss(self._model.project(attended[here]), targets[here], weights[here])[0]
+            part = slice(start, start + PROJECTED)
+            nats += sequence_loss(self._model.project(attended[part]), targets[part], weights[part])
         return nats

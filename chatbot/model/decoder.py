@@ -1,7 +1,7 @@
-"""The decoder: a recurrent stack whose outputs look back at the question before they name a token.
+"""The decoder: a recurrent stack, and attention over the question on top of it.
 
-Attention follows the recurrent layers (Luong et al., 2015, without input feeding), so that
-training runs them over the whole reply at once, on cuDNN's path where there is a GPU.
+Attention follows the recurrent layers (Luong et al., 2015, without input feeding). In training the layers therefore
+run over the whole reply at once, on a GPU with cuDNN's kernels.
 """
 
 from typing import Any
@@ -10,45 +10,48 @@ import keras
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.attention import BahdanauAttention, LuongAttention
+from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.dropout import Dropout
-from chatbot.model.packing import pack, packing
-from chatbot.model.product import policy
+from chatbot.model.matmul import policy
+from chatbot.model.packing import pack, packing_of
 from chatbot.model.recurrent import Stack, State
 
-# What decoding carries from step to step, each tensor [rows, ...]: "cells" changes, the rest is the question.
+# "cells", the recurrent states, change from step to step; "memory", "keys" and "mask" are those of the question.
+# The first dimension of each tensor is the row.
 DecoderState = dict[str, Any]
+
+ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": BahdanauAttention}
 
 
 class Decoder(keras.layers.Layer):
-    """Recurrent stack -> attention -> attended, tanh(W [output; context])."""
+    """Recurrent stack -> attention -> attended = tanh(W [output; context]), or tanh(W output) without attention."""
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
         units = settings.rnn_size
-        kinds: dict[str, type[LuongAttention | BahdanauAttention]] = {
-            "luong": LuongAttention,
-            "bahdanau": BahdanauAttention,
-        }
         self.stack = Stack(settings, settings.embedding_size, units, 300, precision)
-        self.attention = kinds[settings.attention](units, precision) if settings.attention in kinds else None
+        attention = ATTENTIONS.get(settings.attention)  # none for "none"
+        self.attention = attention(units, precision) if attention else None
         self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
-        self.combine.build((None, units if self.attention is None else 2 * units))
+        self.combine.build((None, 2 * units if attention else units))
         self.dropout = Dropout(settings.keep_prob, 400)
         self.built = True
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
-        """The state before the first token."""
+        """The state before the first token.
+
+        memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer.
+        """
         keys = memory if self.attention is None else self.attention.keys(memory)
         return {"cells": states, "memory": memory, "keys": keys, "mask": mask}
 
     def call(self, embedded: tf.Tensor, mask: tf.Tensor, state: DecoderState, seed: tf.Tensor | None) -> tf.Tensor:
-        """embedded [rows, target, embedding] -> attended [tokens, embedding], packed, with teacher forcing.
+        """embedded [rows, target, embedding] -> attended [tokens, embedding], packed; with teacher forcing.
 
-        mask [rows, target]: True at the real tokens.
+        mask: [rows, target] bool, True at real tokens. seed: [2] int32 draws the dropout masks; None: no dropout.
         """
         outputs, _ = self.stack(embedded, state["cells"], mask, seed, last=False)
-        return self.dropout(self.combined(pack(self.with_context(outputs, state), packing(mask))), seed)
+        return self.dropout(self.combined(pack(self.with_context(outputs, state), packing_of(mask))), seed)
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
         """embedded [rows, embedding] -> attended [rows, embedding], the state after this token."""
@@ -57,12 +60,12 @@ class Decoder(keras.layers.Layer):
         return attended[:, 0], {**state, "cells": cells}
 
     def with_context(self, outputs: tf.Tensor, state: DecoderState) -> tf.Tensor:
-        """outputs [rows, target, units] -> [rows, target, 2 units], or as it was without attention."""
+        """outputs [rows, target, units] -> [rows, target, 2 units]; unchanged without attention."""
         if self.attention is None:
             return outputs
-        context, _ = self.attention(outputs, state["keys"], state["memory"], state["mask"])
+        context = self.attention(outputs, state["keys"], state["memory"], state["mask"])
         return tf.concat([outputs, context], axis=-1)
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
-        """[..., units or 2 units] -> [..., embedding]."""
+        """[..., units or 2 units] -> attended [..., embedding]."""
         return tf.tanh(tf.cast(self.combine(outputs), outputs.dtype))

@@ -1,17 +1,17 @@
-"""Dropout whose mask is a function of a seed, so that each tower draws its own and no state chains them."""
+"""Dropout whose mask is a function of a seed."""
 
 import keras
 import tensorflow as tf
 
 
 class Dropout(keras.layers.Layer):
-    """Keeps each unit with probability keep_prob and scales it by 1 / keep_prob.
+    """Keeps each unit with probability keep_prob and scales it by 1 / keep_prob (Srivastava et al., 2014).
 
-    number: unlike that of every other dropout in the model: 100 and up in the encoder's forward
-    stack, 200 in its backward stack, 300 in the decoder's, 400 before the projection.
+    keras.layers.Dropout draws one mask for all replicas, and its seed variable makes towers run one after another.
+    Here the mask depends only on the given seed and on this layer's number.
 
-    keras.layers.Dropout draws one mask for all replicas and orders explicit towers by its seed
-    variable. Here the mask depends on the given seed and on this layer's number only.
+    number: differs from that of every other dropout in the model: 100 and up in the encoder's forward stack, 200 in
+    its backward stack, 300 in the decoder's stack, 400 before the projection.
     """
 
     def __init__(self, keep_prob: float, number: int) -> None:
@@ -21,8 +21,8 @@ class Dropout(keras.layers.Layer):
         self.number = number
 
     def call(self, inputs: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
-        """inputs: any shape. seed: [2] int32, or None when not training."""
+        """inputs of any shape -> the same shape. seed: [2] int32; None returns the inputs, as outside training."""
         if seed is None or self.rate == 0.0:
             return inputs
-        own = tf.random.experimental.stateless_fold_in(seed, self.number)
-        return tf.nn.experimental.stateless_dropout(inputs, self.rate, own, rng_alg="philox")
+        layer_seed = tf.random.experimental.stateless_fold_in(seed, self.number)
+        return tf.nn.experimental.stateless_dropout(inputs, self.rate, layer_seed, rng_alg="philox")

@@ -1,4 +1,4 @@
-"""The encoder: a question to memory (one vector a token) and the state the decoder starts from."""
+"""The encoder: a question to its memory, a vector for each token, and to the first state of the decoder."""
 
 import keras
 import tensorflow as tf
@@ -8,7 +8,7 @@ from chatbot.model.recurrent import Stack, State
 
 
 class Encoder(keras.layers.Layer):
-    """A recurrent stack, or two that read in opposite directions and share the units between them."""
+    """A recurrent stack, or two stacks of rnn_size / 2 units that read in opposite directions."""
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
@@ -22,20 +22,23 @@ class Encoder(keras.layers.Layer):
         self.built = True
 
     def call(self, embedded: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
-        """embedded [rows, source, embedding], mask [rows, source] -> memory [rows, source, units], states."""
+        """embedded [rows, source, embedding] -> memory [rows, source, rnn_size], the last state of each layer.
+
+        mask: [rows, source] bool, True at real tokens. seed: [2] int32 draws the dropout masks; None: no dropout.
+        """
         memory, states = self.forward(embedded, None, mask, seed)
         if self.backward is None:
             return memory, states
         lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)  # [rows]
 
         def reverse(x: tf.Tensor) -> tf.Tensor:
-            """Only the real tokens, so that the padding stays on the right, as cuDNN asks."""
+            """The real tokens reversed. Padding stays on the right, which cuDNN requires."""
             return tf.reverse_sequence(x, lengths, seq_axis=1)
 
-        backward, backward_states = self.backward(reverse(embedded), None, mask, seed)
-        memory = tf.concat([memory, reverse(backward)], axis=-1)
-        joined = [
-            [tf.concat(parts, axis=-1) for parts in zip(ahead, back, strict=True)]
-            for ahead, back in zip(states, backward_states, strict=True)
+        backward_memory, backward_states = self.backward(reverse(embedded), None, mask, seed)
+        memory = tf.concat([memory, reverse(backward_memory)], axis=-1)
+        states = [
+            [tf.concat(parts, axis=-1) for parts in zip(state, backward_state, strict=True)]
+            for state, backward_state in zip(states, backward_states, strict=True)
         ]
-        return memory, joined
+        return memory, states

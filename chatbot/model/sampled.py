@@ -1,12 +1,12 @@
-"""A softmax over the target and a few drawn tokens, for vocabularies that make the whole one slow."""
+"""A softmax over the target and sampled tokens, for large vocabularies."""
 
 import math
 
 import tensorflow as tf
 
-from chatbot.model.product import product
+from chatbot.model.matmul import matmul
 
-# Of the seeds that a step folds in; dropouts have 100 to 400.
+# Folded into a step's seed, like the numbers of dropouts, which are 100 to 400.
 NUMBER = 500
 
 
@@ -18,29 +18,31 @@ def sampled_loss(
     weights: tf.Tensor,
     samples: int,
     seed: tf.Tensor,
-    dtype: str = "float32",
+    precision: str = "float32",
 ) -> tf.Tensor:
-    """The weighted cross-entropy, summed, against drawn tokens: importance sampling (Bengio and Senécal, 2008). Scalar.
+    """The weighted cross-entropy in nats, summed, with importance sampling (Bengio and Senécal, 2008): a scalar.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int32,
-    weights [tokens]. samples: tokens drawn, the same for all positions, with replacement. seed [2] int32.
+    weights [tokens]. samples: the number of tokens drawn, with replacement, once for all positions. seed: [2] int32.
     """
     vocabulary = embeddings.shape[0]
-    drawn = tf.random.stateless_uniform([samples], tf.random.experimental.stateless_fold_in(seed, NUMBER))
-    # By Zipf's law, as the vocabulary is in the order of frequency: P(k) = log((k + 2) / (k + 1)) / log(V + 1).
-    ids = tf.cast(tf.exp(drawn * math.log(vocabulary + 1)), tf.int32) - 1
+    uniform = tf.random.stateless_uniform([samples], tf.random.experimental.stateless_fold_in(seed, NUMBER))
+    # The vocabulary is sorted by frequency, so ids are drawn by Zipf's law:
+    # P(k) = log((k + 2) / (k + 1)) / log(vocabulary + 1).
+    ids = tf.cast(tf.exp(uniform * math.log(vocabulary + 1)), tf.int32) - 1  # [samples]
     ids = tf.clip_by_value(ids, 0, vocabulary - 1)
 
-    def expected(ids: tf.Tensor) -> tf.Tensor:
-        """How often each of these is drawn on average."""
+    def expected_count(ids: tf.Tensor) -> tf.Tensor:
+        """The expected number of times that each id is drawn."""
         k = tf.cast(ids, tf.float32)
         return samples * tf.math.log((k + 2) / (k + 1)) / math.log(vocabulary + 1)
 
-    picked = tf.gather(embeddings, targets)  # [tokens, units]
-    of_targets = tf.reduce_sum(attended * picked, -1) + tf.gather(bias, targets)  # [tokens]
-    others = product(attended, tf.gather(embeddings, ids), dtype, transpose_b=True)  # [tokens, samples]
-    others += tf.gather(bias, ids) - tf.math.log(expected(ids))
-    # The target is there once, whether it was drawn or not; the rest then sums to the whole's sum on average.
-    others = tf.where(targets[:, None] == ids, others.dtype.min, others)
-    losses = tf.reduce_logsumexp(tf.concat([of_targets[:, None], others], -1), -1) - of_targets
+    target_embeddings = tf.gather(embeddings, targets)  # [tokens, units]
+    target_logits = tf.reduce_sum(attended * target_embeddings, -1) + tf.gather(bias, targets)  # [tokens]
+    logits = matmul(attended, tf.gather(embeddings, ids), precision, transpose_b=True)  # [tokens, samples]
+    logits += tf.gather(bias, ids) - tf.math.log(expected_count(ids))
+    # A sample that is the target does not count: the target is in the sum already. In expectation, the sum over the
+    # samples is then the sum over the rest of the vocabulary.
+    logits = tf.where(targets[:, None] == ids, logits.dtype.min, logits)
+    losses = tf.reduce_logsumexp(tf.concat([target_logits[:, None], logits], -1), -1) - target_logits
     return tf.reduce_sum(losses * weights)

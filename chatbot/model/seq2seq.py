@@ -13,16 +13,18 @@ from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss
-from chatbot.model.product import product
+from chatbot.model.matmul import matmul
 from chatbot.model.sampled import sampled_loss
 
 
 class Seq2Seq(keras.Model):
-    """An attention seq2seq model. Questions and replies share one vocabulary and one embedding, which is also
-    the output projection (Press and Wolf, 2017).
+    """An attention seq2seq model (Bahdanau et al., 2015; Luong et al., 2015).
 
-    precision: what the factors of matrix products are rounded to; weights, states and sums are float32.
-    Weights are zeros until they are read or drawn (`built_model`).
+    Questions and replies share one vocabulary and one embedding, which is also the output projection (Press and Wolf,
+    2017). The weights are zeros until `built_model` draws them or a checkpoint is read.
+
+    precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
+    weights, states and sums are float32.
     """
 
     def __init__(self, settings: ModelSettings, vocabulary_size: int, precision: str = "float32") -> None:
@@ -37,70 +39,75 @@ class Seq2Seq(keras.Model):
         self.built = True
 
     def encode(self, source: tf.Tensor, seed: tf.Tensor | None = None) -> DecoderState:
-        """source [rows, source] int32 -> the decoder's state before the first token."""
+        """source [rows, source] int32 -> the decoder's state before the first token.
+
+        seed: [2] int32 draws the dropout masks; None: no dropout.
+        """
         mask = tf.not_equal(source, PAD)
         memory, states = self.encoder(self.embedding(source), mask, seed)
         return self.decoder.start(memory, mask, states)
 
     def call(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """Logits of the real target tokens as `packing` puts them, fillers behind: padding costs no projection.
+        """source [rows, source], target_in [rows, target] int32 -> logits [tokens, vocabulary] float32.
 
-        source [rows, source], target_in [rows, target] int32, seed [2] int32 draws the dropout masks (None: no
-        dropout) -> [tokens, vocabulary] float32.
+        Only the real tokens of target_in have logits, in the order of `packing_of`, with fillers at the end.
+
+        seed: [2] int32 draws the dropout masks; None: no dropout.
         """
         return self.project(self.attended(source, target_in, seed))
 
     def attended(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """What `project` turns into logits, packed [tokens, embedding], of source and target_in as `call` has them."""
+        """The decoder's outputs before `project`, [tokens, embedding]; the arguments are those of `call`."""
         mask = tf.not_equal(target_in, PAD)
         return self.decoder(self.embedding(target_in), mask, self.encode(source, seed), seed)
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., embedding] -> logits [..., vocabulary]."""
-        return product(attended, self.embedding.embeddings, self.precision, transpose_b=True) + self.bias
+        return matmul(attended, self.embedding.embeddings, self.precision, transpose_b=True) + self.bias
 
     def summed_loss(
         self, attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Of attended [tokens, embedding], targets [tokens] int32, weights [tokens] -> the summed loss in nats.
+        """The weighted cross-entropy in nats, summed: scalar float32.
 
-        seed [2] int32 draws the tokens of a sampled softmax (None: the softmax is exact).
+        attended [tokens, embedding], targets [tokens] int32, weights [tokens] float32. seed: [2] int32 draws the
+        tokens of a sampled softmax; None: the softmax is exact.
         """
         embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
         if self._sampled is not None and seed is not None:
             return sampled_loss(attended, embeddings, bias, targets, weights, self._sampled, seed, self.precision)
         if self._fast_loss:
             return projection_loss(attended, embeddings, bias, targets, weights, self.precision)
-        return sequence_loss(self.project(attended), targets, weights)[0]
+        return sequence_loss(self.project(attended), targets, weights)
 
     def step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
-        """One token of a reply: ids [rows] int32 -> logits [rows, vocabulary], the state after it."""
+        """One token of a reply: ids [rows] int32 -> logits [rows, vocabulary], the state after these ids."""
         attended, state = self.decoder.step(self.embedding(ids), state)
         return self.project(attended), state
 
 
 def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precision: str = "float32") -> Seq2Seq:
-    """A model whose weights are a function of the seed."""
+    """A new model, whose weights are a function of the seed."""
     model = Seq2Seq(settings, vocabulary_size, precision)
     for number, weight in enumerate(model.trainable_variables):
-        own_seed = seed + 1000 * number
+        weight_seed = seed + 1000 * number
         initializers = {
-            "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=own_seed),
-            "kernel": keras.initializers.GlorotUniform(seed=own_seed),
-            "recurrent_kernel": keras.initializers.Orthogonal(seed=own_seed),
+            "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed),
+            "kernel": keras.initializers.GlorotUniform(seed=weight_seed),
+            "recurrent_kernel": keras.initializers.Orthogonal(seed=weight_seed),
         }
-        if weight.name != "bias":  # stays as Keras made it: zeros, and ones for an LSTM's forget gate
+        if weight.name != "bias":  # Keras's are right: zeros, and ones for an LSTM's forget gate
             weight.assign(initializers[weight.name](weight.shape))
     return model
 
 
 def start_from_frequencies(model: Seq2Seq, shards: Sequence[Encoded]) -> None:
-    """Let the untrained model guess each token as often as replies have it: the first epoch need not learn that.
+    """Set the bias so that the untrained model predicts each token with its frequency in the replies.
 
-    A character never seen gets the share that Good and Turing give to the unseen: that of the
-    tokens seen once.
+    The first epoch need not learn the frequencies. Unknown characters get the total frequency of the tokens that
+    occur once (Good, 1953).
     """
-    counts = np.zeros(model.bias.shape[0])
+    counts = np.zeros(model.bias.shape[0])  # [vocabulary]
     for pairs in shards:
         counts += np.bincount(pairs.targets.joined(), minlength=len(counts))
         counts[EOS] += len(pairs)

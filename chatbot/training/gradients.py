@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from chatbot.corpus.encoding.vocabulary import PAD
-from chatbot.model.packing import pack, packing
+from chatbot.model.packing import pack, packing_of
 from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts
@@ -114,7 +114,7 @@ def _gradient_function(model: Seq2Seq, parts: Parts | None) -> Any:
         if scale is not None:
             token_weights *= scale
         mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
-        real = packing(target_mask)
+        real = packing_of(target_mask)
 
         words = Stage(at_words, of([embedding]), lambda: (model.embedding(source), model.embedding(target_in)))
         embedded_source, embedded_target = words.outputs

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.model.product import product
+from chatbot.model.matmul import matmul
 from chatbot.training.attempt import is_begun
 
 AUTO = "auto"
@@ -49,7 +49,7 @@ def gain_of_bfloat16(settings: Settings, vocabulary_size: int, device: str) -> f
         def timed(precision: str) -> float:
             started = time.perf_counter()
             for a, b in factors:
-                product(a, b, precision)[0, 0].numpy()
+                matmul(a, b, precision)[0, 0].numpy()
             return time.perf_counter() - started
 
         for precision in ("float32", "bfloat16"):

@@ -1,4 +1,4 @@
-"""The model: padding changes nothing, decoding agrees with training, cuDNN's conditions hold."""
+"""The model: padding has no effect, decoding equals training, cuDNN's conditions are satisfied."""
 
 import dataclasses
 import importlib
@@ -11,11 +11,11 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import BOS, PAD
 from chatbot.model.dropout import Dropout
-from chatbot.model.packing import packing, unpack
+from chatbot.model.packing import packing_of, unpack
 from chatbot.model.recurrent import recurrent_layer
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
-# Where Keras decides between cuDNN and its own loop.
+# Keras's choice between cuDNN and its own loop.
 KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
 VOCABULARY = 17
 SMALL = ModelSettings(rnn_size=8, embedding_size=6, num_layers=2)
@@ -32,12 +32,12 @@ NAMES = [f"{s.cell}-{s.attention}-{'bi' if s.bidirectional else 'uni'}" for s in
 def all_logits(model: Seq2Seq, source: list, target_in: list, seed: tf.Tensor | None = None) -> np.ndarray:
     """[rows, target, vocabulary] logits of every position; zeros at padding."""
     ids = tf.constant(target_in)
-    logits = unpack(model(tf.constant(source), ids, seed=seed), packing(ids != PAD))
+    logits = unpack(model(tf.constant(source), ids, seed=seed), packing_of(ids != PAD))
     return tf.where(ids[..., None] != PAD, logits, 0.0).numpy()
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
-def test_padding_changes_nothing(settings: ModelSettings) -> None:
+def test_padding_has_no_effect(settings: ModelSettings) -> None:
     model = built_model(settings, VOCABULARY, SEED)
     alone = all_logits(model, [[7, 8, 9]], [[BOS, 5, 6]])
     padded = all_logits(model, [[7, 8, 9, PAD, PAD], [4, 5, 6, 7, 8]], [[BOS, 5, 6, PAD], [BOS, 4, 5, 6]])
@@ -45,7 +45,7 @@ def test_padding_changes_nothing(settings: ModelSettings) -> None:
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
-def test_a_token_at_a_time_gives_what_the_whole_reply_gives(settings: ModelSettings) -> None:
+def test_decoding_step_by_step_equals_teacher_forcing(settings: ModelSettings) -> None:
     model = built_model(settings, VOCABULARY, SEED)
     source, target_in = [[7, 8, 9], [4, 5, PAD]], [[BOS, 5, 6, 7], [BOS, 8, 4, 9]]
     whole = all_logits(model, source, target_in)
@@ -55,13 +55,13 @@ def test_a_token_at_a_time_gives_what_the_whole_reply_gives(settings: ModelSetti
         np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
 
 
-def test_the_question_matters_and_its_order_does() -> None:
+def test_logits_depend_on_the_question_and_its_order() -> None:
     model = built_model(SMALL, VOCABULARY, SEED)
     logits = all_logits(model, [[7, 8, 9], [9, 8, 7], [7, 8, 8]], [[BOS]] * 3)
     assert len({tuple(row) for row in logits[:, 0].tolist()}) == 3
 
 
-def test_the_future_of_the_reply_is_not_seen() -> None:
+def test_logits_do_not_depend_on_later_tokens_of_the_reply() -> None:
     model = built_model(SMALL, VOCABULARY, SEED)
     logits = all_logits(model, [[7, 8], [7, 8]], [[BOS, 5, 6], [BOS, 5, 9]])
     np.testing.assert_array_equal(logits[0, :2], logits[1, :2])
@@ -86,7 +86,7 @@ def test_dropout_is_a_function_of_its_seed_and_number() -> None:
     np.testing.assert_array_equal(Dropout(0.8, 3)(ones, None), ones)
 
 
-def test_dropout_acts_in_training_only() -> None:
+def test_there_is_no_dropout_without_a_seed() -> None:
     model = built_model(dataclasses.replace(SMALL, keep_prob=0.5), VOCABULARY, SEED)
     source, target_in = [[7, 8]], [[BOS, 5]]
     plain = all_logits(model, source, target_in)
@@ -95,8 +95,8 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_recurrent_layers_meet_the_conditions_of_cudnn(cell: str) -> None:
-    """Without a GPU the fused kernel cannot run; what Keras asks before it takes that path can be asked."""
+def test_recurrent_layers_satisfy_the_conditions_of_cudnn(cell: str) -> None:
+    """Without a GPU the fused kernels cannot run, but Keras's conditions for them can be evaluated."""
     layer = recurrent_layer(cell, 3, 4)
     conditions = {
         "lstm": lambda: KERAS_RNN._do_lstm_arguments_support_cudnn(
@@ -112,20 +112,20 @@ def test_recurrent_layers_meet_the_conditions_of_cudnn(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_every_layer_of_the_model_asks_keras_for_its_fused_path(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both directions of the encoder and the decoder, with masks that are right-padded and never empty."""
-    taken = []
+def test_every_layer_of_the_model_tries_cudnn(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both directions of the encoder and the decoder, with masks that are right-padded and have no empty row."""
+    calls = []
 
     def fused(inputs: tf.Tensor, *state: tf.Tensor, **_: object) -> None:
         mask = state[-1]
         if mask is not None:
             KERAS_RNN._assert_valid_mask(mask)
-        taken.append(inputs.shape)
-        raise NotImplementedError  # Keras's own sign that there is no GPU: it goes on with its loop
+        calls.append(inputs.shape)
+        raise NotImplementedError  # as without a GPU: Keras then runs its own loop
 
     monkeypatch.setattr(keras.src.backend, cell, fused)
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda *_: ["a GPU"])  # without one our own loop is taken
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda *_: ["a GPU"])  # else model/fast/lstm
     model = built_model(dataclasses.replace(SMALL, cell=cell), VOCABULARY, SEED)
-    taken.clear()
+    calls.clear()
     all_logits(model, [[7, 8, 9], [4, PAD, PAD]], [[BOS, 5], [BOS, 6]])
-    assert len(taken) == 3 * SMALL.num_layers
+    assert len(calls) == 3 * SMALL.num_layers

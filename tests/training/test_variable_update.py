@@ -15,7 +15,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss
-from chatbot.model.packing import pack, packing
+from chatbot.model.packing import pack, packing_of
 from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.gradients import gradient_function
@@ -177,10 +177,10 @@ def test_one_tower_equals_a_training_loop_written_out(cpus: list[Tower], name: s
     for rows in planned[:STEPS]:
         batch = pad_batch(pairs, rows, 12, 12)
         with tf.GradientTape() as tape:
-            where = packing(batch.target_in != PAD)
-            targets, ones = (pack(tf.constant(x), where) for x in (batch.target_out, batch.weights))
-            loss, count = sequence_loss(model(batch.source, batch.target_in), targets, ones)
-            mean = loss / count
+            packing = packing_of(batch.target_in != PAD)
+            targets, weights = (pack(tf.constant(x), packing) for x in (batch.target_out, batch.weights))
+            loss = sequence_loss(model(batch.source, batch.target_in), targets, weights)
+            mean = loss / batch.weights.sum()
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(mean, model.trainable_variables)]
         norms.append(float(tf.linalg.global_norm(gradients)))
         optimizer.apply(gradients, model.trainable_variables)

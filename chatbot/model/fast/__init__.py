@@ -1,1 +1,1 @@
-"""Paths that compute what the plain model computes, faster; each has a slow twin in a test, and --fast turns it off."""
+"""Faster computations of what the plain model computes, selected by --fast. A test compares each with its slow twin."""

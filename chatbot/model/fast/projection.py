@@ -1,20 +1,20 @@
-"""Projection onto the vocabulary and cross-entropy in one, a chunk of positions at a time, with its own gradient.
+"""Projection onto the vocabulary and cross-entropy in one operation with its own gradient, computed in chunks.
 
-The plain way keeps logits and their gradient of all positions: twice positions x vocabulary. Here a chunk's logits
-become its part of the gradient at once and are forgotten, as in Liger's fused linear cross-entropy (Hsu et al.,
-2024). The one at the target never meets the probabilities: it is rows of its own.
+The plain computation keeps the logits of all positions and their gradient, which takes 2 x positions x vocabulary.
+Here the gradient of a chunk is computed at once from its logits, which are then freed, as in Liger's fused linear
+cross-entropy (Hsu et al., 2024).
 """
 
 from typing import Any
 
 import tensorflow as tf
 
-from chatbot.model.product import product, rounded
+from chatbot.model.matmul import matmul, rounded
 
 # Logits of a chunk: 64 MB of float32.
 CHUNK = 1 << 24
-# Where a target is less probable, its loss is made of the logits again: float32 ends here.
-LEAST = 2e-38
+# About the smallest normal float32. The loss of a less probable target is computed from its logits.
+SMALLEST_PROBABILITY = 2e-38
 
 
 def projection_loss(
@@ -23,71 +23,72 @@ def projection_loss(
     bias: tf.Tensor,
     targets: tf.Tensor,
     weights: tf.Tensor,
-    dtype: str = "float32",
+    precision: str = "float32",
     chunk: int = CHUNK,
 ) -> tf.Tensor:
-    """The weighted cross-entropy, summed: what `sequence_loss` returns of attended embeddings' + bias. Scalar.
+    """The weighted cross-entropy in nats, summed: `sequence_loss` of the logits attended embeddings' + bias. A scalar.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int32,
-    weights [tokens]. dtype: what the factors of products are rounded to. chunk: logits in memory at a time,
-    or those of one token where the vocabulary is larger.
+    weights [tokens]. chunk: the number of logits in memory at a time, at least those of one token.
     """
 
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        factor = rounded(embeddings, dtype)
+        factor = rounded(embeddings, precision)
         tokens = tf.shape(attended)[0]
-        at_once = max(1, chunk // embeddings.shape[0])
-
-        chunks = tf.maximum(1, (tokens + at_once - 1) // at_once)  # one, empty, of a tower without a token
+        chunk_tokens = max(1, chunk // embeddings.shape[0])
+        chunks = tf.maximum(1, (tokens + chunk_tokens - 1) // chunk_tokens)  # without tokens, one empty chunk
 
         def chunk_at(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-            here = slice(number * at_once, (number + 1) * at_once)
-            return _chunk(attended[here], factor, bias, targets[here], weights[here], dtype)
+            part = slice(number * chunk_tokens, (number + 1) * chunk_tokens)
+            return _chunk(attended[part], factor, bias, targets[part], weights[part], precision)
 
-        def add(number: tf.Tensor, to_attended: tf.TensorArray, *sums: tf.Tensor) -> tuple[Any, ...]:
-            loss, d_attended, *gradients = chunk_at(number)
-            more = (a + b for a, b in zip(sums, (loss, *gradients), strict=True))
-            return number + 1, to_attended.write(number, d_attended), *more
+        def add(number: tf.Tensor, d_attended: tf.TensorArray, *sums: tf.Tensor) -> tuple[Any, ...]:
+            loss, chunk_d_attended, *gradients = chunk_at(number)
+            new_sums = (a + b for a, b in zip(sums, (loss, *gradients), strict=True))
+            return number + 1, d_attended.write(number, chunk_d_attended), *new_sums
 
-        # Most batches are one chunk: the first one is no part of the loop, so that nothing is added to zeros.
-        loss, d_attended, *gradients = chunk_at(tf.constant(0))
-        parts = tf.TensorArray(attended.dtype, chunks, infer_shape=False).write(0, d_attended)
-        _, to_attended, loss, *rest = tf.while_loop(
-            lambda number, *_: number < chunks, add, (1, parts, loss, *gradients), parallel_iterations=1
+        # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
+        loss, first_d_attended, *gradients = chunk_at(tf.constant(0))
+        d_attended = tf.TensorArray(attended.dtype, chunks, infer_shape=False).write(0, first_d_attended)
+        _, d_attended, loss, *gradients = tf.while_loop(
+            lambda number, *_: number < chunks, add, (1, d_attended, loss, *gradients), parallel_iterations=1
         )
-        found = tf.ensure_shape(to_attended.concat(), attended.shape), *rest
-        return loss, lambda upstream: tuple(upstream * gradient for gradient in found)
+        gradients = [tf.ensure_shape(d_attended.concat(), attended.shape), *gradients]
+        return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
 
     return run(attended, embeddings, bias)
 
 
 def _chunk(
-    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, dtype: str
+    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, precision: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The loss of some positions and its gradients; factor: the embeddings, rounded."""
-    probabilities = tf.nn.softmax(_logits(attended, factor, bias, dtype))  # [tokens, vocabulary]
-    of_targets = tf.cast(tf.gather(probabilities, targets, batch_dims=1), attended.dtype)  # [tokens]
-    hopeless = tf.where(~(of_targets > LEAST))  # [few, 1], and what is not a number
-    again = tf.cast(_logits(tf.gather_nd(attended, hopeless), factor, bias, dtype), attended.dtype)  # [few, vocabulary]
-    exact = tf.reduce_logsumexp(again, -1) - tf.gather(again, tf.gather_nd(targets, hopeless), batch_dims=1)
-    losses = tf.tensor_scatter_nd_update(-tf.math.log(of_targets), hopeless, exact)
-    probabilities = rounded(probabilities, dtype)
-    # The gradient of the logits is probabilities less one at the target; the latter is rows, not a matrix.
-    targets, here = targets[:, None], weights[:, None]
-    to_attended = (product(probabilities, factor, dtype) - tf.cast(tf.gather_nd(factor, targets), here.dtype)) * here
-    weighted = attended * here
-    to_embeddings = product(probabilities, weighted, dtype, transpose_a=True)
-    to_embeddings = tf.tensor_scatter_nd_sub(to_embeddings, targets, weighted)
-    to_bias = tf.tensor_scatter_nd_sub(product(weights[None], probabilities, dtype)[0], targets, weights)
-    return tf.reduce_sum(losses * weights), to_attended, to_embeddings, to_bias
+    """The loss of some tokens and its gradients by attended, embeddings and bias; factor: the rounded embeddings."""
+    probabilities = tf.nn.softmax(_logits(attended, factor, bias, precision))  # [tokens, vocabulary]
+    target_probabilities = tf.cast(tf.gather(probabilities, targets, batch_dims=1), attended.dtype)  # [tokens]
+    underflowed = tf.where(~(target_probabilities > SMALLEST_PROBABILITY))  # [few, 1], NaN included
+    logits = _logits(tf.gather_nd(attended, underflowed), factor, bias, precision)  # [few, vocabulary]
+    logits = tf.cast(logits, attended.dtype)
+    exact = tf.reduce_logsumexp(logits, -1) - tf.gather(logits, tf.gather_nd(targets, underflowed), batch_dims=1)
+    losses = tf.tensor_scatter_nd_update(-tf.math.log(target_probabilities), underflowed, exact)
+    probabilities = rounded(probabilities, precision)
+    # The gradient by the logits is probabilities - one_hot(targets). The second term only selects rows, so that it
+    # takes no matrix.
+    target_rows, row_weights = targets[:, None], weights[:, None]
+    target_factors = tf.cast(tf.gather_nd(factor, target_rows), weights.dtype)  # [tokens, units]
+    d_attended = (matmul(probabilities, factor, precision) - target_factors) * row_weights
+    weighted = attended * row_weights
+    d_embeddings = matmul(probabilities, weighted, precision, transpose_a=True)
+    d_embeddings = tf.tensor_scatter_nd_sub(d_embeddings, target_rows, weighted)
+    d_bias = tf.tensor_scatter_nd_sub(matmul(weights[None], probabilities, precision)[0], target_rows, weights)
+    return tf.reduce_sum(losses * weights), d_attended, d_embeddings, d_bias
 
 
-def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, dtype: str) -> tf.Tensor:
-    """[tokens, vocabulary]. As bfloat16 from the product on, as in PyTorch's autocast: half the memory to pass over.
+def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tf.Tensor:
+    """[tokens, vocabulary], as bfloat16 at that precision, as in PyTorch's autocast: half the memory traffic.
 
-    Not as float16, which rounds probabilities below 6e-8 to none.
+    Never as float16: it would round probabilities below 6e-8 to 0.
     """
-    if dtype != "bfloat16":
-        return product(attended, factor, dtype, transpose_b=True) + bias
-    return tf.nn.bias_add(tf.matmul(rounded(attended, dtype), factor, transpose_b=True), rounded(bias, dtype))
+    if precision != "bfloat16":
+        return matmul(attended, factor, precision, transpose_b=True) + bias
+    return tf.nn.bias_add(tf.matmul(rounded(attended, precision), factor, transpose_b=True), rounded(bias, precision))

@@ -1,4 +1,4 @@
-"""The loss in chunks is sequence_loss of all logits, and so are its gradients; its memory is that of a chunk."""
+"""The loss in chunks, and its gradients, against sequence_loss of all logits; no product is larger than a chunk."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from chatbot.model.fast import projection
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss
-from chatbot.model.product import product
+from chatbot.model.matmul import matmul
 
 Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
 
 
-def drawn(tokens: int, units: int, vocabulary: int, seed: int) -> Values:
-    """Attended, embeddings, bias; targets, some of which repeat; weights, some of them 0."""
+def random_values(tokens: int, units: int, vocabulary: int, seed: int) -> Values:
+    """(attended, embeddings, bias), targets, weights; some targets are equal, some weights 0."""
     rng = np.random.default_rng(seed)
     shapes = ((tokens, units), (vocabulary, units), (vocabulary,))
     weights = rng.choice([0.0, 1.0, 0.3], tokens)
@@ -30,7 +30,7 @@ def plain(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor) -> li
         tape.watch(values)
         attended, embeddings, bias = values
         logits = tf.matmul(attended, embeddings, transpose_b=True) + bias
-        loss, _ = sequence_loss(logits, targets, tf.cast(weights, tf.float32))
+        loss = sequence_loss(logits, targets, tf.cast(weights, tf.float32))
     return [loss, *tape.gradient(loss, values)]
 
 
@@ -50,55 +50,53 @@ def chunked(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, dty
     chunk=st.integers(1, 40),
     seed=st.integers(0, 99),
 )
-def test_it_equals_the_plain_loss(tokens: int, units: int, vocabulary: int, chunk: int, seed: int) -> None:
-    values, targets, weights = drawn(tokens, units, vocabulary, seed)
-    found = chunked(values, targets, weights, "float32", chunk)
-    for ours, theirs in zip(found, plain(values, targets, weights), strict=True):
+def test_loss_and_gradients_equal_the_plain_ones(
+    tokens: int, units: int, vocabulary: int, chunk: int, seed: int
+) -> None:
+    values, targets, weights = random_values(tokens, units, vocabulary, seed)
+    results = chunked(values, targets, weights, "float32", chunk)
+    for ours, theirs in zip(results, plain(values, targets, weights), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.01), ("float16", 0.002)])
-def test_rounded_products_change_it_little(dtype: str, tolerance: float) -> None:
-    values, targets, weights = drawn(40, 32, 200, seed=1)
-    found = chunked(values, targets, weights, dtype, 2000)
-    assert {x.dtype for x in found} == {tf.float32}
-    for ours, theirs in zip(found, plain(values, targets, weights), strict=True):
-        assert tf.norm(ours - theirs) < tolerance * tf.norm(theirs)
+def test_rounded_products_change_loss_and_gradients_little(dtype: str, tolerance: float) -> None:
+    values, targets, weights = random_values(40, 32, 200, seed=1)
+    results = chunked(values, targets, weights, dtype, 2000)
+    assert {x.dtype for x in results} == {tf.float32}
+    for ours, theirs in zip(results, plain(values, targets, weights), strict=True):
+        assert 0 < tf.norm(ours - theirs) < tolerance * tf.norm(theirs)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.01)])
-def test_logits_far_beyond_exp_have_the_plain_loss(dtype: str, tolerance: float) -> None:
-    """Targets that are too improbable for float32 among them, as in a run that diverges."""
-    values, targets, weights = drawn(40, 3, 70, seed=1)
+def test_underflowed_probabilities_have_the_plain_loss(dtype: str, tolerance: float) -> None:
+    """Some targets are too improbable for float32, as in a run that diverges."""
+    values, targets, weights = random_values(40, 3, 70, seed=1)
     values = [300.0 * value for value in values]
-    found = chunked(values, targets, weights, dtype, 700)
-    assert found[0] > 1e6
-    for ours, theirs in zip(found, plain(values, targets, weights), strict=True):
+    results = chunked(values, targets, weights, dtype, 700)
+    assert results[0] > 1e6
+    for ours, theirs in zip(results, plain(values, targets, weights), strict=True):
         assert tf.norm(ours - theirs) <= tolerance * tf.norm(theirs)
 
 
-def test_what_is_not_a_number_is_none() -> None:
-    values, targets, _ = drawn(4, 3, 7, seed=1)
-    for spoilt in (np.inf, np.nan):
-        attended = tf.tensor_scatter_nd_update(values[0], [[0, 1]], [spoilt])
+def test_the_loss_of_nan_and_inf_is_not_finite() -> None:
+    values, targets, _ = random_values(4, 3, 7, seed=1)
+    for bad_value in (np.inf, np.nan):
+        attended = tf.tensor_scatter_nd_update(values[0], [[0, 1]], [bad_value])
         loss = chunked([attended, *values[1:]], targets, tf.ones(4), "float32", 14)[0]
         assert not np.isfinite(loss)
 
 
 def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tokens there are: two at a time of a vocabulary of 50, where a chunk holds 100 logits."""
+    """With a vocabulary of 50, a chunk of 100 logits is two tokens."""
     shapes: list[tuple[int, ...]] = []
 
-    def noted(*arguments: Any, **more: Any) -> tf.Tensor:
-        found = product(*arguments, **more)
-        shapes.append(tuple(found.shape))
-        return found
+    def recorded(*arguments: Any, **options: Any) -> tf.Tensor:
+        product = matmul(*arguments, **options)
+        shapes.append(tuple(product.shape))
+        return product
 
-    monkeypatch.setattr(projection, "product", noted)
-    chunked(*drawn(65, 2, 50, seed=1), "float32", 100)
-    assert {shape for shape in shapes if 50 in shape} == {
-        (2, 50),
-        (1, 50),
-        (50, 2),
-        (0, 50),
-    }  # the last: nothing hopeless
+    monkeypatch.setattr(projection, "matmul", recorded)
+    chunked(*random_values(65, 2, 50, seed=1), "float32", 100)
+    # The last one has the logits of underflowed targets: none.
+    assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2), (0, 50)}
