@@ -1,4 +1,4 @@
-"""TensorFlow's first import, without the dozen log lines that tell a user nothing."""
+"""TensorFlow's first import, without its dozen log lines."""
 
 import os
 import sys
@@ -6,31 +6,31 @@ import tempfile
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow; what it prints meanwhile is shown only when the import fails.
+    """Import TensorFlow, and show what it prints only when the import fails.
 
-    The lines come from C++ before its log level is read, so standard error itself is set aside.
-    TF_CPP_MIN_LOG_LEVEL=0 in the environment brings the later ones back.
+    C++ code prints the lines before it reads its log level, so standard error itself is redirected.
+    TF_CPP_MIN_LOG_LEVEL=0 in the environment restores the lines that are printed later.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
         try:
             import tensorflow as tf
 
             tf.config.list_physical_devices()
         except BaseException:
-            said.seek(0)
-            os.write(kept, said.read())
+            log.seek(0)
+            os.write(stderr, log.read())
             raise
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def let_gpu_memory_grow() -> None:
-    """Take GPU memory as it is needed, not all of it: others work there too."""
+    """Allocate GPU memory as needed instead of all at once: other processes may use the same GPU."""
     import tensorflow as tf
 
     for device in tf.config.list_physical_devices("GPU"):
