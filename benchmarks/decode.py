@@ -143,13 +143,13 @@ def _ours(told: DecodeBenchmark, words: SameWords, asked: SameWords) -> Callable
     for _ in range(told.steps):
         step(next(batches), 0, settings.learning.learning_rate)
     step.gather_state()
-    repliers = {beam_size: Replier(model, vocabulary, settings, beam_size) for beam_size in BEAMS}
+    repliers = {beam_size: Replier(model, vocabulary, settings.model, beam_size) for beam_size in BEAMS}
     sources = asked.encoded().sources
     questions = [sources.row(i).tolist() for i in range(len(sources))]
 
     def turn(question: str) -> float:
         beam_size, batch_size = map(int, question.split())
-        reply = repliers[beam_size].best_to
+        reply = repliers[beam_size].replies
         reply(questions[:batch_size])  # traced, and warm
         began = time.perf_counter()
         for at in range(0, len(questions), batch_size):

@@ -1,1 +1,1 @@
-"""Talking to a trained model."""
+"""Conversations with a trained model."""

@@ -1,46 +1,63 @@
 """The chat in a terminal, and through a pipe: one reply line for each input line."""
 
+import contextlib
 import io
+import os
 import signal
 import sys
-from typing import BinaryIO, TextIO
+from collections.abc import Iterable
+from typing import TextIO
 
 from chatbot.inference.responder import Responder
 
 
 def chat(responder: Responder, name: str) -> int:
-    """Talk until the input ends or Ctrl-C. Returns the exit code, always 0."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
-    if sys.stdin is None:
+    """Talk until the input ends or Ctrl-C. Returns the exit code, always 0.
+
+    name: of the model, for the first line.
+    """
+    if sys.stdin is None:  # no console, as under Windows' pythonw
         return 0
+    set_encoding(sys.stdin)
+    set_encoding(sys.stdout)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if sys.stdin.isatty():
             _converse(responder, name)
         else:
-            answer_lines(responder, sys.stdin.buffer, sys.stdout)
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(newline="\n")  # Windows would end a line at a lone "\r", too
+            answer_lines(responder, sys.stdin, sys.stdout)
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return 0
 
 
-def answer_lines(responder: Responder, questions: BinaryIO, replies: TextIO) -> None:
-    """A reply line for each line; bytes that are not UTF-8 are read as unknown characters."""
-    for line in questions:
-        print(responder.reply(line.decode("utf-8", errors="replace")), file=replies, flush=True)
+def set_encoding(stream: TextIO | None) -> None:
+    """Let a console keep its encoding, which may be GBK, and make a pipe or a file UTF-8 on every system.
+
+    PYTHONIOENCODING in the environment chooses another encoding. What cannot be encoded or decoded is replaced.
+    """
+    if isinstance(stream, io.TextIOWrapper):
+        keep = stream.isatty() or "PYTHONIOENCODING" in os.environ
+        stream.reconfigure(encoding=None if keep else "utf-8", errors="replace")
+
+
+def answer_lines(responder: Responder, questions: Iterable[str], replies: TextIO) -> None:
+    """Write a reply line for each line, as soon as it is read."""
+    for question in questions:
+        print(responder.reply(question), file=replies, flush=True)
 
 
 def _converse(responder: Responder, name: str) -> None:
-    import readline  # noqa: F401  (line editing and history for input())
+    with contextlib.suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401  (gives input() line editing and history)
 
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     print(f"Talking to {name}. Ctrl-D or Ctrl-C leaves.", file=sys.stderr)
     while True:
         try:
-            text = input("> ")
+            question = input("> ")
         except EOFError:
             print(file=sys.stderr)
             return
-        print(responder.reply(text))
+        print(responder.reply(question))

@@ -19,3 +19,13 @@ def attempt_directory(attempt: str) -> Path:
             f"--attempt {attempt!r}: a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
         )
     return CHECKPOINTS / attempt
+
+
+def trained_directory(attempt: str) -> Path:
+    """The directory of an attempt that exists. Raises UserError, with the names of those that do, for another."""
+    directory = attempt_directory(attempt)
+    if not directory.is_dir():
+        known = sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
+        have = f"there are: {', '.join(known)}" if known else "there is none yet: python train.py"
+        raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
+    return directory

@@ -1,1 +1,1 @@
-"""Search over token ids. It knows one function, step(state, ids) -> (logits, state), and no model."""
+"""Searches for token ids. They call step(state, ids) -> (logits, state) and do not depend on the model."""

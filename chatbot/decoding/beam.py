@@ -1,82 +1,93 @@
-"""Beam search with frozen finished beams and the length penalty of Wu et al. (2016)."""
+"""Beam search with the length penalty of Wu et al. (2016)."""
 
-from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
-from chatbot.decoding.step import State, Step, Tokens, log_probabilities
+from chatbot.decoding.step import SpecialIds, State, Step, log_probabilities
+
+
+class Beams(NamedTuple):
+    """The hypotheses before an id is added at `position`."""
+
+    position: tf.Tensor  # scalar int32
+    ids: tf.Tensor  # [rows, beams, max_length] int32, padded
+    log_probs: tf.Tensor  # [rows, beams] float32, of all ids up to here
+    lengths: tf.Tensor  # [rows, beams] int32, the end counted
+    finished: tf.Tensor  # [rows, beams] bool
+    state: State  # each tensor [rows * beams, ...]
 
 
 def beam_search(
     step: Step,
     state: State,
     rows: tf.Tensor,
-    tokens: Tokens,
+    special_ids: SpecialIds,
     max_length: int,
     beam_size: int,
     length_penalty: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decode each row with beam_size hypotheses.
+    """Generate beam_size hypotheses for each row.
 
-    A finished hypothesis is frozen: it keeps its score and competes with the others until the
-    search ends, when all are finished or max_length tokens long. Hypotheses are compared by
-    log-probability / ((5 + length) / 6) ** length_penalty, the end token counted in the length.
+    A hypothesis is finished by its end. It then keeps its score and competes with the others until all are finished
+    or max_length ids long. Hypotheses are ranked by log-probability / ((5 + length) / 6) ** length_penalty, where the
+    end counts in the length.
 
-    state: the state before the first token. rows: scalar int32.
-    Returns ids [rows, beam_size, max_length] int32, padded with tokens.pad, and penalised scores
-    [rows, beam_size] float32, the best first. A hypothesis that does not exist (the vocabulary is
-    smaller than the beam) has score -inf.
+    state: the state before the first id. rows: scalar int32, the number of rows.
+    Returns ids [rows, beam_size, max_length] int32, padded with special_ids.pad, and scores [rows, beam_size] float32,
+    the ranks above in nats, the best first. Where fewer than beam_size hypotheses are possible, the rest have score
+    -inf.
     """
-    beams = beam_size
-    state = tf.nest.map_structure(lambda x: tf.repeat(x, beams, axis=0), state)
-    row_starts = tf.range(rows)[:, None] * beams  # [rows, 1]
+    state = tf.nest.map_structure(lambda x: tf.repeat(x, beam_size, axis=0), state)
+    row_starts = tf.range(rows)[:, None] * beam_size  # [rows, 1]
 
-    def unfinished(
-        position: tf.Tensor, found: tf.Tensor, log_probs: tf.Tensor, lengths: tf.Tensor, done: tf.Tensor, state: State
-    ) -> tf.Tensor:
-        return (position < max_length) & ~tf.reduce_all(done)
+    def unfinished(beams: Beams) -> tf.Tensor:
+        return (beams.position < max_length) & ~tf.reduce_all(beams.finished)
 
-    def advance(
-        position: tf.Tensor, found: tf.Tensor, log_probs: tf.Tensor, lengths: tf.Tensor, done: tf.Tensor, state: State
-    ) -> tuple[Any, ...]:
-        last = tf.where(position == 0, tokens.begin, found[:, :, tf.maximum(position - 1, 0)])
-        logits, state = step(state, tf.reshape(last, [-1]))
-        steps = log_probabilities(logits, tokens, position == 0)  # [rows * beams, vocabulary]
-        vocabulary = tf.shape(steps)[-1]
-        steps = tf.reshape(steps, [rows, beams, vocabulary])
-        # A finished hypothesis goes on in one way only: with padding, at no cost.
-        frozen = tf.where(tf.range(vocabulary) == tokens.pad, 0.0, -float("inf"))
-        steps = tf.where(done[:, :, None], frozen, steps)
-        totals = log_probs[:, :, None] + steps  # [rows, beams, vocabulary]
-        grown = lengths + tf.cast(~done, tf.int32)
-        ranks = totals / _penalty(grown, length_penalty)[:, :, None]
-        _, chosen = tf.math.top_k(tf.reshape(ranks, [rows, -1]), beams)  # [rows, beams]
+    def advance(beams: Beams) -> tuple[Beams]:
+        position, finished = beams.position, beams.finished
+        last = tf.where(position == 0, special_ids.begin, beams.ids[:, :, tf.maximum(position - 1, 0)])
+        logits, state = step(beams.state, tf.reshape(last, [-1]))
+        log_probs = log_probabilities(logits, special_ids, position == 0)  # [rows * beams, vocabulary]
+        vocabulary = tf.shape(log_probs)[-1]
+        log_probs = tf.reshape(log_probs, [rows, beam_size, vocabulary])
+        # A finished hypothesis has one continuation: padding, at no cost.
+        padding = tf.where(tf.range(vocabulary) == special_ids.pad, 0.0, -float("inf"))
+        log_probs = tf.where(finished[:, :, None], padding, log_probs)
+        log_probs = beams.log_probs[:, :, None] + log_probs  # of whole hypotheses
+        lengths = beams.lengths + tf.cast(~finished, tf.int32)
+        ranks = log_probs / _penalty(lengths, length_penalty)[:, :, None]
+        _, best = tf.math.top_k(tf.reshape(ranks, [rows, -1]), beam_size)  # [rows, beams], flat over beams and ids
+        parent, next_ids = best // vocabulary, best % vocabulary
 
-        parent, ids = chosen // vocabulary, chosen % vocabulary
+        def of_parent(x: tf.Tensor) -> tf.Tensor:
+            return tf.gather(x, parent, batch_dims=1)
 
-        def take(x: tf.Tensor) -> tf.Tensor:
-            return tf.gather(x, parent, batch_dims=1)  # of each chosen hypothesis' parent
+        at_position = tf.range(max_length) == position  # [max_length]
+        parent_rows = tf.reshape(row_starts + parent, [-1])  # [rows * beams]
+        advanced = Beams(
+            position=position + 1,
+            ids=tf.where(at_position, next_ids[:, :, None], of_parent(beams.ids)),
+            log_probs=tf.gather(tf.reshape(log_probs, [rows, -1]), best, batch_dims=1),
+            lengths=of_parent(lengths),
+            finished=of_parent(finished) | (next_ids == special_ids.end),
+            state=tf.nest.map_structure(lambda x: tf.gather(x, parent_rows), state),
+        )
+        return (advanced,)
 
-        here = tf.range(max_length) == position  # [max_length]
-        found = tf.where(here, ids[:, :, None], take(found))  # [rows, beams, max_length]
-        log_probs = tf.gather(tf.reshape(totals, [rows, -1]), chosen, batch_dims=1)
-        from_beam = tf.reshape(row_starts + parent, [-1])
-        state = tf.nest.map_structure(lambda x: tf.gather(x, from_beam), state)
-        done = take(done) | (ids == tokens.end)
-        return position + 1, found, log_probs, take(grown), done, state
-
-    start = (
-        tf.constant(0),
-        tf.fill([rows, beams, max_length], tokens.pad),
-        # All beams start equal, so only the first may be extended.
-        tf.tile(tf.constant([[0.0] + [-float("inf")] * (beams - 1)]), [rows, 1]),
-        tf.zeros([rows, beams], tf.int32),
-        tf.zeros([rows, beams], tf.bool),
-        state,
+    start = Beams(
+        position=tf.constant(0),
+        ids=tf.fill([rows, beam_size, max_length], special_ids.pad),
+        # All beams start equal. Only the first may be extended, or each hypothesis would appear beam_size times.
+        log_probs=tf.tile(tf.constant([[0.0] + [-float("inf")] * (beam_size - 1)]), [rows, 1]),
+        lengths=tf.zeros([rows, beam_size], tf.int32),
+        finished=tf.zeros([rows, beam_size], tf.bool),
+        state=state,
     )
-    _, found, log_probs, lengths, _, _ = tf.while_loop(unfinished, advance, start)
-    return found, log_probs / _penalty(lengths, length_penalty)  # in the order of the last top_k: the best first
+    (beams,) = tf.while_loop(unfinished, advance, (start,))
+    # The last top_k left the best first.
+    return beams.ids, beams.log_probs / _penalty(beams.lengths, length_penalty)
 
 
-def _penalty(lengths: tf.Tensor, alpha: float) -> tf.Tensor:
-    return tf.pow((5.0 + tf.cast(lengths, tf.float32)) / 6.0, alpha)
+def _penalty(lengths: tf.Tensor, exponent: float) -> tf.Tensor:
+    return tf.pow((5.0 + tf.cast(lengths, tf.float32)) / 6.0, exponent)

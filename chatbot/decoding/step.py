@@ -1,4 +1,4 @@
-"""What every search shares: the step function's type and which tokens may come next."""
+"""What all searches share: the type of the step function, and which ids may follow."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,27 +8,30 @@ import tensorflow as tf
 
 # A nest of tensors whose first dimension is the row.
 State = Any
-# (state, ids [rows] int32) -> (logits [rows, vocabulary], state after these ids)
+# (state, ids [rows] int32) -> (logits [rows, vocabulary], the state after these ids)
 Step = Callable[[State, tf.Tensor], tuple[tf.Tensor, State]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokens:
-    """The ids with a meaning to a search."""
+class SpecialIds:
+    """The ids that a search treats differently from all others."""
 
-    begin: int
-    end: int
-    pad: int
-    never: tuple[int, ...]  # never generated: padding, the begin symbol, unknown characters
+    begin: int  # the input of the first step
+    end: int  # finishes a row
+    pad: int  # follows the end
+    forbidden: tuple[int, ...]  # never generated
 
 
-def log_probabilities(logits: tf.Tensor, tokens: Tokens, first: tf.Tensor) -> tf.Tensor:
-    """[rows, vocabulary] logits -> log-probabilities over what may come next.
+def log_probabilities(logits: tf.Tensor, special_ids: SpecialIds, first: tf.Tensor) -> tf.Tensor:
+    """Log-probabilities of the ids that may follow, [rows, vocabulary] float32, in nats.
 
-    tokens.never gets -inf, and so does the end at the first position (first: scalar bool): a reply
-    is not empty. What is left is normalised again.
+    Forbidden ids get -inf. So does the end at the first position, because a reply is not empty. The
+    probabilities of the other ids sum to 1.
+
+    logits: [rows, vocabulary], of any float type. first: scalar bool, whether this is the first position.
     """
     vocabulary = tf.shape(logits)[-1]
-    barred = tf.reduce_any(tf.one_hot(tokens.never, vocabulary, on_value=True, off_value=False), axis=0)
-    barred |= first & (tf.range(vocabulary) == tokens.end)
-    return tf.nn.log_softmax(tf.where(barred, -float("inf"), tf.cast(logits, tf.float32)))
+    forbidden = tf.one_hot(special_ids.forbidden, vocabulary, on_value=True, off_value=False)
+    forbidden = tf.reduce_any(forbidden, axis=0)  # [vocabulary]
+    forbidden |= first & (tf.range(vocabulary) == special_ids.end)
+    return tf.nn.log_softmax(tf.where(forbidden, -float("inf"), tf.cast(logits, tf.float32)))

@@ -1,1 +1,1 @@
-"""How good a model is: held-out likelihood, and what its replies look like."""
+"""Measures of a trained model: the likelihood of held-out replies, and the quality and variety of its own."""

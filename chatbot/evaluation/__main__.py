@@ -1,4 +1,4 @@
-"""python -m chatbot.evaluation: measures an attempt on held-out pairs; its last line is one JSON object."""
+"""python -m chatbot.evaluation: measures an attempt on held-out pairs. The last line is one JSON object."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from chatbot.errors import exit_code_of
 
 
 def main() -> int:
-    """Flags, model, pairs, numbers: TensorFlow is imported only when the flags are right."""
+    """Check the flags and find the files, then import TensorFlow, which takes seconds, and measure."""
     settings = evaluation_settings()
     from chatbot.corpus.reading.sources import find_sources
 
@@ -18,14 +18,15 @@ def main() -> int:
 
     import_tensorflow()
     let_gpu_memory_grow()
+    from chatbot.config.attempts import trained_directory
     from chatbot.corpus.encoding.words import words_of
     from chatbot.corpus.text.utterance import without_pair_rules
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.model.saved import load_trained
 
-    trained = load_trained(settings.attempt)
-    how = without_pair_rules(trained.settings.corpus)
-    words = words_of(sources, dataclasses.replace(how, columns=settings.columns, cache=settings.cache))
+    trained = load_trained(trained_directory(settings.attempt))
+    text_settings = without_pair_rules(trained.settings.corpus)
+    words = words_of(sources, dataclasses.replace(text_settings, columns=settings.columns, cache=settings.cache))
     for report in words.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""From text to reply: one engine for chat, evaluation and the samples of a training run."""
+"""From a question to a reply: one engine for the chat, the evaluation and the sample replies of a training run."""

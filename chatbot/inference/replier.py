@@ -1,89 +1,93 @@
-"""Replies to questions, by greedy or beam search, as text."""
+"""Replies of a model to questions that are given as ids."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from chatbot.config.training import Settings
+from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import pad
 from chatbot.corpus.encoding.encoded import ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK, Vocabulary
-from chatbot.corpus.text.utterance import tokens_of
 from chatbot.decoding.beam import beam_search
-from chatbot.decoding.greedy import greedy_search
-from chatbot.decoding.step import Tokens
+from chatbot.decoding.greedy import greedy
+from chatbot.decoding.search import search
+from chatbot.decoding.step import SpecialIds
 from chatbot.model.seq2seq import Seq2Seq
 
-TOKENS = Tokens(begin=BOS, end=EOS, pad=PAD, never=(PAD, BOS, UNK, ASK))
+SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD, forbidden=(PAD, BOS, UNK, ASK))
+
+# Questions answered at once: it bounds the memory of a search.
+BATCH = 64
 
 
 class Reply(NamedTuple):
-    """A reply and its score: log-probability in nats, divided by the length penalty in beam search."""
+    """A reply and its score: its log-probability in nats, divided by the length penalty in beam search."""
 
     text: str
     score: float
 
 
 class Replier:
-    """Answers questions with a model. The whole search is one function, traced once."""
+    """Answers questions by greedy search, or by beam search where beam_size is larger than 1.
+
+    The search is traced once, whatever the number and length of the questions. `Responder` answers questions that
+    are given as text.
+
+    settings: those of the model. Questions are cut, and replies end, after settings.max_length tokens.
+    length_penalty: the exponent of beam search's length penalty.
+    """
 
     def __init__(
         self,
         model: Seq2Seq,
         vocabulary: Vocabulary,
-        settings: Settings,
+        settings: ModelSettings,
         beam_size: int = 1,
         length_penalty: float = 1.0,
     ) -> None:
-        self._model = model
         self._vocabulary = vocabulary
-        self._max_length = settings.model.max_length
-        self._tokens = tokens_of(settings.corpus)
-        self._beam_size = beam_size
-        self._length_penalty = length_penalty
-        self._search = tf.function(
-            self._decode, input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False
+        self._max_length = max_length = settings.max_length
+        chosen_search = (
+            functools.partial(search, pick=greedy)
+            if beam_size == 1
+            else functools.partial(beam_search, beam_size=beam_size, length_penalty=length_penalty)
         )
+
+        def decode(source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return chosen_search(model.step, model.encode(source), tf.shape(source)[0], SPECIAL_IDS, max_length)
+
+        self._decode = tf.function(decode, input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
 
     @property
     def traces(self) -> int:
-        """How often the search was traced: once, however long it is used."""
-        return self._search.experimental_get_tracing_count()
+        """The number of times that the search was traced."""
+        return self._decode.experimental_get_tracing_count()
 
-    def ids(self, question: str) -> list[int]:
-        """The ids of a question, cut after max_length tokens; none when it has no visible character."""
-        return self._vocabulary.ids(self._tokens(question))[: self._max_length]
+    def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
+        """The best reply to each question, for any number of questions.
 
-    def best(self, questions: Sequence[str]) -> list[str]:
-        """The best reply to each question. Every question must have a visible character."""
-        return self.best_to([self.ids(question) for question in questions])
+        questions: the ids of each, without the begin and end symbols; none may be empty.
+        """
+        batches = (questions[start : start + BATCH] for start in range(0, len(questions), BATCH))
+        return [candidates[0].text for batch in batches for candidates in self.candidates(batch)]
 
-    def best_to(self, questions: Sequence[Sequence[int]]) -> list[str]:
-        """The best reply to each question, given in ids."""
-        return [found[0].text for found in self.replies_to(questions)]
+    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
+        """All replies that the search found to each question, the best first, and no text twice.
 
-    def replies_to(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
-        """The replies to each question, given in ids and cut after max_length; the best first and each text once."""
+        questions: one batch at least one question large, as for `replies`.
+        """
         rows = ragged([question[: self._max_length] for question in questions])
         assert rows.lengths.all(), "an empty question"
-        found, scores = self._search(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
-        return [self._distinct(*row) for row in zip(found.numpy(), scores.numpy(), strict=True)]
+        ids, scores = self._decode(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
+        return [self._distinct(*row) for row in zip(ids.numpy(), scores.numpy(), strict=True)]
 
     def _distinct(self, hypotheses: np.ndarray, scores: np.ndarray) -> list[Reply]:
-        """Different tokens can spell the same text, as words or as characters: the best of them stays."""
+        """Of hypotheses with the same text, whose words are tokens in one and characters in another, the best."""
         texts: dict[str, float] = {}
         for ids, score in zip(hypotheses, scores, strict=True):
-            if np.isfinite(score):
+            if np.isfinite(score):  # else there are fewer hypotheses than beams
                 texts.setdefault(self._vocabulary.text(ids.tolist()), float(score))
         return [Reply(text, score) for text, score in texts.items()]
-
-    def _decode(self, source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        state = self._model.encode(source)
-        rows = tf.shape(source)[0]
-        if self._beam_size == 1:
-            return greedy_search(self._model.step, state, rows, TOKENS, self._max_length)
-        return beam_search(
-            self._model.step, state, rows, TOKENS, self._max_length, self._beam_size, self._length_penalty
-        )

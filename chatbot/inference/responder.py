@@ -1,20 +1,46 @@
-"""Text in, one line of text out, whatever the text is."""
+"""Replies of a trained model to any text."""
 
+from collections.abc import Sequence
+
+from chatbot.corpus.text.utterance import tokens_of
 from chatbot.inference.replier import Replier
 from chatbot.model.saved import Trained
 
-NOTHING_SAID = "（请说点什么 / please say something）"
-# Text beyond this is cut before it is read: the model itself reads --max-length tokens of it.
-MOST_CHARACTERS = 2000
+# The reply to a text without a visible character.
+EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
+# Longer texts are cut before they are tokenised: the model reads only --max-length tokens.
+MAX_CHARACTERS = 2000
 
 
 class Responder:
-    """Answers a question with the best reply of a trained model."""
+    """Answers text with a line of text.
+
+    Example:
+
+        trained = load_trained(Path("checkpoints/default"))
+        responder = Responder(trained, beam_size=5, length_penalty=1.0)
+        responder.reply("你好")
+        responder.replies(["你好", "你叫什么名字"])
+
+    beam_size: hypotheses that the search keeps; 1 is greedy search. length_penalty: the exponent of beam search's
+    length penalty; larger prefers longer replies.
+    """
 
     def __init__(self, trained: Trained, beam_size: int, length_penalty: float) -> None:
-        self.replier = Replier(trained.model, trained.vocabulary, trained.settings, beam_size, length_penalty)
+        self.replier = Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size, length_penalty)
+        self._vocabulary = trained.vocabulary
+        self._tokens = tokens_of(trained.settings.corpus)
 
     def reply(self, text: str) -> str:
-        """One line: the reply, or for text without a visible character a request to say something."""
-        question = text[:MOST_CHARACTERS]
-        return self.replier.best([question])[0] if self.replier.ids(question) else NOTHING_SAID
+        """The best reply, one line; for a text without a visible character, `EMPTY_QUESTION_REPLY`."""
+        return self.replies([text])[0]
+
+    def replies(self, texts: Sequence[str]) -> list[str]:
+        """`reply` to each of any number of texts, which is faster than one by one."""
+        questions = [self.ids(text) for text in texts]
+        replies = iter(self.replier.replies([question for question in questions if question]))
+        return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a text, cleaned and tokenised as the training pairs were; none without a visible character."""
+        return self._vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))

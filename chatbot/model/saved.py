@@ -1,4 +1,4 @@
-"""A trained model on disk: how an attempt's directory is read by everything but the trainer."""
+"""Reads a trained model from an attempt's directory."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import CHECKPOINTS, DICTIONARY, attempt_directory
+from chatbot.config.attempts import DICTIONARY
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
@@ -19,16 +19,16 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
 
-# Small JSON files that name a checkpoint: the newest, and the one with the best validation.
+# JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST, BEST = "last", "best"
 
-# What TensorFlow's reader raises for a file that is cut off, overwritten or of other shapes.
+# What TensorFlow's reader raises for a file that is truncated, overwritten or of other shapes.
 UNREADABLE = (tf.errors.OpError, ValueError, LookupError, RuntimeError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A model with all that is needed to use it."""
+    """A trained model, the settings and vocabulary that it was trained with, and the step of its checkpoint."""
 
     settings: Settings
     vocabulary: Vocabulary
@@ -36,16 +36,13 @@ class Trained:
     step: int
 
 
-def load_trained(attempt: str) -> Trained:
-    """The best checkpoint of an attempt, or its last one when nothing was validated.
+def load_trained(directory: Path) -> Trained:
+    """The best checkpoint in the directory of an attempt, or the last one when nothing was validated.
 
-    Raises UserError for an unknown attempt or a missing or damaged file.
+    Raises UserError for a missing or damaged directory or file.
     """
-    directory = attempt_directory(attempt)
     if not directory.is_dir():
-        known = sorted(p.parent.name for p in CHECKPOINTS.glob("*/config.json"))
-        have = f"there are: {', '.join(known)}" if known else "there is none yet: python train.py"
-        raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
+        raise UserError(f"{directory}: no such directory; give that of a trained attempt, such as checkpoints/default")
     pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
     settings = stored_settings(directory / "config.json")
     if settings.corpus.dictionary is not None:
@@ -57,16 +54,19 @@ def load_trained(attempt: str) -> Trained:
 
 
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:
-    """The weights in the order a checkpoint keeps them.
+    """The weights, in the order of a checkpoint.
 
-    A list of plain tf.Variables: tf.train.Checkpoint does not see into Keras layers that hold layers,
-    and passes over their weights without an error.
+    They are plain tf.Variables, because tf.train.Checkpoint does not see into Keras layers that hold layers, and
+    leaves out their weights without an error.
     """
     return [variable.value for variable in model.trainable_variables]
 
 
 def read_pointer(path: Path) -> dict[str, Any]:
-    """What `last` or `best` says: {"checkpoint": name, "step": number, ...}. Raises UserError."""
+    """The content of `last` or `best`: {"checkpoint": name, "step": number, ...}.
+
+    Raises UserError for a missing or damaged file.
+    """
     remedy = "restore it from a backup, or train again under another --attempt"
     try:
         pointer = json.loads(path.read_text(encoding="utf-8"))
@@ -84,15 +84,16 @@ def read_pointer(path: Path) -> dict[str, Any]:
 
 
 def put_weights(prefix: Path, weights: list[tf.Variable]) -> None:
-    """Give the weights the values that a checkpoint has of them. Raises UserError."""
+    """Assign the values in a checkpoint to the weights. Raises UserError for a missing or damaged checkpoint."""
     for weight, value in zip(weights, read_values(prefix, "weights", [w.shape for w in weights]), strict=True):
         weight.assign(value)
 
 
 def read_values(prefix: Path, group: str, shapes: Sequence[Sequence[int]]) -> list[npt.NDArray[Any]]:
-    """The values that a checkpoint has in a list of this name. Raises UserError when they are not of these shapes.
+    """The values of a list of variables in a checkpoint, "weights" or "optimizer".
 
-    Read name by name rather than by tf.train.Checkpoint.read, which is silent about what it does not find.
+    They are read name by name, because tf.train.Checkpoint.read ignores missing values. Raises UserError for a
+    missing or damaged checkpoint, and for other numbers or shapes of variables.
     """
     try:
         reader = tf.train.load_checkpoint(str(prefix))

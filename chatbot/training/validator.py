@@ -24,7 +24,7 @@ class Validator:
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings) -> None:
         self._samples = [sample.ids for sample in data.samples]
         self._score = Scorer(model)
-        self._replier = Replier(model, data.vocabulary, settings)
+        self._replier = Replier(model, data.vocabulary, settings.model)
 
     def validate(self, corpus: Corpus) -> Validation:
         """Score all pairs of the corpus, and reply to the sample questions."""
@@ -33,4 +33,4 @@ class Validator:
 
     def replies(self) -> list[str]:
         """The best reply to each sample question."""
-        return self._replier.best_to(self._samples)
+        return self._replier.replies(self._samples)

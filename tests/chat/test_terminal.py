@@ -1,36 +1,24 @@
-"""The chat through a pipe and in a real pseudo-terminal: whatever is said, one line comes back."""
+"""The chat through a pipe and in a pseudo-terminal."""
 
 import io
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
 
-from chatbot.chat.terminal import answer_lines
-from chatbot.inference.responder import NOTHING_SAID, Responder
-from chatbot.model.saved import load_trained
+from chatbot.chat.terminal import answer_lines, chat, set_encoding
+from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
 from tests.commands import ENVIRONMENT, command, run
+from tests.inference.texts import EMPTY, ODD
 from tests.training.test_trainer import trained
-
-ODD = [
-    "",
-    " \t\u3000",
-    "\x00\x07\u200b",
-    "\x1b[31mred",
-    "你好" * 5000,
-    "😀👨\u200d👩\u200d👧 🇨🇳",
-    "妳好嗎？請問國語怎麼說",
-    "How are you today? I'm fine.",
-    "\u202eabc",
-    "<eos> <pad>",
-    "\ud800",
-]
 
 
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which an attempt was trained a little."""
+    """A directory with an attempt of two steps."""
     folder = tmp_path_factory.mktemp("chat")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -39,40 +27,87 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("beam_size", [1, 5])
-def test_anything_gets_one_line_on_one_trace(attempt: Path, monkeypatch: pytest.MonkeyPatch, beam_size: int) -> None:
-    monkeypatch.chdir(attempt)
-    responder = Responder(load_trained("default"), beam_size, 1.0)
-    replies = [responder.reply(text) for text in ODD]
-    assert all(reply.strip() and len(reply.splitlines()) == 1 for reply in replies)
-    assert replies[:3] == [NOTHING_SAID] * 3
-    assert responder.replier.traces == 1
+class Echo(Responder):
+    """A responder without a model."""
+
+    def __init__(self) -> None:
+        pass
+
+    def reply(self, text: str) -> str:
+        return text.strip()
 
 
-def test_a_pipe_gets_a_line_for_each_line(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Console(io.TextIOWrapper):
+    """A text stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_a_utf8_line_for_each_line(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the system's own encoding is ASCII."""
     monkeypatch.chdir(attempt)
-    said = "\n".join(ODD[:-1]).encode() + b"\n\xff\xfe\r\nlast"
-    done = run("chat.py", said=said)
+    monkeypatch.delitem(ENVIRONMENT, "PYTHONIOENCODING", raising=False)
+    for name, value in {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}.items():
+        monkeypatch.setitem(ENVIRONMENT, name, value)
+    texts = [*EMPTY, *ODD, "a\rb"]
+    done = run("chat.py", said="\n".join(texts).encode() + b"\n\xff\xfe\r\nlast")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert len(done.stdout.decode().split("\n")) == len(ODD) - 1 + 2 + 1
-    assert done.stdout.endswith(b"\n")
+    *lines, rest = done.stdout.decode().split("\n")
+    assert lines[: len(EMPTY)] == [EMPTY_QUESTION_REPLY] * len(EMPTY)
+    assert (len(lines), rest) == (len(texts) + 2, "")
 
 
-def test_lines_are_answered_as_they_come(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(attempt)
+@pytest.mark.parametrize(
+    ("stream", "variables", "encoding"),
+    [
+        (io.TextIOWrapper, {}, "utf-8"),
+        (io.TextIOWrapper, {"PYTHONIOENCODING": "gbk"}, "gbk"),
+        (Console, {}, "gbk"),
+    ],
+)
+def test_a_console_keeps_its_encoding_and_a_pipe_is_utf8(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.TextIOWrapper], variables: dict[str, str], encoding: str
+) -> None:
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    binary = io.BytesIO()
+    output = stream(binary, encoding="gbk")
+    set_encoding(output)
+    print("好😀", file=output, end="", flush=True)
+    assert binary.getvalue() == "好😀".encode(encoding, "replace")
+
+
+def test_a_console_without_readline_can_chat(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on Windows."""
+    monkeypatch.setitem(sys.modules, "readline", None)
+    monkeypatch.setattr("sys.stdin", Console(io.BytesIO("你好\n".encode("gbk")), encoding="gbk"))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert chat(Echo(), "echo") == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().out == "> 你好\n> "
+
+
+def test_lines_are_answered_as_they_are_read() -> None:
     replies = io.StringIO()
 
-    class Lines(io.BytesIO):
-        def __next__(self) -> bytes:
-            asked.append(replies.getvalue().count("\n"))
-            return super().__next__()
+    def lines() -> Iterator[str]:
+        for line in ("a\n", "b\n"):
+            answered.append(replies.getvalue())
+            yield line
 
-    asked: list[int] = []
-    answer_lines(Responder(load_trained("default"), 1, 1.0), Lines(b"a\nb\n"), replies)
-    assert asked == [0, 1, 2]
+    answered: list[str] = []
+    answer_lines(Echo(), lines(), replies)
+    assert answered == ["", "a\n"]
+    assert replies.getvalue() == "a\nb\n"
 
 
-def test_a_reader_who_leaves_is_no_traceback(attempt: Path) -> None:
+def test_a_closed_output_ends_the_chat_without_a_traceback(attempt: Path) -> None:
     chat = " ".join(command("chat.py"))
     output, status = pexpect.run(
         f"bash -c 'yes 你好 | {chat} | head -n 1; echo codes ${{PIPESTATUS[1]}}'",
@@ -88,7 +123,7 @@ def test_a_reader_who_leaves_is_no_traceback(attempt: Path) -> None:
 
 
 @pytest.mark.parametrize("leave", ["eof", "interrupt"])
-def test_a_conversation_in_a_terminal_ends_politely(attempt: Path, leave: str) -> None:
+def test_a_conversation_in_a_terminal_ends_without_a_traceback(attempt: Path, leave: str) -> None:
     words = command("chat.py", "--beam-size", "1")
     with pexpect.spawn(
         words[0],
@@ -109,7 +144,7 @@ def test_a_conversation_in_a_terminal_ends_politely(attempt: Path, leave: str) -
     assert chat.exitstatus == 0
 
 
-def test_ctrl_c_while_the_model_loads_is_no_traceback(attempt: Path) -> None:
+def test_ctrl_c_while_the_model_loads_gives_no_traceback(attempt: Path) -> None:
     words = command("chat.py")
     with pexpect.spawn(words[0], words[1:], cwd=str(attempt), env=ENVIRONMENT, encoding="utf-8", timeout=120) as chat:
         chat.expect(pexpect.TIMEOUT, timeout=2)

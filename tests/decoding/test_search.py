@@ -1,4 +1,4 @@
-"""Searches over a vocabulary of letters, where a table says what may follow what."""
+"""Searches over a vocabulary of letters, where a table gives the probability of each letter after another."""
 
 import itertools
 
@@ -7,16 +7,17 @@ import pytest
 import tensorflow as tf
 
 from chatbot.decoding.beam import beam_search
-from chatbot.decoding.greedy import greedy_search
-from chatbot.decoding.step import Step, Tokens
+from chatbot.decoding.greedy import greedy
+from chatbot.decoding.search import Pick, search
+from chatbot.decoding.step import SpecialIds, Step
 
 LETTERS = "_^$?abc"  # padding, begin, end, unknown, then the alphabet
-TOKENS = Tokens(begin=1, end=2, pad=0, never=(0, 1, 3))
+SPECIAL_IDS = SpecialIds(begin=1, end=2, pad=0, forbidden=(0, 1, 3))
 LOW = -1e9
 
 
 def table(probabilities: dict[str, dict[str, float]]) -> np.ndarray:
-    """[letters, letters] log-probabilities of the next letter, given the last."""
+    """[letters, letters] logits of the next letter after each letter."""
     logits = np.full((len(LETTERS), len(LETTERS)), LOW, np.float32)
     for last, following in probabilities.items():
         for letter, probability in following.items():
@@ -24,11 +25,16 @@ def table(probabilities: dict[str, dict[str, float]]) -> np.ndarray:
     return logits
 
 
+def random_table(seed: int) -> np.ndarray:
+    """[letters, letters] random logits, special letters included."""
+    return np.random.default_rng(seed).normal(0, 2, (len(LETTERS), len(LETTERS))).astype(np.float32)
+
+
 def step_of(logits: np.ndarray) -> Step:
-    """A step whose state counts the letters so far; the table alone decides."""
+    """The step of a table; its state is unused."""
 
     def step(state: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.gather(logits, ids), state + 1
+        return tf.gather(logits, ids), state
 
     return step
 
@@ -38,13 +44,36 @@ def spelled(ids: np.ndarray) -> str:
     return "".join(LETTERS[i] for i in ids)
 
 
-def beams(
-    logits: np.ndarray, size: int, length: int, penalty: float = 0.0, rows: int = 1
-) -> tuple[list[str], np.ndarray]:
-    """Hypotheses and scores of the first row."""
-    ids, scores = beam_search(step_of(logits), tf.zeros([rows, 1]), tf.constant(rows), TOKENS, length, size, penalty)
-    assert ids.shape == (rows, size, length)
+def picked(logits: np.ndarray, length: int, rows: int = 1, pick: Pick = greedy) -> tuple[list[str], np.ndarray]:
+    """The text and score of each row, found by `search`."""
+    ids, scores = search(step_of(logits), tf.zeros([rows, 1]), tf.constant(rows), SPECIAL_IDS, length, pick)
+    assert ids.shape == (rows, 1, length)
+    return [spelled(row) for row in ids[:, 0].numpy()], scores[:, 0].numpy()
+
+
+def beams(logits: np.ndarray, size: int, length: int, penalty: float = 0.0) -> tuple[list[str], np.ndarray]:
+    """The text and score of each hypothesis, found by `beam_search`; two equal rows must give equal results."""
+    ids, scores = beam_search(step_of(logits), tf.zeros([2, 1]), tf.constant(2), SPECIAL_IDS, length, size, penalty)
+    assert ids.shape == (2, size, length)
+    np.testing.assert_array_equal(ids[0], ids[1])
     return [spelled(row) for row in ids[0].numpy()], scores[0].numpy()
+
+
+def word_score(logits: np.ndarray, word: str) -> float:
+    """The log-probability of a word, one letter at a time, in float64."""
+    total, last = 0.0, "^"
+    for position, letter in enumerate(word):
+        allowed = "abc$" if position else "abc"
+        row = {x: float(logits[LETTERS.index(last), LETTERS.index(x)]) for x in allowed}
+        total += row[letter] - np.log(sum(np.exp(x) for x in row.values()))
+        last = letter
+    return total
+
+
+def all_words(length: int) -> list[str]:
+    """All words that a search of this length can generate."""
+    ended = ["".join(w) + "$" for n in range(1, length) for w in itertools.product("abc", repeat=n)]
+    return ended + ["".join(w) for w in itertools.product("abc", repeat=length)]
 
 
 GREEDY_TRAP = table(
@@ -57,93 +86,109 @@ GREEDY_TRAP = table(
 )
 
 
-def test_greedy_takes_the_best_letter_and_pads_after_the_end() -> None:
-    ids, scores = greedy_search(step_of(GREEDY_TRAP), tf.zeros([2, 1]), tf.constant(2), TOKENS, 5)
-    assert [spelled(row) for row in ids[:, 0].numpy()] == ["ab$__"] * 2
-    np.testing.assert_allclose(scores[:, 0], np.log(0.3), rtol=1e-5)
+def test_greedy_picks_the_most_probable_letter_and_pads_after_the_end() -> None:
+    words, scores = picked(GREEDY_TRAP, 5, rows=2)
+    assert words == ["ab$__"] * 2
+    np.testing.assert_allclose(scores, np.log(0.3), rtol=1e-5)
 
 
-def test_greedy_stops_at_the_fixed_length() -> None:
+def test_greedy_stops_at_the_maximum_length() -> None:
     endless = table({"^": {"a": 1.0}, "a": {"a": 1.0}})
-    ids, _ = greedy_search(step_of(endless), tf.zeros([1, 1]), tf.constant(1), TOKENS, 4)
-    assert spelled(ids[0, 0].numpy()) == "aaaa"
+    assert picked(endless, 4)[0] == ["aaaa"]
 
 
-def test_beam_finds_what_greedy_misses_and_freezes_the_finished() -> None:
-    found, scores = beams(GREEDY_TRAP, size=3, length=6)
-    assert found[0] == "b$____"
-    assert set(found[1:]) == {"ab$___", "ac$___"}
+def sampler(seed: int, temperature: float = 1.0) -> Pick:
+    """A pick that samples from the distribution (Gumbel-max)."""
+
+    def pick(log_probs: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        uniform = tf.random.stateless_uniform(tf.shape(log_probs), tf.stack([seed, position]), minval=1e-20)
+        return tf.argmax(log_probs / temperature - tf.math.log(-tf.math.log(uniform)), -1, output_type=tf.int32)
+
+    return pick
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_sampler_is_a_pick(temperature: float) -> None:
+    """The frequency of each word of 20,000 is its probability; its score is the log-probability at temperature 1."""
+    logits, rows = random_table(1), 20_000
+    words, scores = picked(logits, 3, rows, sampler(7, temperature))
+    np.testing.assert_allclose(scores[:50], [word_score(logits, word.rstrip("_")) for word in words[:50]], rtol=1e-4)
+    for word in all_words(3):
+        # At a temperature, only each letter's distribution is sharper: that of a table with larger logits.
+        probability = np.exp(word_score(logits / temperature, word))
+        frequency = words.count(word.ljust(3, "_")) / rows
+        assert abs(frequency - probability) < 5 * np.sqrt(probability / rows)
+
+
+def test_a_sampler_is_determined_by_its_seed() -> None:
+    first, again, other = (picked(random_table(1), 6, 20, sampler(seed))[0] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_beam_search_finds_what_greedy_search_misses_and_keeps_the_finished() -> None:
+    words, scores = beams(GREEDY_TRAP, size=3, length=6)
+    assert words[0] == "b$____"
+    assert set(words[1:]) == {"ab$___", "ac$___"}
     np.testing.assert_allclose(np.exp(scores), [0.4, 0.3, 0.3], rtol=1e-5)
 
 
-def test_the_length_penalty_prefers_the_longer() -> None:
+def test_a_large_length_penalty_prefers_longer_replies() -> None:
     assert beams(GREEDY_TRAP, 3, 6, penalty=5.0)[0][0] == "ab$___"
 
 
-def test_never_unknown_never_empty() -> None:
+def test_forbidden_letters_and_empty_replies_are_not_generated() -> None:
     tempting = table({"^": {"?": 0.5, "$": 0.3, "_": 0.1, "a": 0.1}, "a": {"?": 0.8, "^": 0.1, "$": 0.1}})
     assert beams(tempting, 2, 3)[0][0] == "a$_"
-    ids, scores = greedy_search(step_of(tempting), tf.zeros([1, 1]), tf.constant(1), TOKENS, 3)
-    assert spelled(ids[0, 0].numpy()) == "a$_"
-    np.testing.assert_allclose(scores, 0.0, atol=1e-5)  # what is left is certain
+    words, scores = picked(tempting, 3)
+    assert words == ["a$_"]
+    np.testing.assert_allclose(scores, 0.0, atol=1e-5)  # the only possible word
 
 
-def test_a_beam_wider_than_the_possible_has_scores_of_minus_infinity() -> None:
-    found, scores = beams(table({"^": {"a": 1.0}, "a": {"$": 1.0}}), size=5, length=2)
-    assert found[0] == "a$"
-    assert np.isfinite(scores[0])
+def test_hypotheses_that_do_not_exist_score_minus_infinity() -> None:
+    """Three letters at the first position, and no more."""
+    words, scores = beams(random_table(0), size=5, length=1)
+    assert sorted(words[:3]) == ["a", "b", "c"]
+    assert np.isfinite(scores).tolist() == [True] * 3 + [False] * 2
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_wide_beam_equals_trying_everything(seed: int, penalty: float) -> None:
-    length, alphabet = 4, "abc"
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(0, 2, (len(LETTERS), len(LETTERS))).astype(np.float32)
+def test_a_wide_beam_equals_enumeration(seed: int, penalty: float) -> None:
+    logits, length = random_table(seed), 4
 
     def score(word: str) -> float:
-        total, last = 0.0, "^"
-        for position, letter in enumerate(word):
-            allowed = alphabet + ("$" if position else "")
-            row = logits[LETTERS.index(last)].astype(np.float64)
-            total += row[LETTERS.index(letter)]
-            total -= np.log(sum(np.exp(row[LETTERS.index(x)]) for x in allowed))
-            last = letter
-        return total / ((5 + len(word)) / 6) ** penalty
+        return word_score(logits, word) / ((5 + len(word)) / 6) ** penalty
 
-    words = ["".join(w) + "$" for n in range(1, length) for w in itertools.product(alphabet, repeat=n)]
-    words += ["".join(w) for w in itertools.product(alphabet, repeat=length)]
-    best = sorted(words, key=score, reverse=True)[:5]
-    found, scores = beams(logits, size=120, length=length, penalty=penalty)
-    assert [f.rstrip("_") for f in found[:5]] == best
-    np.testing.assert_allclose(scores[:5], [score(w) for w in best], rtol=1e-4)
+    best = sorted(all_words(length), key=score, reverse=True)[:5]
+    words, scores = beams(logits, size=120, length=length, penalty=penalty)
+    assert [word.rstrip("_") for word in words[:5]] == best
+    np.testing.assert_allclose(scores[:5], [score(word) for word in best], rtol=1e-4)
 
 
 def test_the_state_follows_its_hypothesis() -> None:
-    """The state spells the letters so far; at the end it must agree with the letters found."""
-    rng = np.random.default_rng(3)
-    logits = rng.normal(0, 2, (len(LETTERS), len(LETTERS))).astype(np.float32)
-    logits[:, 2] = LOW  # no end: every hypothesis is as long as the limit
+    """The state is the number that the ids of a hypothesis spell. The logits depend on the last two ids.
+
+    The state of each row starts with another number in place of the id before the begin.
+    """
+    starts = [0, 5]
+    logits = random_table(3)
+    logits[:, 2] = LOW  # no end, so that all hypotheses have the maximum length
 
     def step(state: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        own = tf.gather(logits, ids)
-        # A wrong parent would make the last letter disagree with the state's.
         state = state * 10 + tf.cast(ids[:, None], tf.int64)
-        agree = tf.cast(state[:, :1] % 10 == tf.cast(ids[:, None], tf.int64), tf.float32)
-        seen = tf.cast(state[:, :1] // 10 % 10, tf.float32)
-        return own * agree + 0.1 * seen * tf.range(len(LETTERS), dtype=tf.float32), state
+        before_last = tf.cast(state // 10 % 10, tf.float32)
+        return tf.gather(logits, ids) + 0.1 * before_last * tf.range(len(LETTERS), dtype=tf.float32), state
 
-    def score(word: str) -> float:
-        total, before, last = 0.0, 0, 1
+    def score(before_last: int, word: str) -> float:
+        total, last = 0.0, 1
         for letter in word:
-            row = logits[last].astype(np.float64) + 0.1 * before * np.arange(len(LETTERS))
-            allowed = [row[LETTERS.index(x)] for x in "abc"]
-            if last != 1:
-                allowed.append(row[2])
-            total += row[LETTERS.index(letter)] - np.log(np.exp(allowed).sum())
-            before, last = last, LETTERS.index(letter)
+            row = logits[last].astype(np.float64) + 0.1 * before_last * np.arange(len(LETTERS))
+            total += row[LETTERS.index(letter)] - np.log(sum(np.exp(row[LETTERS.index(x)]) for x in "abc"))
+            before_last, last = last, LETTERS.index(letter)
         return total
 
-    ids, scores = beam_search(step, tf.zeros([1, 1], tf.int64), tf.constant(1), TOKENS, 4, 81, 0.0)
-    for row, found in zip(ids[0].numpy(), scores[0].numpy(), strict=True):
-        np.testing.assert_allclose(found, score(spelled(row)), rtol=1e-3, atol=1e-3)
+    state = tf.constant(starts, tf.int64)[:, None]  # [rows, 1]
+    ids, scores = beam_search(step, state, tf.constant(len(starts)), SPECIAL_IDS, 4, 81, 0.0)
+    for start, words, row_scores in zip(starts, ids.numpy(), scores.numpy(), strict=True):
+        expected = [score(start, spelled(word)) for word in words]
+        np.testing.assert_allclose(row_scores, expected, rtol=1e-3, atol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.inference.replier import Replier
+from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from chatbot.training.data import prepare
 from tests.training.test_trainer import SMALL, trained
@@ -33,9 +33,8 @@ def test_an_attempt_keeps_its_cleaning_and_its_dictionary(workplace: Path) -> No
     settings = {"data": ("pairs.tsv",), "dictionary": "words.txt", "clean": ("names", "punctuation"), "steps": 1}
     trained(1, **settings)
     Path("words.txt").unlink()
-    loaded = load_trained("default")
-    replier = Replier(loaded.model, loaded.vocabulary, loaded.settings)
-    ids = replier.ids("小黄鸡机器人 @别人")
+    loaded = load_trained(Path("checkpoints/default"))
+    ids = Responder(loaded, beam_size=1, length_penalty=1.0).ids("小黄鸡机器人 @别人")
     assert [loaded.vocabulary.tokens[i] for i in ids] == ["小黄鸡机器人"]
 
 

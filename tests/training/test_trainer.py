@@ -112,7 +112,7 @@ def test_validation_keeps_the_best_and_stops_early(pairs: Path, capsys: pytest.C
     best_step = min(validations, key=lambda v: v[1])[0]
     assert [step for step, _ in validations][-3:] == [best_step, best_step + 5, best_step + 10]
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == best_step
-    assert load_trained("default").step == best_step
+    assert load_trained(Path("checkpoints/default")).step == best_step
     kept = {p.name.split(".")[0] for p in Path("checkpoints/default").glob("ckpt-*")}
     assert kept == {f"ckpt-{best_step}", f"ckpt-{best_step + 10}"}
     assert trained(1, data=(str(pairs),), validation=str(held_out), patience=2, validate_every=5) == 0
@@ -196,7 +196,7 @@ def test_a_damaged_attempt_is_named_not_guessed(
         Path("checkpoints/default", file.name).write_bytes(file.read_bytes())
     damage(Path("checkpoints/default"))
     with pytest.raises(UserError) as caught:
-        load_trained("default")
+        load_trained(Path("checkpoints/default"))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -1,0 +1,59 @@
+"""Replies to ids: batches, distinct texts, tokens that are not generated."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK, Vocabulary
+from chatbot.inference import replier as module
+from chatbot.inference.replier import Replier
+from chatbot.model.seq2seq import Seq2Seq, built_model
+
+VOCABULARY = Vocabulary(["你好", "你", "好", "吗"])
+SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=6)
+
+
+@pytest.fixture
+def model() -> Seq2Seq:
+    """An untrained model."""
+    return built_model(SETTINGS, len(VOCABULARY), seed=1)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_replies_do_not_depend_on_the_batch_and_the_search_is_traced_once(
+    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, beam_size: int
+) -> None:
+    model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
+    replier = Replier(model, VOCABULARY, SETTINGS, beam_size)
+    questions = [[5], [6, 7, 8], [8] * 100, [UNK], [7, 7]]
+    together = replier.replies(questions)
+    assert together == [replier.replies([question])[0] for question in questions]
+    assert len(set(together)) > 1
+    monkeypatch.setattr(module, "BATCH", 2)
+    assert replier.replies(questions) == together
+    assert replier.replies([]) == []
+    assert replier.traces == 1
+
+
+def test_candidates_have_different_texts_the_best_first(model: Seq2Seq) -> None:
+    """The text 你好 is one token or two."""
+    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), beam_size=40)
+    (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
+    texts, scores = zip(*candidates, strict=True)
+    assert "你好" in texts
+    assert len(set(texts)) == len(texts)
+    assert list(scores) == sorted(scores, reverse=True)
+    assert np.isfinite(scores).all()
+    assert replier.replies([VOCABULARY.ids(["你好"])]) == [texts[0]]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("token", [PAD, BOS, UNK, ASK])
+def test_special_tokens_are_not_generated(model: Seq2Seq, beam_size: int, token: int) -> None:
+    """However probable: with EOS as the second choice, such a token would make the reply short or empty."""
+    model.bias.assign(tf.one_hot(token, len(VOCABULARY), 50.0) + tf.one_hot(EOS, len(VOCABULARY), 20.0))
+    (reply,) = Replier(model, VOCABULARY, SETTINGS, beam_size).replies([[5]])
+    assert reply

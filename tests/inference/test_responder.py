@@ -1,0 +1,53 @@
+"""Replies to any text: one line each, also for texts without a visible character."""
+
+import numpy as np
+import pytest
+
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import UNK, Vocabulary
+from chatbot.flags import compose
+from chatbot.inference.responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS, Responder
+from chatbot.model.saved import Trained
+from chatbot.model.seq2seq import built_model
+from tests.inference.texts import EMPTY, ODD
+
+SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """An untrained model whose reply depends on the question."""
+    vocabulary = Vocabulary(["你好", "你", "好", "吗"])
+    model = built_model(SETTINGS.model, len(vocabulary), seed=1)
+    model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
+    return Trained(SETTINGS, vocabulary, model, step=0)
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_any_text_gets_a_line(trained: Trained, beam_size: int) -> None:
+    responder = Responder(trained, beam_size, 1.0)
+    replies = [responder.reply(text) for text in ODD]
+    assert all(reply.strip() and len(reply.splitlines()) == 1 for reply in replies)
+    assert EMPTY_QUESTION_REPLY not in replies
+    assert responder.replier.traces == 1
+
+
+def test_a_text_without_a_visible_character_gets_a_request(trained: Trained) -> None:
+    responder = Responder(trained, 1, 1.0)
+    texts = [*EMPTY, "\ud800"]  # the last is half of a surrogate pair
+    assert [responder.reply(text) for text in texts] == [EMPTY_QUESTION_REPLY] * len(texts)
+
+
+def test_replies_are_those_of_each_text_in_order(trained: Trained) -> None:
+    responder = Responder(trained, 1, 1.0)
+    texts = ["", "你好", " ", "吗吗吗", "你", ""]
+    replies = responder.replies(texts)
+    assert replies == [responder.reply(text) for text in texts]
+    assert len(set(replies)) > 2
+    assert responder.replies([]) == []
+
+
+def test_long_texts_are_cut(trained: Trained) -> None:
+    responder = Responder(trained, 1, 1.0)
+    assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
+    assert responder.ids("你好他") == [5, UNK]
