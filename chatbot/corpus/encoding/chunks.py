@@ -168,7 +168,7 @@ def cut_chunk(pairs: Sequence[Pair], first: int, file: str, how: Preparation) ->
 
 @functools.cache
 def _tokenizer(how: Preparation) -> Tokenizer:
-    """Made once in each process: jieba takes half a second to load its dictionary."""
+    """Created once in each process: a user dictionary takes a second to load."""
     return tokenizer(how.tokenizer, how.dictionary)
 
 

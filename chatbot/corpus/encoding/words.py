@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jieba
 import numpy as np
 
 from chatbot.config.corpus import TextSettings
@@ -56,7 +55,8 @@ class Words:
             sources=[(source.kind, [content_key(path) for path in source.paths]) for source in self.sources],
             columns=self.columns,
             how=how,
-            jieba=jieba.__version__,
+            jieba=importlib.metadata.version("jieba"),
+            rjieba=importlib.metadata.version("rjieba"),
             unicode=unicodedata.unidata_version,
             opencc=importlib.metadata.version("opencc") if "simplified" in self.how.rules else None,
         )

@@ -1,0 +1,206 @@
+"""The words are those of jieba, with and without a user dictionary."""
+
+import itertools
+import logging
+from pathlib import Path
+
+import jieba
+import orjson
+import pytest
+import rjieba
+from hypothesis import given
+from hypothesis import strategies as st
+from jieba import finalseg
+
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.text.jieba_segmenter import Segmenter, jieba_segmenter
+from chatbot.errors import UserError
+
+UTTERANCES = Path(__file__).with_name("utterances.txt").read_text(encoding="utf-8").splitlines()
+# ASCII in words and in none, Chinese in and beyond jieba's blocks, and what stands between blocks. No single rare
+# characters: repeated, they give ties of the model, which rounding decides.
+PIECES = [
+    *"abZ019+#&._%-+#&._%-的了是你我在，  \u9fd6䶮龘𠀀﨎Ｃ😀\r\n",
+    "小明硕士毕业于",
+    "中国科学院",
+    "卡拉OK",
+    "结婚的和尚未",
+]
+TRICKY = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
+# A new word with and without a frequency, a tag, words that are removed, more and less frequent, of one character,
+# of ASCII, of characters that no block has, and one line twice.
+USER_DICTIONARY = """\ufeff杭研大厦
+王刚刚刚走 3
+梓涵 20 nr
+C-POP 5
+a-b
+6-7 1 x
+GPT
+中国 0
+小明硕士 0
+过过 0
+的 1
+在 5000000
+龘 30
+b 400
+的确定 1000
+
+笑死
+New York 10 n
+你好，世界 100
+𠮷野家 50
+梓涵 7
+"""
+
+
+@pytest.fixture(scope="module")
+def segment() -> Segmenter:
+    """What is tested, without a user dictionary."""
+    return jieba_segmenter()
+
+
+@pytest.fixture(scope="module")
+def reference() -> jieba.Tokenizer:
+    """jieba itself, without a user dictionary."""
+    jieba.setLogLevel(logging.WARNING)
+    return jieba.Tokenizer()
+
+
+@pytest.fixture(scope="module")
+def user_dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The path of the user dictionary."""
+    path = tmp_path_factory.mktemp("dictionary") / "words.txt"
+    path.write_text(USER_DICTIONARY, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def user_segment(user_dictionary: Path) -> Segmenter:
+    """What is tested, with the user dictionary."""
+    return jieba_segmenter(str(user_dictionary))
+
+
+@pytest.fixture(scope="module")
+def user_reference(user_dictionary: Path) -> Segmenter:
+    """jieba itself, with the user dictionary, whose words of frequency 0 it keeps for all dictionaries."""
+    loaded = jieba.Tokenizer()
+    with user_dictionary.open("rb") as file:
+        loaded.load_userdict(file)
+    split_words, finalseg.Force_Split_Words = finalseg.Force_Split_Words, set()
+
+    def segment(text: str) -> list[str]:
+        finalseg.Force_Split_Words = split_words
+        try:
+            return loaded.lcut(text)
+        finally:
+            finalseg.Force_Split_Words = set()
+
+    return segment
+
+
+@pytest.fixture(scope="module")
+def real_utterances() -> list[str]:
+    """The built-in corpus and, where they are, the three samples of real corpora beside the project."""
+    utterances = [text for source in find_sources([]) for pair in read(source, Report()) for text in pair]
+    data = Path(__file__).parents[4] / "shared/data"
+    for path in sorted(data.glob("*.tsv")):
+        utterances += itertools.chain.from_iterable(map(str.split, path.read_text("utf-8").splitlines(), "\t"))
+    for path in sorted(data.glob("*.jsonl")):
+        utterances += itertools.chain.from_iterable(map(orjson.loads, path.read_bytes().splitlines()))
+    return utterances
+
+
+@pytest.mark.parametrize("text", UTTERANCES)
+def test_an_utterance(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
+    assert segment(text) == reference.lcut(text)
+
+
+@pytest.mark.parametrize("text", UTTERANCES)
+def test_an_utterance_with_a_user_dictionary(user_segment: Segmenter, user_reference: Segmenter, text: str) -> None:
+    assert user_segment(text) == user_reference(text)
+
+
+def test_the_user_dictionary_changes_words(segment: Segmenter, user_segment: Segmenter) -> None:
+    changed = [text for text in UTTERANCES if segment(text) != user_segment(text)]
+    assert len(changed) > 10
+
+
+@given(TRICKY)
+def test_tricky_text(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
+    assert segment(text) == reference.lcut(text)
+
+
+@given(TRICKY)
+def test_tricky_text_with_a_user_dictionary(user_segment: Segmenter, user_reference: Segmenter, text: str) -> None:
+    assert user_segment(text) == user_reference(text)
+
+
+@given(st.text(max_size=40))
+def test_any_text(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
+    assert segment(text) == reference.lcut(text)
+
+
+def test_at_most_one_real_utterance_in_50_000_differs(
+    segment: Segmenter, reference: jieba.Tokenizer, real_utterances: list[str]
+) -> None:
+    different = [text for text in real_utterances if segment(text) != reference.lcut(text)]
+    assert len(different) <= 1 + len(real_utterances) // 50_000, different
+
+
+def test_at_most_one_real_utterance_in_50_000_differs_with_a_user_dictionary(
+    user_segment: Segmenter, user_reference: Segmenter, real_utterances: list[str]
+) -> None:
+    different = [text for text in real_utterances if user_segment(text) != user_reference(text)]
+    assert len(different) <= 1 + len(real_utterances) // 50_000, different
+
+
+def test_rjieba_has_the_words_of_jiebas_dictionary(reference: jieba.Tokenizer) -> None:
+    reference.initialize()
+    assert [word for word, frequency in reference.FREQ.items() if rjieba.has_word(word) != (frequency > 0)] == []
+
+
+def test_the_known_difference_is_a_rounded_probability(segment: Segmenter, reference: jieba.Tokenizer) -> None:
+    # When this fails, rjieba no longer rounds: remove the remark at the head of jieba_segmenter.py.
+    assert (segment("感动常在啊"), reference.lcut("感动常在啊")) == (["感动", "常在", "啊"], ["感动", "常", "在", "啊"])
+
+
+def test_a_user_dictionary(tmp_path: Path) -> None:
+    sentence = "小黄鸡机器人会聊天"
+    assert "小黄鸡机器人" not in jieba_segmenter()(sentence)
+    path = tmp_path / "words.txt"
+    path.write_text("\ufeff小黄鸡机器人 5 n\n会聊天\n\n", encoding="utf-8")
+    assert jieba_segmenter(str(path))(sentence) == ["小黄鸡机器人", "会聊天"]
+    assert "小黄鸡机器人" not in jieba_segmenter()(sentence)  # the default dictionary has not changed
+
+
+def test_removed_words_are_split_for_their_dictionary_alone(tmp_path: Path) -> None:
+    words = jieba_segmenter()("小明硕士毕业")
+    assert "小明" in words  # found by the model
+    path = tmp_path / "words.txt"
+    path.write_text("小明 0\n", encoding="utf-8")
+    assert jieba_segmenter(str(path))("小明硕士毕业")[:2] == ["小", "明"]
+    assert not finalseg.Force_Split_Words
+    assert jieba_segmenter()("小明硕士毕业") == words
+
+
+def test_a_missing_dictionary(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.txt: dictionary cannot be read"):
+        jieba_segmenter(str(tmp_path / "none.txt"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("小黄鸡\n".encode("gbk"), "must be utf-8"),
+        (f"小黄鸡 {2**63}\n".encode(), "the frequencies add up to 9,223,"),
+        (b"a 1" + b"0" * 400 + b"\nb\n", "int too large"),
+    ],
+)
+def test_a_bad_dictionary(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "words.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"words\.txt: not a jieba dictionary in UTF-8: .*{reason}") as caught:
+        jieba_segmenter(str(path))
+    assert "\n" not in str(caught.value)
