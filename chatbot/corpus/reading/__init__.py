@@ -1,5 +1,6 @@
-"""From a user's file to its (question, answer) pairs of text: sources -> texts -> format -> pairs.
+"""From files to (question, answer) pairs of text: sources -> text files -> format -> pairs.
 
-A text is opened (unpacked, its encoding found), its format is found from its beginning, and one function a format
-reads it lazily. What cannot be used is counted in the Report; what the user has to mend is a UserError.
+A text file is opened (decompressed, its encoding detected), its format is detected from its first lines, and the
+reader of that format yields its pairs lazily. The Report counts what cannot be used; a UserError reports what the
+user has to correct.
 """

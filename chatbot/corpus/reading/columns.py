@@ -1,14 +1,14 @@
-"""Which two columns of a table, or fields of a record, are the question and the answer."""
+"""Selection of the question and answer columns of a table, or fields of a record."""
 
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from chatbot.corpus.reading.shown import shown
+from chatbot.corpus.reading.display import one_line
 from chatbot.errors import UserError
 
-# In the order in which they are looked for: a "title" is the question only where nothing better is.
+# In order of preference: "title" is the question only without a better name.
 QUESTIONS = (
     *("question", "instruction", "query", "prompt", "input", "source", "src", "ask", "post", "title", "q"),
     *("问题", "提问", "问", "問題", "提問", "問", "上句", "输入"),
@@ -21,16 +21,16 @@ ANSWERS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows of a table are read."""
+    """The column indices of a table."""
 
-    question: int  # index of its column
-    answer: int
-    width: int  # columns of a row
+    question: int  # column index
+    answer: int  # column index
+    width: int  # number of columns
     skip: int  # rows before the first pair
 
 
 def checked(columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns as given, none or two. Raises UserError for anything else."""
+    """Returns the columns, none or two. Raises UserError for any other number and for invalid ones."""
     numbers = [column for column in columns if column.isdecimal()]
     if len(columns) not in (0, 2) or len(set(columns)) != len(columns) or any(int(n) < 1 for n in numbers[:2]):
         raise UserError("--columns: give two, the question's and the answer's, by name or by number from 1")
@@ -39,7 +39,7 @@ def checked(columns: Sequence[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # the records of a file have the same fields
 def named(names: tuple[str, ...], columns: tuple[str, ...] = ()) -> tuple[int, int] | None:
-    """Where the question and the answer stand among the names: the columns asked for, or else those known."""
+    """Returns the indices of question and answer among the names: of the given columns, or of well-known names."""
     places = {name.strip().casefold(): index for index, name in reversed(list(enumerate(names)))}
     wanted: list[tuple[str, ...]] = [(column.casefold(),) for column in columns] or [QUESTIONS, ANSWERS]
     question, answer = (next((places[name] for name in choice if name in places), None) for choice in wanted)
@@ -47,11 +47,12 @@ def named(names: tuple[str, ...], columns: tuple[str, ...] = ()) -> tuple[int, i
 
 
 def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: str) -> Layout:
-    """How to read a table that begins with these rows.
+    """Returns the layout of a table that begins with these rows.
 
-    Raises UserError when the columns asked for are not there, or there are more than two and none is known.
+    Raises UserError when a given column does not exist, or when none is given, the table has more than two columns and
+    no header names them.
     """
-    skip = int(rows[0][0].casefold() == "sep=")  # Excel's line that names the separator
+    skip = int(rows[0][0].casefold() == "sep=")  # Excel's first line, which names the separator
     first = tuple(rows[skip]) if len(rows) > skip else ()
     if not columns or all(column.isdecimal() for column in columns):
         known = named(first)
@@ -64,16 +65,20 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
         places = known = named(first, columns)
         width = len(first)
     if columns and width == 2 and (places is None or max(places) >= width):
-        places = named(first) or (0, 1)  # of several files, one that has no other columns
+        places = named(first) or (0, 1)  # one of several files, which has only the two
     if places is None or max(places) >= width:
-        found = ", ".join(f"{number} {shown(name, 20)!r}" for number, name in enumerate(first[:12], start=1))
-        problem = f"no columns {' and '.join(columns)}" if columns else f"{width} columns, and which two are unknown"
+        found = ", ".join(f"{number} {one_line(name, 20)!r}" for number, name in enumerate(first[:12], start=1))
+        problem = (
+            f"no columns {' and '.join(columns)}"
+            if columns
+            else f"{width} columns, and no header names the question and the answer"
+        )
         raise UserError(f"{place}: {problem}; give --columns and two of: {found}")
     return Layout(*places, width, skip + (known is not None))
 
 
 def misfit(row: list[str], layout: Layout) -> str | None:
-    """Why a row that is not as wide as the table cannot be used, if so. Empty columns at its end are taken off."""
+    """Removes empty columns at the end of a row; returns the reason when it still does not fit, else None."""
     while len(row) > layout.width and not row[-1]:
         row.pop()
     if len(row) > layout.width:
@@ -84,7 +89,7 @@ def misfit(row: list[str], layout: Layout) -> str | None:
 
 
 def widths(rows: Iterable[Sequence[str]]) -> Counter[int]:
-    """How many rows have how many columns, not counting empty ones beyond the second at a row's end."""
+    """Counts the rows by their number of columns, without empty ones at the end after the second."""
     found: Counter[int] = Counter()
     for row in rows:
         width = len(row)

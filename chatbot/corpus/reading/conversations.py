@@ -1,7 +1,7 @@
-"""From a value of JSON or YAML to the pairs in it, whichever of the known shapes it has.
+"""The pairs of a JSON or YAML value, in any of the known shapes.
 
-A conversation is a list of utterances or of messages with a role; a record has a question and an answer by name.
-They may stand in lists, and in objects under a known name or of nothing else.
+A conversation is a list of utterances or of messages with a role; a record has named fields for question and answer.
+Lists may contain them, and so may objects: under a known key, or if all values of the object are lists or objects.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +10,7 @@ from itertools import pairwise
 from chatbot.corpus.reading.columns import named
 from chatbot.corpus.reading.lines import Pair
 
-DEEPEST = 8  # lists and objects inside each other
+MAX_DEPTH = 8  # of nested lists and objects
 MESSAGES = (("role", "content"), ("from", "value"))
 ASKING = frozenset({"user", "human", "usr"})
 ANSWERING = frozenset({"assistant", "gpt", "bot", "chatbot", "chatgpt", "model", "sys"})
@@ -23,8 +23,8 @@ Drop = Callable[[str], None]
 
 
 def pairs_of(value: object, columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
-    """The pairs of a value; `drop` is told the reason of each part that gives none."""
-    if depth > DEEPEST:
+    """Yields the pairs of a value; calls `drop` with the reason for each part without pairs."""
+    if depth > MAX_DEPTH:
         drop("values nested too deeply")
     elif isinstance(value, list):
         if set(map(type, value)) == {str}:
@@ -40,8 +40,8 @@ def pairs_of(value: object, columns: tuple[str, ...], drop: Drop, depth: int = 0
 
 
 def pairs_in(values: Iterable[object], columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
-    """The pairs of a list of any size: its values are utterances, messages, or each of them a value with pairs."""
-    asked: str | None = None  # what the next utterance may answer
+    """Yields the pairs of a list of any size, whose values are utterances, messages, or values with pairs."""
+    asked: str | None = None  # the utterance that the next one may answer
     turns = pairs = 0
     for value in values:
         if isinstance(value, str):

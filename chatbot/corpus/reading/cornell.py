@@ -1,4 +1,7 @@
-"""Cornell's movie dialogs: movie_lines.txt says each line by its id, movie_conversations.txt which ids follow."""
+"""The Cornell Movie-Dialogs Corpus (Danescu-Niculescu-Mizil and Lee, 2011).
+
+movie_lines.txt has the utterances by id, movie_conversations.txt the ids of each conversation in order.
+"""
 
 import re
 from collections.abc import Iterator
@@ -8,49 +11,52 @@ from pathlib import Path
 from chatbot.corpus.reading.lines import Pair, lines
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import CORNELL_FILES
-from chatbot.corpus.reading.text import Text, texts
+from chatbot.corpus.reading.text_file import TextFile, open_text_files
 from chatbot.errors import UserError
 
 SEPARATOR = " +++$+++ "
-MOST_CHARACTERS = 256 * 2**20  # of utterances held in memory; Cornell's have 17 million
+MAX_CHARACTERS = 256 * 2**20  # of the utterances, which are held in memory; the corpus has 17 million
 
 
 def read_cornell(paths: tuple[Path, ...], name: str, report: Report) -> Iterator[Pair]:
-    """The pairs of (movie_lines.txt, movie_conversations.txt), or of one zip file that holds both.
+    """Yields the pairs of (movie_lines.txt, movie_conversations.txt), or of one zip file that contains both.
 
-    Raises UserError when there is no line of Cornell's in one of them, or far too many.
+    Raises UserError when movie_lines.txt has no line of the expected format, or too many.
     """
-    said: dict[str, str] = {}
+    utterances: dict[str, str] = {}
     for path in paths:
-        for text in texts(path, name, report, wanted=CORNELL_FILES):
+        for text in open_text_files(path, name, report, wanted=CORNELL_FILES):
             if text.encoding not in report.encodings:
                 report.encodings.append(text.encoding)
-            if said:
-                yield from _pairs(text, said, report)
+            if utterances:
+                yield from _pairs(text, utterances, report)
             else:
-                said = _said(text, report)
+                utterances = _utterances(text, report)
 
 
-def _said(text: Text, report: Report) -> dict[str, str]:
-    said: dict[str, str] = {}
-    held = 0
+def _utterances(text: TextFile, report: Report) -> dict[str, str]:
+    utterances: dict[str, str] = {}
+    characters = 0
     for number, line in lines(text, report):
         if not line:
             continue
         fields = line.split(SEPARATOR, 4)
         if len(fields) == 5:
-            said[fields[0].strip()] = fields[4]
-            held += len(fields[4])
+            utterances[fields[0].strip()] = fields[4]
+            characters += len(fields[4])
         else:
             report.drop("rows with too few columns", f"{text.place} ({CORNELL_FILES[0]}), line {number}")
-        if held > MOST_CHARACTERS:
-            raise UserError(f"{text.place}: too large for Cornell's {CORNELL_FILES[0]}; give the pairs as TSV")
-    if not said:
-        raise UserError(f"{text.place}: no line of Cornell's in {CORNELL_FILES[0]}, such as L1{SEPARATOR}u0 ...")
-    return said
+        if characters > MAX_CHARACTERS:
+            raise UserError(f"{text.place}: too large to be Cornell's {CORNELL_FILES[0]}; give the pairs as TSV")
+    if not utterances:
+        raise UserError(
+            f"{text.place}: no line of {CORNELL_FILES[0]} has Cornell's format, L1{SEPARATOR}u0 ...; "
+            "download the corpus again"
+        )
+    return utterances
 
 
-def _pairs(text: Text, said: dict[str, str], report: Report) -> Iterator[Pair]:
+def _pairs(text: TextFile, utterances: dict[str, str], report: Report) -> Iterator[Pair]:
     for number, line in lines(text, report):
         if not line:
             continue
@@ -59,7 +65,7 @@ def _pairs(text: Text, said: dict[str, str], report: Report) -> Iterator[Pair]:
         if len(ids) < 2:
             report.drop("conversations of one utterance" if ids else "lines without a list of ids", place)
         for first, second in pairwise(ids):
-            if first in said and second in said:
-                yield said[first], said[second]
-        if missing := sum(found not in said for found in ids):
+            if first in utterances and second in utterances:
+                yield utterances[first], utterances[second]
+        if missing := sum(line_id not in utterances for line_id in ids):
             report.drop("ids that are not in movie_lines.txt", place, missing)

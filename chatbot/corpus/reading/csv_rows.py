@@ -1,4 +1,4 @@
-"""CSV as in RFC 4180: quotes, doubled quotes, line ends inside quotes; comma or semicolon."""
+"""CSV as in RFC 4180: quotes, doubled quotes, line ends inside quotes; separated by commas or semicolons."""
 
 import csv
 from collections import deque
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from chatbot.corpus.reading.columns import layout_of, misfit, named, widths
 from chatbot.corpus.reading.lines import UNDECODABLE, Pair, raw_lines, refuse_if_mostly_bad
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text import Text, first_lines
+from chatbot.corpus.reading.text_file import TextFile, first_lines
 
-AGREEING = 0.6  # the share of rows that have the usual number of columns; in prose, commas fall as they like
+SAME_WIDTH_SHARE = 0.6  # of the rows; in prose, the number of commas varies more
 
 
 def delimiter_of(sample: list[str]) -> str | None:
-    """The character that cuts these lines into rows of as many columns, if one does."""
+    """Returns the separator with which most rows have the same number of columns, None if neither does."""
     best, delimiter = 0, None
     for candidate in ",;":
         rows = [row for _, row in rows_of(sample, candidate, lambda number: None) if row]
@@ -23,49 +23,49 @@ def delimiter_of(sample: list[str]) -> str | None:
         header = next((row for row in rows if row[0].casefold() != "sep="), [])
         if named(tuple(header)):
             return candidate
-        if width > 1 and count > best and count >= AGREEING * len(rows):
+        if width > 1 and count > best and count >= SAME_WIDTH_SHARE * len(rows):
             best, delimiter = count, candidate
     return delimiter
 
 
 def rows_of(lines: Iterable[str], delimiter: str, broken: Callable[[int], None]) -> Iterator[tuple[int, list[str]]]:
-    """(number of its first line, row) of each row. `broken` is told the line of a row with a stray or open quote.
+    """Yields (number of its first line, row). Calls `broken` with the first line of a row with a stray or open quote.
 
-    Only that line is lost then: what an open quote had taken for its own is read again from the next line on.
+    Only that line is lost: the other lines that an open quote included are parsed again.
     """
     source = iter(lines)
     again: deque[str] = deque()
-    taken: list[str] = []  # the lines of this row; csv's limit of 131,072 characters a field bounds them
+    row_lines: list[str] = []  # of the current row, bounded by csv's limit of 131,072 characters a field
 
     def feed() -> Iterator[str]:
         while True:
             line = again.popleft() if again else next(source, None)
             if line is None:
                 return
-            taken.append(line)
+            row_lines.append(line)
             yield line
 
     number = 1
-    # Files written by hand have a space after the comma, before the quote.
+    # Files written by hand often have a space between comma and quote.
     reader = csv.reader(feed(), delimiter=delimiter, strict=True, skipinitialspace=True)
     while True:
-        taken.clear()
+        row_lines.clear()
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error:
             broken(number)
-            again.extendleft(reversed(taken[1:]))
+            again.extendleft(reversed(row_lines[1:]))
             number += 1
             reader = csv.reader(feed(), delimiter=delimiter, strict=True, skipinitialspace=True)
             continue
         yield number, row
-        number += len(taken)
+        number += len(row_lines)
 
 
-def read_csv(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """The pairs of a CSV file: of its two columns, or of those that its header or `columns` name."""
+def read_csv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+    """Yields the pairs of a CSV file, from its two columns or those named by its header or `columns`."""
     sample = first_lines(text)
     delimiter = delimiter_of(sample) or ","
     rows = [row for _, row in rows_of(sample, delimiter, lambda number: None) if row]

@@ -1,4 +1,4 @@
-"""A line a JSON value."""
+"""JSON Lines: one JSON value on each line."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ import orjson
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.lines import Pair, lines
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text import Text
+from chatbot.corpus.reading.text_file import TextFile
 
 
-def read_json_lines(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """The pairs of each line's conversation or record."""
+def read_json_lines(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+    """Yields the pairs of the conversation or record on each line."""
     loads = orjson.loads
     reasons: list[str] = []
     for number, line in lines(text, report):

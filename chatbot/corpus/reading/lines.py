@@ -1,26 +1,26 @@
-"""The lines of a text, each in bounded memory, and those that cannot be used counted."""
+"""The lines of a text, read in bounded memory; lines that cannot be used are counted."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text import Text
+from chatbot.corpus.reading.text_file import TextFile
 from chatbot.errors import UserError
 
-LONGEST_LINE = 2**20  # characters
+MAX_LINE = 2**20  # characters
 UNDECODABLE = "\ufffd"
 
 Pair = tuple[str, str]
 
 
-def raw_lines(text: Text, report: Report) -> Iterator[str]:
-    """Each line with its end. "" stands for one that is too long or has a NUL character, which is counted."""
-    readline = functools.partial(text.stream.readline, LONGEST_LINE + 1)
+def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
+    """Yields each line with its line end, and "" for a line that is too long or contains NUL, which is counted."""
+    readline = functools.partial(text.stream.readline, MAX_LINE + 1)
     for number, line in enumerate(iter(readline, ""), start=1):
-        if len(line) > LONGEST_LINE and line[-1] not in "\r\n":
+        if len(line) > MAX_LINE and line[-1] not in "\r\n":
             while (rest := readline()) and rest[-1] not in "\r\n":
                 pass
-            report.drop(f"lines longer than {LONGEST_LINE:,} characters", f"{text.place}, line {number}")
+            report.drop(f"lines longer than {MAX_LINE:,} characters", f"{text.place}, line {number}")
             yield ""
         elif "\0" in line:
             report.drop("lines with NUL characters", f"{text.place}, line {number}")
@@ -29,10 +29,10 @@ def raw_lines(text: Text, report: Report) -> Iterator[str]:
             yield line
 
 
-def lines(text: Text, report: Report) -> Iterator[tuple[int, str | None]]:
-    """(number from 1, line without its end). None stands for a line that cannot be used, which is counted.
+def lines(text: TextFile, report: Report) -> Iterator[tuple[int, str | None]]:
+    """Yields (number from 1, line without its line end), with None for a line that cannot be used, which is counted.
 
-    Raises UserError at the end when that was more than half of the lines that are not blank.
+    Raises UserError at the end when these were more than half of the lines that are not blank.
     """
     bad = blank = number = 0
     for number, raw in enumerate(raw_lines(text, report), start=1):
@@ -52,10 +52,10 @@ def lines(text: Text, report: Report) -> Iterator[tuple[int, str | None]]:
     refuse_if_mostly_bad(text, report, bad, number - blank)
 
 
-def decoded(pairs: Iterable[Pair], text: Text, report: Report, drop: Callable[[str], None]) -> Iterator[Pair]:
-    """The pairs without those that could not be decoded, which are counted: `lines` for formats of no lines.
+def decoded(pairs: Iterable[Pair], text: TextFile, report: Report, drop: Callable[[str], None]) -> Iterator[Pair]:
+    """Yields the pairs that could be decoded, and counts the others: for formats that are not read by lines.
 
-    Raises UserError at the end when that was more than half of them.
+    Raises UserError at the end when these were more than half of the pairs.
     """
     bad = count = 0
     for pair in pairs:
@@ -68,10 +68,10 @@ def decoded(pairs: Iterable[Pair], text: Text, report: Report, drop: Callable[[s
     refuse_if_mostly_bad(text, report, bad, count)
 
 
-def refuse_if_mostly_bad(text: Text, report: Report, bad: int, count: int) -> None:
+def refuse_if_mostly_bad(text: TextFile, report: Report, bad: int, count: int) -> None:
     """Raises UserError when more than half of the lines (or pairs) are bad."""
     if bad * 2 > count:
         raise UserError(
             f"{text.place}: read as {text.encoding}, {bad:,} of {count:,} lines cannot be used "
-            f"({'; '.join(report.lines()[:3])}); save it as UTF-8 text, one encoding throughout"
+            f"({'; '.join(report.lines()[:3])}); save the whole file as UTF-8 text"
         )

@@ -1,23 +1,23 @@
-"""Two files, the answer to a line of the one in the same line of the other."""
+"""Parallel files: line i of the second answers line i of the first."""
 
 import contextlib
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.lines import Pair, lines
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.shown import shown
-from chatbot.corpus.reading.text import Text, texts
+from chatbot.corpus.reading.text_file import TextFile, open_text_files
 from chatbot.errors import UserError
 
 
 def read_parallel(paths: tuple[Path, ...], name: str, report: Report) -> Iterator[Pair]:
-    """Line i of the first file with line i of the second. Raises UserError when one has more lines."""
+    """Yields line i of the first file with line i of the second. Raises UserError when one has more lines."""
     with contextlib.ExitStack() as stack:
         sides, opened = [], []
         for path in paths:
-            side = stack.enter_context(contextlib.closing(texts(path, shown(str(path)), report)))
+            side = stack.enter_context(contextlib.closing(open_text_files(path, one_line(str(path)), report)))
             text = next(side)
             sides.append(side)
             opened.append(text)
@@ -26,10 +26,10 @@ def read_parallel(paths: tuple[Path, ...], name: str, report: Report) -> Iterato
         yield from _pairs(opened[0], opened[1], report)
         for side, text in zip(sides, opened, strict=True):
             if next(side, None) is not None:
-                raise UserError(f"{text.place}: more than one file in this zip file; unpack it and name one")
+                raise UserError(f"{text.place}: the zip file contains more than one file; unpack it and give one")
 
 
-def _pairs(questions: Text, answers: Text, report: Report) -> Iterator[Pair]:
+def _pairs(questions: TextFile, answers: TextFile, report: Report) -> Iterator[Pair]:
     asked = answered = 0
     ended = (0, None)
     for (number, question), (other, answer) in zip_longest(
@@ -37,11 +37,11 @@ def _pairs(questions: Text, answers: Text, report: Report) -> Iterator[Pair]:
     ):
         asked, answered = max(asked, number), max(answered, other)
         if question is None or answer is None:
-            continue  # counted where it was read, or one of the files has ended
+            continue  # counted by `lines`, or the end of the shorter file
         if question or answer:
             yield question, answer
     if asked != answered:
         raise UserError(
             f"{questions.place} has {asked:,} lines and {answers.place} has {answered:,}; "
-            "line i of the one answers line i of the other, so give them as many"
+            "line i of the second answers line i of the first, so the numbers must be equal"
         )

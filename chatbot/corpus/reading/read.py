@@ -1,25 +1,25 @@
-"""From a source to its pairs, whatever its format is."""
+"""From a source of any format to its pairs."""
 
 from collections.abc import Callable, Iterator, Sequence
 
 from chatbot.corpus.reading.columns import checked
-from chatbot.corpus.reading.conv import read_conv
+from chatbot.corpus.reading.conv_lines import read_conv
 from chatbot.corpus.reading.cornell import read_cornell
 from chatbot.corpus.reading.csv_rows import read_csv
-from chatbot.corpus.reading.form import format_of
+from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.format_detection import detect_format
 from chatbot.corpus.reading.json_document import read_json
 from chatbot.corpus.reading.json_lines import read_json_lines
 from chatbot.corpus.reading.lines import Pair
 from chatbot.corpus.reading.parallel import read_parallel
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.shown import shown
 from chatbot.corpus.reading.sources import Source
-from chatbot.corpus.reading.text import Text, texts
+from chatbot.corpus.reading.text_file import TextFile, open_text_files
 from chatbot.corpus.reading.tsv import read_tsv
 from chatbot.corpus.reading.yaml_document import read_yaml
 from chatbot.errors import UserError
 
-FORMATS: dict[str, Callable[[Text, tuple[str, ...], Report], Iterator[Pair]]] = {
+FORMATS: dict[str, Callable[[TextFile, tuple[str, ...], Report], Iterator[Pair]]] = {
     "tsv": read_tsv,
     "csv": read_csv,
     "conv": read_conv,
@@ -30,10 +30,10 @@ FORMATS: dict[str, Callable[[Text, tuple[str, ...], Report], Iterator[Pair]]] = 
 
 
 def read(source: Source, report: Report, columns: Sequence[str] = ()) -> Iterator[Pair]:
-    """The pairs of a source as they stand there, lazily and in its order; the report grows with them.
+    """Yields the raw pairs of a source lazily and in order, and updates the report.
 
-    columns: names (or numbers from 1) of the question's and the answer's column or field, where there are several.
-    Raises UserError for content of no known format, or too damaged to be used. No pairs at all is not an error here.
+    columns: names (or numbers from 1) of the question and answer columns or fields, where there are several.
+    Raises UserError for content of an unknown format, or too damaged to be used. A source without pairs is no error.
     """
     report.file = source.name
     try:
@@ -56,28 +56,29 @@ def _pairs(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator
 
 
 def _pairs_of_file(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[Pair]:
-    unknown: Text | None = None
-    for text in texts(source.paths[0], source.name, report):
+    unknown: TextFile | None = None
+    for text in open_text_files(source.paths[0], source.name, report):
         if text.whole and not text.sample.strip():
             continue
-        form = format_of(text)
-        if form is None:
+        format_name = detect_format(text)
+        if format_name is None:
             report.drop("files of unknown format", text.place)
             unknown = unknown or text
             continue
-        _note(report.formats, form)
+        _note(report.formats, format_name)
         _note(report.encodings, text.encoding)
-        yield from FORMATS[form](text, columns, report)
+        yield from FORMATS[format_name](text, columns, report)
     if unknown is not None and not report.formats:
         raise UserError(
-            f"{unknown.place}: unknown format, it begins with {shown(unknown.sample, 40)!r}; "
-            f"known are {', '.join(FORMATS)}. Simplest is a line a pair: question, tab, answer; see docs/data.md"
+            f"{unknown.place}: unknown format, it begins with {one_line(unknown.sample, 40)!r}; "
+            f"known are {', '.join(FORMATS)}. Simplest is one pair on each line: question, tab, answer; "
+            "see docs/data.md"
         )
 
 
 def _pairs_of_chatterbot(source: Source, report: Report) -> Iterator[Pair]:
     for path in source.paths:
-        for text in texts(path, path.name, report):
+        for text in open_text_files(path, path.name, report):
             _note(report.encodings, text.encoding)
             yield from read_yaml(text, (), report)
 

@@ -1,4 +1,4 @@
-"""What was found in one file of a corpus, and what was left out of it, counted by reason."""
+"""Counts of the pairs that were found in a file and of what was dropped, by reason."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class Dropped:
-    """How often a reason to leave something out occurred, and the first place where it did."""
+    """The number of items dropped for one reason, and the place of the first."""
 
     count: int
     first: str
@@ -14,31 +14,31 @@ class Dropped:
 
 @dataclasses.dataclass
 class Report:
-    """Counts what is found and dropped on the way from a file to its pairs."""
+    """The counts of one file."""
 
-    file: str = ""  # as the user names it
-    formats: list[str] = dataclasses.field(default_factory=list)  # each once, as found; an archive may hold several
+    file: str = ""  # the name that the user gave
+    formats: list[str] = dataclasses.field(default_factory=list)  # distinct, in order; an archive may contain several
     encodings: list[str] = dataclasses.field(default_factory=list)
     pairs: int = 0  # parsed, before cleaning
-    read_bytes: int = 0  # taken from the disk so far
+    read_bytes: int = 0  # from the disk so far
     dropped: dict[str, Dropped] = dataclasses.field(default_factory=dict)
     changed: dict[str, int] = dataclasses.field(default_factory=dict)  # utterances changed, by cleaning rule
 
     def drop(self, reason: str, place: str = "", count: int = 1) -> None:
-        """Count things left out for this reason; place is where the first stands, such as 'chats.tsv, line 7'."""
+        """Count items dropped for this reason; place is that of the first, such as 'chats.tsv, line 7'."""
         entry = self.dropped.setdefault(reason, Dropped(0, place))
         entry.count += count
         entry.first = entry.first or place
 
     def add(self, other: "Report") -> None:
-        """Count what another part of the same file had, too."""
+        """Add the counts of another part of the same file."""
         for reason, entry in other.dropped.items():
             self.drop(reason, entry.first, entry.count)
         for rule, count in other.changed.items():
             self.changed[rule] = self.changed.get(rule, 0) + count
 
     def lines(self) -> list[str]:
-        """One line a reason, the most frequent first."""
+        """Returns one line for each reason, the most frequent first."""
         lines = []
         for reason, entry in sorted(self.dropped.items(), key=lambda item: -item[1].count):
             place = f" (first: {entry.first})" if entry.first else ""
@@ -47,7 +47,7 @@ class Report:
 
 
 def report_of(values: dict[str, Any], name: str) -> Report:
-    """The report that `dataclasses.asdict` made these values from, of a file that has this name now."""
+    """Returns the report from the values of `dataclasses.asdict`, for a file that may have been renamed to `name`."""
     dropped = {}
     for reason, entry in values["dropped"].items():
         first = entry["first"]

@@ -1,4 +1,4 @@
-"""From what the user names (files, globs, directories, nothing) to the sources of pairs."""
+"""From the names that the user gives (files, globs, directories, none) to sources of pairs."""
 
 import glob
 import importlib.resources
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from chatbot.corpus.reading.shown import shown
+from chatbot.corpus.reading.display import one_line
 from chatbot.errors import UserError
 
 CORNELL_FILES = ("movie_lines.txt", "movie_conversations.txt")
@@ -17,25 +17,25 @@ CORNELL_FILES = ("movie_lines.txt", "movie_conversations.txt")
 
 @dataclass(frozen=True)
 class Source:
-    """Files that are read as one: a file, two parallel files, the two of Cornell, or the built-in corpus."""
+    """Files that are read together: one file, two parallel files, the two of Cornell, or the built-in corpus."""
 
-    name: str  # as the user would name it
-    paths: tuple[Path, ...]  # the files whose content it is
+    name: str  # for messages
+    paths: tuple[Path, ...]
     kind: str  # "file", "parallel", "cornell" or "chatterbot"
 
 
 def find_sources(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> list[Source]:
-    """The sources of these names, each file once, in their order; a glob's files are sorted.
+    """Returns the sources of these names in order, each file once; the files of a glob are sorted.
 
-    No name at all gives the built-in ChatterBot corpus. Raises UserError for a file that is missing or cannot be
-    read, a directory that is not Cornell's, a glob that matches nothing, and one parallel file without the other.
+    Without any name, returns the built-in ChatterBot corpus. Raises UserError for a file that is missing or unreadable,
+    a directory that is not Cornell's, a glob without a match, and one parallel file without the other.
     """
     if (source_file is None) != (target_file is None):
-        raise UserError("parallel files are two: give both --source-file and --target-file")
+        raise UserError("parallel files come in pairs: give both --source-file and --target-file")
     sources = [_source_of(path) for name in files for path in _expanded(name)]
     if source_file is not None and target_file is not None:
         paths = (_readable(Path(source_file)), _readable(Path(target_file)))
-        sources.append(Source(shown(f"{source_file} + {target_file}"), paths, "parallel"))
+        sources.append(Source(one_line(f"{source_file} + {target_file}"), paths, "parallel"))
     distinct: dict[tuple[Path, ...], Source] = {}
     for source in sources:
         distinct.setdefault(tuple(path.resolve() for path in source.paths), source)
@@ -48,16 +48,16 @@ def _expanded(name: str) -> list[Path]:
     paths = [Path(match) for match in sorted(glob.glob(name, recursive=True))]
     files = [path for path in paths if path.is_file()]
     if not files:
-        raise UserError(f"{shown(name)}: no file matches; check the pattern")
+        raise UserError(f"{one_line(name)}: no file matches; check the pattern")
     return files
 
 
 def _source_of(path: Path) -> Source:
-    name = shown(str(path))
-    if os.path.isdir(path):  # which, unlike path.is_dir(), takes any name
+    name = one_line(str(path))
+    if os.path.isdir(path):  # unlike path.is_dir(), accepts any name
         pair = tuple(path / file for file in CORNELL_FILES)
         if not all(file.is_file() for file in pair):
-            raise UserError(f"{name}: a directory; name a file or a glob in it, such as {name}/*.tsv")
+            raise UserError(f"{name}: a directory; give a file or a glob in it, such as {name}/*.tsv")
         return Source(name, tuple(map(_readable, pair)), "cornell")
     _readable(path)
     if path.name in CORNELL_FILES:
@@ -66,18 +66,18 @@ def _source_of(path: Path) -> Source:
 
 
 def _readable(path: Path) -> Path:
-    name = shown(str(path))
+    name = one_line(str(path))
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        hint = "; Cornell's two files belong together" if path.name in CORNELL_FILES else ""
+        hint = "; the Cornell corpus needs both of its files" if path.name in CORNELL_FILES else ""
         raise UserError(f"{name}: no such file; check the path{hint}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         raise UserError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if not stat.S_ISREG(mode):  # a device never ends, and a pipe can be read only once
-        raise UserError(f"{name}: not a regular file; name a file of pairs")
+        raise UserError(f"{name}: not a regular file; give a file of pairs")
     if not os.access(path, os.R_OK):
-        raise UserError(f"{name}: no permission to read it; chmod u+r it, or ask its owner")
+        raise UserError(f"{name}: no permission to read it; run chmod u+r, or ask its owner")
     return path
 
 
@@ -86,7 +86,7 @@ def _is_cornell_zip(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             members = {Path(member).name for member in archive.namelist() if not member.startswith("__MACOSX")}
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return False  # not a zip, or a damaged one: whoever reads it says so
+        return False  # not a zip file, or a damaged one, which the reader reports
     return members.issuperset(CORNELL_FILES)
 
 

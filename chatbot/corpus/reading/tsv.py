@@ -1,15 +1,15 @@
-"""A line a pair: question, tab, answer; or more columns, of which two are named."""
+"""Tab-separated values: one pair on each line, as question, tab, answer, or as two of more columns."""
 
 from collections.abc import Iterator
 
 from chatbot.corpus.reading.columns import layout_of, misfit
 from chatbot.corpus.reading.lines import Pair, lines
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text import Text, first_lines
+from chatbot.corpus.reading.text_file import TextFile, first_lines
 
 
-def read_tsv(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """The pairs of a TSV file. A tab always separates; there is no quoting."""
+def read_tsv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+    """Yields the pairs of a TSV file. A tab always separates; there is no quoting."""
     rows = [line.rstrip("\r\n").split("\t") for line in first_lines(text) if line.strip()]
     layout = layout_of(rows, columns, text.place)
     width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip

@@ -1,6 +1,6 @@
-"""YAML as ChatterBot writes it: {categories: [...], conversations: [[question, answer, ...], ...]}, or a bare list.
+"""YAML in ChatterBot's format: {categories: [...], conversations: [[question, answer, ...], ...]}, or a bare list.
 
-Built from the parser's events, so that no Python object can be, and a plain scalar ("1", "yes") stays as written.
+Values are built from the parser's events: no Python object is created, and plain scalars ("1", "yes") remain text.
 """
 
 from collections.abc import Iterator
@@ -8,28 +8,28 @@ from collections.abc import Iterator
 import yaml
 
 from chatbot.corpus.reading.conversations import pairs_of
+from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.lines import Pair, decoded
-from chatbot.corpus.reading.nested import built
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.shown import shown
-from chatbot.corpus.reading.text import Text
+from chatbot.corpus.reading.text_file import TextFile
+from chatbot.corpus.reading.value_builder import build_values
 from chatbot.errors import UserError
 
-LARGEST = 64 * 2**20  # characters
-Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be built without C
+MAX_CHARACTERS = 64 * 2**20
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
 
 
-def read_yaml(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """The pairs of a YAML file. Raises UserError, with the line, for what is not YAML or not plain text in it."""
-    content = text.stream.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise UserError(f"{text.place}: more than {LARGEST // 2**20} MiB of YAML; give JSON Lines or TSV")
+def read_yaml(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+    """Yields the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and non-text values."""
+    content = text.stream.read(MAX_CHARACTERS + 1)
+    if len(content) > MAX_CHARACTERS:
+        raise UserError(f"{text.place}: more than {MAX_CHARACTERS // 2**20} MiB of YAML; give JSON Lines or TSV")
 
     def drop(reason: str) -> None:
         report.drop(reason, text.place)
 
     def pairs() -> Iterator[Pair]:
-        for document in built(_events(content, text.place), 0, text.place):
+        for document in build_values(_events(content, text.place), 0, text.place):
             yield from pairs_of(document, columns, drop)
 
     try:
@@ -38,19 +38,22 @@ def read_yaml(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[
         mark = getattr(error, "problem_mark", None)
         place = f"{text.place}, line {mark.line + 1}" if mark else text.place
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
-        raise UserError(f"{place}: not YAML ({shown(str(problem))}); mend that line") from None
+        raise UserError(f"{place}: not YAML ({one_line(str(problem))}); correct that line") from None
 
 
 def _events(content: str, place: str) -> Iterator[tuple[str, object]]:
     for event in yaml.parse(content, Loader=Loader):
         line = event.start_mark.line + 1 if event.start_mark else 0
-        if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for billions of values
+        if isinstance(event, yaml.AliasEvent):  # a few nested aliases can expand to billions of values
             raise UserError(
-                f"{place}, line {line}: an alias (*{shown(str(event.anchor))}); write the text itself, in quotes"
+                f"{place}, line {line}: an alias (*{one_line(str(event.anchor))}) is not supported; "
+                "write the text itself, in quotes"
             )
         tag = str(getattr(event, "tag", ""))
         if tag.startswith("tag:yaml.org,2002:python/"):
-            raise UserError(f"{place}, line {line}: asks for a Python object ({shown(tag)}); only text is read")
+            raise UserError(
+                f"{place}, line {line}: a Python object ({one_line(tag)}) is not supported; give plain text"
+            )
         if isinstance(event, yaml.ScalarEvent):
             yield "string", event.value
         elif isinstance(event, yaml.SequenceStartEvent):

@@ -1,1 +1,1 @@
-"""Tests of chatbot.corpus.reading, a file of tests for each of its files or formats."""
+"""Tests of chatbot.corpus.reading, one file for each module or format."""

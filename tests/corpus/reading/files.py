@@ -1,4 +1,4 @@
-"""Files for the tests: written, packed, read, and what a report says of them."""
+"""Files for the tests: written, compressed, read; and their reports."""
 
 import bz2
 import gzip
@@ -24,7 +24,7 @@ def written(folder: Path, name: str, content: str | bytes) -> Path:
 
 
 def zipped(members: Mapping[str, str | bytes]) -> bytes:
-    """A zip file of these members."""
+    """A zip file with these members."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -32,7 +32,7 @@ def zipped(members: Mapping[str, str | bytes]) -> bytes:
     return buffer.getvalue()
 
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
     "xz": lzma.compress,
@@ -52,12 +52,12 @@ def pairs_of(path: Path, columns: Sequence[str] = ()) -> tuple[Pairs, Report]:
 
 
 def dropped(report: Report) -> dict[str, int]:
-    """How often each reason occurred."""
+    """The number of items dropped for each reason."""
     return {reason: entry.count for reason, entry in report.dropped.items()}
 
 
 def pairs_or_one_line(path: Path) -> Pairs | str:
-    """What any file must give: pairs of proper text, or an error of one line."""
+    """The result of reading any file: pairs of valid text, or an error of one line."""
     try:
         pairs, _ = pairs_of(path)
     except UserError as error:
@@ -74,7 +74,7 @@ def pairs_or_one_line(path: Path) -> Pairs | str:
     return message
 
 
-# One valid file of each format; most give these pairs, and those of a longer conversation in the middle.
+# One valid file of each format.
 VALID: dict[str, str] = {
     "tsv": "你好\t你好呀\n吃了吗\t刚吃过\n在吗\t在的\n",
     "csv": '问题,答案\n你好,你好呀\n吃了吗,"刚吃过,你呢"\n"他说""在""",第一行\n',

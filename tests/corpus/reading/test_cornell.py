@@ -22,10 +22,10 @@ CONVERSATIONS = (
 PAIRS = [("They do not!", "They do to!"), ("They do to!", "Fine.")]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_cornell(tmp_path: Path, packed: bool) -> None:
+@pytest.mark.parametrize("zipped_together", [False, True])
+def test_cornell(tmp_path: Path, zipped_together: bool) -> None:
     files = {"movie_conversations.txt": CONVERSATIONS, "movie_lines.txt": LINES}
-    if packed:
+    if zipped_together:
         members = {f"cornell/{name}": content for name, content in files.items()}
         path = written(tmp_path, "c.zip", zipped({**members, "cornell/README.txt": "hello", "__MACOSX/x": "x"}))
     else:
@@ -46,7 +46,7 @@ def test_cornell(tmp_path: Path, packed: bool) -> None:
 def test_other_content_under_cornells_names(tmp_path: Path) -> None:
     written(tmp_path, "movie_lines.txt", "甲\t乙\n")
     written(tmp_path, "movie_conversations.txt", CONVERSATIONS)
-    with pytest.raises(UserError, match=r"no line of Cornell's in movie_lines.txt"):
+    with pytest.raises(UserError, match=r"no line of movie_lines.txt has Cornell's format"):
         pairs_of(tmp_path)
 
 

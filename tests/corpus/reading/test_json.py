@@ -47,15 +47,15 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize(("value", "expected", "counts"), SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("form", ["jsonl", "json"])
-def test_shapes(tmp_path: Path, form: str, value: object, expected: Pairs, counts: dict[str, int]) -> None:
-    indent = None if form == "jsonl" else 1
+@pytest.mark.parametrize("format_name", ["jsonl", "json"])
+def test_shapes(tmp_path: Path, format_name: str, value: object, expected: Pairs, counts: dict[str, int]) -> None:
+    indent = None if format_name == "jsonl" else 1
     line = json.dumps(value, ensure_ascii=False, indent=indent) + "\n"
-    content = line * 2 if form == "jsonl" else json.dumps([value, value], ensure_ascii=False, indent=1)
+    content = line * 2 if format_name == "jsonl" else json.dumps([value, value], ensure_ascii=False, indent=1)
     pairs, report = pairs_of(written(tmp_path, "a", content))
     assert pairs == expected * 2
     assert dropped(report) == {reason: 2 * count for reason, count in counts.items()}
-    assert report.formats == [form]
+    assert report.formats == [format_name]
 
 
 def test_a_document_of_one_value(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_places_in_a_document(tmp_path: Path) -> None:
 
 
 def test_a_long_document_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_document, "LARGEST_ITEM", 200_000)
+    monkeypatch.setattr(json_document, "MAX_ITEM", 200_000)
     content = json.dumps([[f"问{i}", f"答{i}"] for i in range(100_000)])
     assert len(pairs_of(written(tmp_path, "a", content))[0]) == 100_000
 
@@ -112,14 +112,14 @@ def test_a_json_line_longer_than_the_sample(tmp_path: Path) -> None:
         ('[["甲", "乙"],\n[1e99999999999999999999]]', "is not JSON after item"),
         ('[\n["甲", "乙"],\n[' + "1" * 6000 + "]]", "is not JSON after item"),
         ('{"train":\n[["甲", ', "ends in the middle"),
-        ("[\n" * 100_000, "lists inside lists 32 deep"),
+        ("[\n" * 100_000, "lists nested more than 32 deep"),
         ('[["甲",\n"' + "x" * 900_000 + '"]]', "an item larger than 0 MiB"),
         ('{"a": [["甲",\n"' + "x" * 900_000 + '"]]}', "an object larger than 0 MiB; give a list"),
     ],
 )
 def test_bad_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str) -> None:
-    monkeypatch.setattr(json_document, "LARGEST_ITEM", 500_000)
-    monkeypatch.setattr(json_document, "LARGEST_OBJECT", 500_000)
+    monkeypatch.setattr(json_document, "MAX_ITEM", 500_000)
+    monkeypatch.setattr(json_document, "MAX_OBJECT", 500_000)
     with pytest.raises(UserError) as caught:
         pairs_of(written(tmp_path, "a", content))
     assert words in str(caught.value)
@@ -127,6 +127,6 @@ def test_bad_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content:
 
 def test_a_valid_document(tmp_path: Path) -> None:
     expected = [("你好", "你好呀"), ("吃了吗", "刚吃过"), ("甲", "乙"), ("乙", "丙")]
-    for form in ("json", "jsonl"):
-        pairs, report = pairs_of(written(tmp_path, "a", VALID[form]))
-        assert (pairs, report.formats) == (expected, [form])
+    for format_name in ("json", "jsonl"):
+        pairs, report = pairs_of(written(tmp_path, "a", VALID[format_name]))
+        assert (pairs, report.formats) == (expected, [format_name])

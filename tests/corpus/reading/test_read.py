@@ -1,18 +1,19 @@
-"""Any file: its format is told from its content, and whatever it holds gives pairs or an error of one line."""
+"""Any file: its format is detected from content, and any content gives pairs or an error of one line."""
 
 import tracemalloc
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.lines import LONGEST_LINE
+from chatbot.corpus.reading.lines import MAX_LINE
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
-from tests.corpus.reading.files import PACKERS, VALID, dropped, pairs_of, pairs_or_one_line, written
+from tests.corpus.reading.files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, written
 
 PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at times,\nwhen it was checked.\nSo, no.\n"
 
@@ -38,8 +39,8 @@ def test_an_empty_file_has_no_pairs(tmp_path: Path, content: str) -> None:
     assert (pairs, report.formats, report.dropped) == ([], [], {})
 
 
-def test_a_line_of_50_megabytes_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
-    path = written(tmp_path, "a", "甲\t乙\n" + "x" * 50_000_000 + "\n丙\t丁\n" + "y" * LONGEST_LINE + "\n戊\t己\n")
+def test_a_line_of_50_megabytes_is_skipped_in_bounded_memory(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", "甲\t乙\n" + "x" * 50_000_000 + "\n丙\t丁\n" + "y" * MAX_LINE + "\n戊\t己\n")
     tracemalloc.start()
     try:
         pairs, report = pairs_of(path)
@@ -51,13 +52,22 @@ def test_a_line_of_50_megabytes_is_passed_over_in_bounded_memory(tmp_path: Path)
     assert dropped(report) == {"lines longer than 1,048,576 characters": 1, "lines without a tab": 1}
 
 
-def test_pairs_come_lazily_and_the_file_is_closed(tmp_path: Path) -> None:
+def test_pairs_come_lazily_and_the_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[IO[bytes]] = []
+    original = Path.open
+
+    def noting_open(path: Path, mode: str) -> IO[bytes]:
+        opened.append(original(path, mode))
+        return opened[-1]
+
     path = written(tmp_path, "a", "甲\t乙\n" * 1_000_000)
+    monkeypatch.setattr(Path, "open", noting_open)
     report = Report()
     pairs = read(Source("a", (path,), "file"), report)
     next(pairs)
     assert report.read_bytes < path.stat().st_size / 2
     pairs.close()  # type: ignore[attr-defined]
+    assert [file.closed for file in opened] == [True]
 
 
 def test_a_file_that_cannot_be_opened_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +79,9 @@ def test_a_file_that_cannot_be_opened_any_more(tmp_path: Path, monkeypatch: pyte
         list(read(Source("a.tsv", (tmp_path / "a.tsv",), "file"), Report()))
 
 
-@pytest.mark.parametrize("form", VALID)
-def test_cut_at_each_tenth(tmp_path: Path, form: str) -> None:
-    content = VALID[form].encode()
+@pytest.mark.parametrize("format_name", VALID)
+def test_cut_at_each_tenth(tmp_path: Path, format_name: str) -> None:
+    content = VALID[format_name].encode()
     for tenth in range(11):
         pairs_or_one_line(written(tmp_path, "a", content[: len(content) * tenth // 10]))
 
@@ -82,14 +92,16 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> 
     pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "fuzz", content))
 
 
-@pytest.mark.parametrize("packing", ["", *PACKERS])
-@pytest.mark.parametrize("form", VALID)
+@pytest.mark.parametrize("compression", ["", *COMPRESSORS])
+@pytest.mark.parametrize("format_name", VALID)
 @given(data=st.data())
 @settings(deadline=None, max_examples=30)
-def test_mutations(tmp_path_factory: pytest.TempPathFactory, form: str, packing: str, data: st.DataObject) -> None:
-    content = bytearray(VALID[form].encode())
-    if packing:
-        content = bytearray(PACKERS[packing](bytes(content)))
+def test_mutations(
+    tmp_path_factory: pytest.TempPathFactory, format_name: str, compression: str, data: st.DataObject
+) -> None:
+    content = bytearray(VALID[format_name].encode())
+    if compression:
+        content = bytearray(COMPRESSORS[compression](bytes(content)))
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
         end = min(len(content), start + data.draw(st.integers(1, 20)))

@@ -86,7 +86,10 @@ def test_places(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ((), "3 columns, and which two are unknown; give --columns and two of: 1 'id', 2 'frage', 3 'antwort'"),
+        (
+            (),
+            "3 columns, and no header names the question and the answer; give --columns and two of: 1 'id', 2",
+        ),
         (("frage", "reply"), "no columns frage and reply; give --columns and two of: 1 'id', 2 'frage'"),
         (("1", "4"), "no columns 1 and 4"),
         (("0", "1"), "by number from 1"),

@@ -1,4 +1,4 @@
-"""In which encoding a text is written, told from its first bytes."""
+"""Detection of a text's encoding from its first bytes."""
 
 import codecs
 import contextlib
@@ -6,7 +6,7 @@ import logging
 
 import charset_normalizer
 
-BYTE_ORDER_MARKS = (  # UTF-32's begins with UTF-16's
+BYTE_ORDER_MARKS = (  # UTF-32 before UTF-16, whose mark is a prefix of it
     (codecs.BOM_UTF8, "utf-8-sig", "UTF-8 with BOM"),
     (codecs.BOM_UTF32_LE, "utf-32", "UTF-32 LE"),
     (codecs.BOM_UTF32_BE, "utf-32", "UTF-32 BE"),
@@ -15,20 +15,25 @@ BYTE_ORDER_MARKS = (  # UTF-32's begins with UTF-16's
 )
 CHINESE = (("gb18030", "GB18030"), ("cp950", "Big5"))
 OTHERS = ["shift_jis", "euc_jp", "euc_kr", "cp1251", "koi8_r", "cp1252"]
-# What people say most, in simplified and in traditional characters. Read in the wrong one of the two encodings,
-# Chinese turns into rare characters.
+# The most frequent characters of chat, simplified and traditional. Chinese decoded with the wrong one of the two
+# encodings gives rare characters instead.
 COMMON = frozenset(
     "的一是不了我你他她们在有这那个人来到说要就会着没看好自己去过想知道什么为都吗吧呢啊哦得上下大小里生日天时地出能对子"
     "也和可以还很真多少谁怎样点做给让吃喜欢爱谢见早晚安今明后年月工作学家心事话起问回再把被从前老师朋友高兴开关中国"
     "們這個來說會著沒過麼為嗎裡時對還樣點給讓歡愛謝見後學話問從師興開關國覺買賣聽讀寫電無現號錢請幾誰長當嘿哈，。？！"
 )
-COMMON_SHARE = 0.25  # of the characters beyond ASCII: Chinese has more than half, the rest (even Korean) a tenth
+COMMON_SHARE = (
+    0.25  # of the characters beyond ASCII: more than half in Chinese, a tenth in other languages (even Korean)
+)
 
 logging.getLogger("charset_normalizer").addHandler(logging.NullHandler())
 
 
-def encoding_of(sample: bytes) -> tuple[str, str]:
-    """(Python's codec, the name shown) of a text that begins with these bytes; they may end inside a character."""
+def detect_encoding(sample: bytes) -> tuple[str, str]:
+    """Returns (Python's codec, displayed name) for a text that begins with these bytes.
+
+    The sample may end inside a character.
+    """
     for mark, codec, name in BYTE_ORDER_MARKS:
         if sample.startswith(mark):
             return codec, name
@@ -49,7 +54,7 @@ def encoding_of(sample: bytes) -> tuple[str, str]:
 
 
 def _has_line_ends(sample: bytes, codec: str) -> bool:
-    # UTF-8 with a stray NUL has line ends too, but hardly one beside a NUL. In UTF-16 the bytes of tab and line feed
+    # UTF-8 with a stray NUL also has line ends, but rarely next to a NUL. In UTF-16 the bytes of tab and line feed
     # also occur inside characters (上 is 4E 0A), so not all of them have to be line ends.
     decoded = sample.decode(codec, "ignore")
     ends = decoded.count("\n") + decoded.count("\t")

@@ -1,24 +1,27 @@
-"""Conversations of lines: "E" begins one, "M text" is an utterance; in some files with a slash between words."""
+"""The conv format: "E" begins a conversation, "M text" is an utterance.
+
+Several corpora in this format have slashes between words.
+"""
 
 import re
 from collections.abc import Iterator
 
 from chatbot.corpus.reading.lines import Pair, lines
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text import Text
+from chatbot.corpus.reading.text_file import TextFile
 
-SLASHED_SHARE = 0.9  # of the longer utterances; single ones have a slash anywhere ("1/2", "http://")
-LONGER = 3  # characters; shorter ones are a single word
+SLASHED_SHARE = 0.9  # of the longer utterances; others contain a slash by chance ("1/2", "http://")
+LONGER = 3  # characters; shorter utterances are a single word
 
 
-def read_conv(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Every adjacent two utterances of a conversation. Slashes between words are taken out."""
+def read_conv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+    """Yields adjacent utterances of each conversation, without the slashes between words."""
     slashed = is_slashed(text.sample)
     previous: str | None = None
-    count, start = 0, 1  # of the conversation
+    count, start = 0, 1  # utterances and first line of the conversation
     for number, line in lines(text, report):
         if line is None:
-            previous = None  # what stood between is lost, so the next does not answer the last
+            previous = None  # an utterance is missing, so the next one does not answer the previous one
         elif line[:2] == "M " or line == "M":
             utterance = line[2:].replace("/", "") if slashed else line[2:]
             if previous is not None:
@@ -37,7 +40,7 @@ def read_conv(text: Text, columns: tuple[str, ...], report: Report) -> Iterator[
 
 
 def is_slashed(sample: str) -> bool:
-    """Whether slashes stand between the words of this text's utterances."""
+    """Whether slashes separate the words of the sample's utterances."""
     longer = [utterance for utterance in re.findall(r"^M (.*)$", sample, re.MULTILINE) if len(utterance) > LONGER]
     slashed = sum("/" in utterance and utterance.strip("/ ") != "" for utterance in longer)
     return bool(longer) and slashed >= SLASHED_SHARE * len(longer)

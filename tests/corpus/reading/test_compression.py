@@ -1,4 +1,4 @@
-"""gzip, bzip2, xz and zip: read, cut off, damaged, and refused as bombs."""
+"""gzip, bzip2, xz and zip: read, incomplete, damaged, and refused as decompression bombs."""
 
 import bz2
 import collections
@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading import packed
+from chatbot.corpus.reading import compression
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
-from tests.corpus.reading.files import PACKERS, VALID, dropped, pairs_of, pairs_or_one_line, written, zipped
+from tests.corpus.reading.files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, written, zipped
 
 CONTENT = VALID["tsv"].encode()
 
 
-@pytest.mark.parametrize("packing", PACKERS)
-def test_a_packed_file_is_read_whatever_it_is_called(tmp_path: Path, packing: str) -> None:
+@pytest.mark.parametrize("method", COMPRESSORS)
+def test_a_compressed_file_is_read_under_any_name(tmp_path: Path, method: str) -> None:
     plain, _ = pairs_of(written(tmp_path, "plain", CONTENT))
-    pairs, report = pairs_of(written(tmp_path, "packed.txt", PACKERS[packing](CONTENT)))
+    pairs, report = pairs_of(written(tmp_path, "compressed.txt", COMPRESSORS[method](CONTENT)))
     assert pairs == plain
     assert (report.formats, report.encodings) == (["tsv"], ["UTF-8"])
 
@@ -51,8 +51,8 @@ def test_the_files_of_a_zip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ({}, "no file of pairs in it"),
-        ({"empty": "", ".": "甲\t乙\n"}, "no file of pairs in it"),
+        ({}, "contains no file of pairs"),
+        ({"empty": "", ".": "甲\t乙\n"}, "contains no file of pairs"),
         ({"README": "Some words.\nMore words.\n"}, "README: unknown format, it begins with 'Some words.↵More"),
         ({"[Content_Types].xml": "<x/>", "xl/sheet.xml": "<x/>"}, "an Office document; save the table as CSV"),
     ],
@@ -75,7 +75,7 @@ def test_a_member_without_a_name(tmp_path: Path) -> None:
     content = bytearray(zipped({"a": CONTENT}))
     entry = content.rindex(b"PK\1\2")
     content[entry + 28], content[entry + 30] = 0, 1  # the name's one character becomes an extra field
-    with pytest.raises(UserError, match=r"no file of pairs in it|a damaged zip"):
+    with pytest.raises(UserError, match=r"contains no file of pairs|damaged zip"):
         pairs_of(written(tmp_path, "z", bytes(content)))
 
 
@@ -86,11 +86,11 @@ def test_an_unknown_zip_compression(tmp_path: Path) -> None:
         pairs_of(written(tmp_path, "z", bytes(content)))
 
 
-@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("method", COMPRESSORS)
 @pytest.mark.parametrize("size", [1, 30_000])
-def test_cut_off_and_damaged(tmp_path: Path, packing: str, size: int) -> None:
+def test_cut_off_and_damaged(tmp_path: Path, method: str, size: int) -> None:
     lines = "".join(f"问{i * 7919 % 10007}\t答{i * 104729 % 10007}\n" for i in range(size))
-    content = PACKERS[packing](lines.encode())
+    content = COMPRESSORS[method](lines.encode())
     for tenth in range(1, 10):
         cut = content[: len(content) * tenth // 10]
         assert isinstance(pairs_or_one_line(written(tmp_path, "cut", cut)), str)
@@ -98,37 +98,37 @@ def test_cut_off_and_damaged(tmp_path: Path, packing: str, size: int) -> None:
         damaged[len(content) * tenth // 10] ^= 0x55
         pairs_or_one_line(written(tmp_path, "damaged", bytes(damaged)))
     if size > 1:
-        words = "a damaged zip file" if packing == "zip" else "cut off inside its packed data"
+        words = "damaged zip file" if method == "zip" else "the compressed data ends early"
         assert words in str(pairs_or_one_line(tmp_path / "cut"))
 
 
-def bomb(packing: str) -> bytes:
-    """200 MB of the same pair, packed."""
+def bomb(method: str) -> bytes:
+    """200 MB of the same pair, compressed."""
     block = b"0\t0\n" * 250_000
     buffer = io.BytesIO()
-    if packing == "zip":
+    if method == "zip":
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a", "w") as member:
             for _ in range(200):
                 member.write(block)
-    elif packing == "gz":
+    elif method == "gz":
         with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1) as file:
             for _ in range(200):
                 file.write(block)
     else:
-        packer = bz2.compress if packing == "bz2" else lzma.compress
-        buffer.write(packer(block) * 200)  # several streams after each other are one
+        compress = bz2.compress if method == "bz2" else lzma.compress
+        buffer.write(compress(block) * 200)  # concatenated streams are one
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("packing", PACKERS)
-def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str) -> None:
-    monkeypatch.setattr(packed, "FREE_OUTPUT", 2**20)
-    monkeypatch.setattr(packed, "OUTPUT_RATIO", 2)
-    path = written(tmp_path, "bomb", bomb(packing))
+@pytest.mark.parametrize("method", COMPRESSORS)
+def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    monkeypatch.setattr(compression, "FREE_OUTPUT", 2**20)
+    monkeypatch.setattr(compression, "OUTPUT_RATIO", 2)
+    path = written(tmp_path, "bomb", bomb(method))
     pairs = read(Source("bomb", (path,), "file"), Report())
     tracemalloc.start()
     try:
-        with pytest.raises(UserError, match=r"refused, it unpacks to more than 1 MiB and 2 times its size"):
+        with pytest.raises(UserError, match=r"refused, it expands to more than 1 MiB and 2 times its size"):
             collections.deque(pairs, maxlen=0)
         assert tracemalloc.get_traced_memory()[1] < 30 * 2**20  # xz alone keeps the last 8 MiB
     finally:
@@ -136,14 +136,14 @@ def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_zip_that_lies_about_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "FREE_OUTPUT", 2**20)
-    monkeypatch.setattr(packed, "OUTPUT_RATIO", 2)
+    monkeypatch.setattr(compression, "FREE_OUTPUT", 2**20)
+    monkeypatch.setattr(compression, "OUTPUT_RATIO", 2)
     content = bytearray(bomb("zip"))
     entry = content.rindex(b"PK\1\2")
     content[entry + 24 : entry + 28] = (1000).to_bytes(4, "little")
     assert isinstance(pairs_or_one_line(written(tmp_path, "bomb", bytes(content))), str)
 
 
-def test_dropped_counts_survive_packing(tmp_path: Path) -> None:
+def test_dropped_counts_of_a_compressed_file(tmp_path: Path) -> None:
     _, report = pairs_of(written(tmp_path, "a", gzip.compress("甲\t乙\n丙\n丁\t戊\n".encode())))
     assert dropped(report) == {"lines without a tab": 1}

@@ -11,18 +11,18 @@ def test_conv(tmp_path: Path) -> None:
     assert (report.formats, report.encodings, dropped(report)) == (["conv"], ["UTF-8"], {})
 
 
-def test_slashes_between_words_are_taken_out(tmp_path: Path) -> None:
+def test_slashes_between_words_are_removed(tmp_path: Path) -> None:
     content = "E\nM 你/好/呀\nM 你好\nE\nM 今天/天气/真/好\nM 是/的/呢\n"
     assert pairs_of(written(tmp_path, "a", content))[0] == [("你好呀", "你好"), ("今天天气真好", "是的呢")]
 
 
-def test_slashes_in_the_text_stay(tmp_path: Path) -> None:
+def test_slashes_in_the_text_are_kept(tmp_path: Path) -> None:
     content = "E\nM 看看 http://a.cn/b\nM 有1/2好看\nE\nM 今天天气真好\nM 是的是的\n"
     expected = [("看看 http://a.cn/b", "有1/2好看"), ("今天天气真好", "是的是的")]
     assert pairs_of(written(tmp_path, "a", content))[0] == expected
 
 
-def test_what_is_left_out(tmp_path: Path) -> None:
+def test_what_is_dropped(tmp_path: Path) -> None:
     lines = ["M 甲", "M 乙", "E", "M 独", "E", "M 丙", "?", "M 丁", "", "M 戊", "E"] + ["M 己", "M 庚", "E"] * 5
     content = "\r\n".join(lines).encode() + b"\r\nM \xff\r\nM \xe8\xbe\x9b"
     path = written(tmp_path, "a", content)

@@ -1,10 +1,10 @@
-"""Encodings are told apart, and lines that do not fit are counted."""
+"""Detection of encodings; lines in another encoding are counted."""
 
 from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.encoding import encoding_of
+from chatbot.corpus.reading.charset import detect_encoding
 from chatbot.errors import UserError
 from tests.corpus.reading.files import dropped, pairs_of, written
 
@@ -21,7 +21,7 @@ TRADITIONAL = [
 
 
 def dialogue(sentences: list[str], count: int) -> str:
-    """So many lines of question, tab, answer."""
+    """This many lines of question, tab, answer."""
     many = sentences * 2
     return "".join(f"{many[i % 15]}\t{many[i % 15 + 1 + i // 15 % 14]}\n" for i in range(count))
 
@@ -63,10 +63,10 @@ def test_encodings(tmp_path: Path, text: str, codec: str, name: str, count: int)
     assert not report.dropped
 
 
-@pytest.mark.parametrize("codec", ["utf-8", "gb18030", "big5"])
-def test_a_sample_that_ends_inside_a_character(codec: str) -> None:
+@pytest.mark.parametrize(("codec", "name"), [("utf-8", "UTF-8"), ("gb18030", "GB18030"), ("big5", "Big5")])
+def test_a_sample_that_ends_inside_a_character(codec: str, name: str) -> None:
     content = dialogue(TRADITIONAL, 20).encode(codec)
-    assert len({encoding_of(content[:length]) for length in range(200, 220)}) == 1
+    assert {detect_encoding(content[:length])[1] for length in range(200, 220)} == {name}
 
 
 def test_lines_in_another_encoding_are_counted_with_their_place(tmp_path: Path) -> None:
@@ -93,6 +93,6 @@ def test_lines_with_nul_characters_are_counted(tmp_path: Path) -> None:
 
 def test_nothing_is_lost_between_the_sample_and_the_rest(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "".join(f"问{i}\t答{i}\n" for i in range(60_000)))
-    pairs, _ = pairs_of(path)
+    pairs, report = pairs_of(path)
     assert pairs == [(f"问{i}", f"答{i}") for i in range(60_000)]
-    assert dropped(_) == {}
+    assert dropped(report) == {}

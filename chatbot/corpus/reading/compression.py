@@ -1,0 +1,98 @@
+"""Streams that are decompressed while they are read, with a limit on what a small file may expand to."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from chatbot.corpus.reading.report import Report
+from chatbot.errors import UserError
+
+# The limit in bytes: FREE_OUTPUT + OUTPUT_RATIO for each compressed byte. Text compresses to a tenth at best.
+FREE_OUTPUT = 64 * 2**20
+OUTPUT_RATIO = 100
+
+Read = Callable[[int], bytes]  # returns at most this many bytes, fewer only at the end
+
+OPENERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
+
+
+class Stream(io.RawIOBase):
+    """A raw stream over a read function, for io.BufferedReader and io.TextIOWrapper."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]  # any writable buffer, named only since 3.12
+        data = self._read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@dataclass
+class Allowance:
+    """The number of bytes that a compressed file may still expand to."""
+
+    place: str
+    left: int
+
+    def spend(self, count: int) -> None:
+        """Subtracts these bytes. Raises UserError when none are left."""
+        self.left -= count
+        if self.left < 0:
+            raise UserError(
+                f"{self.place}: refused, it expands to more than {FREE_OUTPUT // 2**20} MiB and {OUTPUT_RATIO} times "
+                "its size; if it is genuine, unpack it and give the file"
+            )
+
+
+def allowance(place: str, compressed_size: int) -> Allowance:
+    """Returns the allowance of a compressed file of this size in bytes."""
+    return Allowance(place, FREE_OUTPUT + OUTPUT_RATIO * compressed_size)
+
+
+def counted(file: BinaryIO, report: Report) -> Read:
+    """Reads from the file and adds the bytes to report.read_bytes."""
+
+    def read(size: int) -> bytes:
+        data = file.read(size)
+        report.read_bytes += len(data)
+        return data
+
+    return read
+
+
+def guarded(decompress: Read, place: str, allowed: Allowance) -> Read:
+    """Reads decompressed data; raises UserError for damaged data and for more than the allowance."""
+
+    def read(size: int) -> bytes:
+        try:
+            data = decompress(size)
+        except EOFError:
+            raise UserError(f"{place}: the compressed data ends early; download the file again") from None
+        except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError, ValueError, MemoryError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # an error of the disk, not of the content
+            raise UserError(f"{place}: the compressed data is damaged; download the file again") from None
+        allowed.spend(len(data))
+        return data
+
+    return read
+
+
+def decompress(file: io.BufferedReader, place: str, size: int, report: Report) -> Stream:
+    """Returns the content of a file of this size in bytes, decompressed if it is gzip, bzip2 or xz."""
+    head = file.peek(6)
+    plain = Stream(counted(file, report))
+    for magic, opener in OPENERS:
+        if head.startswith(magic):
+            return Stream(guarded(opener(io.BufferedReader(plain)).read, place, allowance(place, size)))
+    return plain

@@ -1,0 +1,62 @@
+"""Text files, opened for reading: decompressed, decoded, with a sample of the beginning."""
+
+import contextlib
+import io
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chatbot.corpus.reading.archive import members
+from chatbot.corpus.reading.charset import detect_encoding
+from chatbot.corpus.reading.compression import Stream, decompress
+from chatbot.corpus.reading.report import Report
+
+SAMPLE = 256 * 2**10  # bytes
+FIRST_LINES = 2000
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A text that can be read once, from its beginning."""
+
+    place: str  # for messages: "a.tsv", "a.zip: b.tsv"
+    stream: io.TextIOWrapper  # with U+FFFD for bytes that could not be decoded
+    sample: str  # the beginning; its last line may be incomplete
+    whole: bool  # whether the sample is the whole text
+    encoding: str  # name for messages
+
+
+def open_text_files(
+    path: Path, name: str, report: Report, wanted: Sequence[str] = ()
+) -> Generator[TextFile, None, None]:
+    """Yields the text of a file, or each of a zip file (or the wanted file names). Counts report.read_bytes.
+
+    Each text must be read before the next is requested. Raises UserError for data that cannot be decompressed.
+    """
+    with path.open("rb") as file:
+        if file.peek(4)[:4] not in (b"PK\3\4", b"PK\5\6"):
+            with contextlib.closing(decompress(file, name, path.stat().st_size, report)) as stream:
+                yield _text(name, stream)
+            return
+    for place, stream in members(path, name, report, wanted):
+        yield _text(place, stream)
+
+
+def first_lines(text: TextFile) -> list[str]:
+    """Returns the first lines with their line ends; an incomplete one only if there is no other."""
+    lines = [line + "\n" for line in text.sample.split("\n", FIRST_LINES)]
+    # The last element is an incomplete line, the rest of the sample, or empty after the last line end.
+    is_rest = len(lines) > FIRST_LINES or not text.whole or lines[-1] == "\n"
+    return lines[:-1] if is_rest and len(lines) > 1 else lines
+
+
+def _text(place: str, stream: Stream) -> TextFile:
+    buffered = io.BufferedReader(stream, SAMPLE)
+    head = buffered.peek()  # fills the whole buffer without consuming it
+    whole = len(head) < SAMPLE
+    codec, name = detect_encoding(head)
+    sample = head.decode(codec, "replace")
+    # Old Macintosh files end their lines with a carriage return alone.
+    newline = "\r" if "\r" in sample and "\n" not in sample else "\n"
+    decoded = io.TextIOWrapper(buffered, codec, errors="replace", newline=newline)
+    return TextFile(place, decoded, sample.replace("\r", "\n") if newline == "\r" else sample, whole, name)
