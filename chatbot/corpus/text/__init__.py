@@ -1,1 +1,1 @@
-"""Cleaning and tokenisation: what is done to every utterance."""
+"""Cleaning and tokenisation of utterances."""

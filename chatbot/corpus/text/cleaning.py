@@ -1,4 +1,4 @@
-"""What is done to each utterance before it is cut into words: rules by name, each on or off and counted."""
+"""Cleaning of utterances before tokenisation, by named rules whose changes are counted."""
 
 import re
 import unicodedata
@@ -8,36 +8,37 @@ from collections.abc import Callable, Collection
 from chatbot.config.corpus import TEXT_RULES
 from chatbot.errors import UserError
 
-# Control and format characters. U+200D stays: it holds emoji such as a family together.
+# Control and format characters, except U+200D, which joins emoji such as families.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufff9-\ufffb]"
 )
-# White space, lone surrogates, which no file can hold, and U+2581, which the tokenizer uses for a space.
+# White space, lone surrogates, which UTF-8 cannot encode, and U+2581, which stands for a space in tokens.
 _SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
-_BESIDE_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|\s+(?=[\u3000-\u9fff\uff00-\uffef])")
+_SPACE_NEXT_TO_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|\s+(?=[\u3000-\u9fff\uff00-\uffef])")
 _URL = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", re.IGNORECASE)
-# A name ends at a colon, a space, the next name or the end; an e-mail address has none.
+# A name ends at a colon, a space, the next name or the end of the text; e-mail addresses do not match.
 _NAME = re.compile(r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])(?:@[\w\-·]{1,30}(?=[:：\s@]|$)[:：]?)+")
 _REPEATED = re.compile(r"([!！?？。，,、;；:：~～*#=_+^·|])\1+")
-_DOTS = re.compile(r"\.{4,}|…{3,}|—{3,}|-{4,}")  # "...", "……", "——" and "---" are words of their own
+_DOTS = re.compile(r"\.{4,}|…{3,}|—{3,}|-{4,}")  # shortened to "...", "……", "——" and "---", which are words
 
 
 def tidy(text: str) -> str:
-    """Runs of white space become one space, and the ends are stripped: what every later room relies on."""
+    """Replaces runs of white space by one space and strips the ends, as every later step requires."""
     if text.isprintable() and "  " not in text and "\u2581" not in text:
-        return text.strip()  # nearly all text: no other white space is printable
+        return text.strip()  # the usual case: no other white space is printable
     return _SPACES.sub(" ", text).strip()
 
 
 def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Callable[[str], str]:
-    """The function that applies these rules of TEXT_RULES, in their order, and then `tidy`.
+    """Returns the function that applies these rules in the order of TEXT_RULES, and then `tidy`.
 
-    changed counts the utterances that each rule changed. Raises UserError when a rule's library is not installed.
+    changed: incremented for each rule that changes an utterance.
+    Raises UserError when the library of a rule is not installed.
     """
     functions = {
         "nfkc": _nfkc,
         "control": _without_control,
-        "spaces": lambda text: _BESIDE_CHINESE.sub("", text),
+        "spaces": lambda text: _SPACE_NEXT_TO_CHINESE.sub("", text),
         "simplified": _simplified() if "simplified" in rules else tidy,
         "urls": lambda text: _URL.sub(" ", text),
         "names": lambda text: _NAME.sub(" ", text),

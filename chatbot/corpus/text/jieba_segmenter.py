@@ -18,9 +18,10 @@ Segmenter = Callable[[str], list[str]]
 
 # Where rjieba's words may differ from jieba's: ASCII punctuation of words, and Chinese characters beyond U+9FD5.
 _DIFFERENT = re.compile(r"[+#&._%\-\u3400-\u4dbf\u9fd6-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_PUNCTUATION = re.compile(r"[+#&._%\-]")
-# jieba.re_han_default and re_skip_default: a block is segmented, any other character is a word.
-_BLOCK_OR_CHARACTER = re.compile(r"([\u4e00-\u9fd5a-zA-Z0-9+#&._%\-]+)|\r\n|.", re.DOTALL)
+# The characters of rjieba's blocks.
+_INSIDE = re.compile(r"[+#&._%\-a-zA-Z0-9\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+# jieba.re_han_default: a block is segmented, any other character is a word.
+_BLOCK_OR_CHARACTER = re.compile(r"([\u4e00-\u9fd5a-zA-Z0-9+#&._%\-]+)|.")
 # jieba.finalseg.re_han and re_skip: the model is for Chinese characters; a number keeps its decimals.
 _CHINESE = re.compile(r"([\u4e00-\u9fd5]+)")
 _LETTERS_AND_DIGITS = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")
@@ -47,20 +48,30 @@ def _segmenter(cut: Callable[..., list[str]], has_word: Callable[[str], bool]) -
     cut_by_model: Segmenter = rjieba.Jieba.empty().cut  # without a dictionary, every word is an unknown one
 
     def segment(text: str) -> list[str]:
-        if _DIFFERENT.search(text) is None:
-            return cut(text)
         words: list[str] = []
-        for match in _BLOCK_OR_CHARACTER.finditer(text):
-            part = match.group()
-            if match.lastindex is None:
-                words.append(part)
-            elif _PUNCTUATION.search(part) is None:
-                words.extend(cut(part))
-            else:
-                words.extend(segment_block(part))
+        done = 0
+        for match in _DIFFERENT.finditer(text):
+            begin = match.start()
+            if begin < done:
+                continue
+            while begin > done and _INSIDE.match(text, begin - 1):
+                begin -= 1
+            words += cut(text[done:begin])
+            done = match.end()
+            while done < len(text) and _INSIDE.match(text, done):
+                done += 1
+            words += segment_block_of_rjieba(text[begin:done])
+        return words + cut(text[done:]) if done else cut(text)
+
+    def segment_block_of_rjieba(block: str) -> list[str]:
+        """The words of a block of rjieba's, which may contain several of jieba's."""
+        words: list[str] = []
+        for match in _BLOCK_OR_CHARACTER.finditer(block):
+            words += segment_block(match.group()) if match.lastindex else [match.group()]
         return words
 
     def segment_block(block: str) -> list[str]:
+        """The words of one of jieba's blocks."""
         words: list[str] = []
         unknown = ""
         for word in cut(block, False):
@@ -86,7 +97,7 @@ def _segmenter(cut: Callable[..., list[str]], has_word: Callable[[str], bool]) -
 
 
 def _load(path: str) -> tuple[rjieba.Jieba, frozenset[str]]:
-    """(jieba's words and those of the user dictionary, words of frequency 0, which jieba always splits)."""
+    """(jieba's words and those of the user dictionary, words of frequency 0, which jieba splits wherever its model finds them)."""
     import jieba  # half a second, which only a user dictionary needs
     from jieba import finalseg
 
@@ -105,11 +116,11 @@ def _load(path: str) -> tuple[rjieba.Jieba, frozenset[str]]:
     except (ValueError, OverflowError) as error:
         raise UserError(f"{path}: not a jieba dictionary in UTF-8: {error}") from None
     finally:
-        split_words, finalseg.Force_Split_Words = frozenset(finalseg.Force_Split_Words), others
+        removed, finalseg.Force_Split_Words = finalseg.Force_Split_Words, others
     words: rjieba.Jieba = rjieba.Jieba.empty()
     for word, frequency in loaded.FREQ.items():
         if frequency:  # 0: the beginning of a word, or a word that the user removed
             words.add_word(word, frequency, None)
     # jieba's total counts a word's former frequencies, too. No block has a line end in it.
     words.add_word("\n", loaded.total - sum(loaded.FREQ.values()), None)
-    return words, split_words
+    return words, frozenset(word for word in removed if not loaded.FREQ[word])

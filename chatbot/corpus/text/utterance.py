@@ -1,4 +1,4 @@
-"""What is done to every utterance, in a corpus and in a conversation alike."""
+"""From text to tokens, identically for corpora and for conversations."""
 
 from collections.abc import Callable
 
@@ -8,16 +8,16 @@ from chatbot.corpus.text.tokenizer import tokenizer
 
 
 def tokens_of(settings: TextSettings) -> Callable[[str], list[str]]:
-    """The function from any text to its tokens; none for a text without a visible character.
+    """Returns the function from any text to its tokens, which are none for a text without visible characters.
 
-    Raises UserError when the dictionary or a rule's library is missing.
+    Raises UserError when the dictionary or the library of a rule is missing.
     """
-    clean, cut = cleaner(settings.clean), tokenizer(settings.tokenizer, settings.dictionary)
-    return lambda text: cut(clean(text))
+    clean, tokenise = cleaner(settings.clean), tokenizer(settings.tokenizer, settings.dictionary)
+    return lambda text: tokenise(clean(text))
 
 
 def without_pair_rules(settings: TextSettings) -> TextSettings:
-    """The same treatment of each text, with no pair left out: for pairs that something is measured on."""
+    """Returns the settings without the rules that drop pairs, for pairs to be evaluated."""
     return TextSettings(
         columns=settings.columns,
         clean=tuple(rule for rule in settings.clean if rule in TEXT_RULES) or (NONE,),

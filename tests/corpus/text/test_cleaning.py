@@ -1,4 +1,4 @@
-"""Each rule by itself, by example; and what no rule may do."""
+"""Examples of each rule, and properties of all rules together."""
 
 import sys
 from collections import Counter
@@ -41,10 +41,10 @@ def test_a_rule(rule: str, text: str, cleaned: str) -> None:
     changed: Counter[str] = Counter()
     assert cleaner([rule], changed)(text) == cleaned
     assert changed == ({rule: 1} if text != cleaned else {})
-    assert cleaner([])(text) == tidy(text)  # off, it does nothing
+    assert cleaner([])(text) == tidy(text)  # without the rule
 
 
-def test_rules_follow_their_order_whatever_the_order_they_are_given_in() -> None:
+def test_rules_are_applied_in_their_own_order() -> None:
     given_order, changed = ["punctuation", "nfkc"], Counter[str]()
     assert cleaner(given_order, changed)("好！!") == "好!"
     assert changed == {"nfkc": 1, "punctuation": 1}

@@ -117,6 +117,11 @@ def test_an_utterance(segment: Segmenter, reference: jieba.Tokenizer, text: str)
     assert segment(text) == reference.lcut(text)
 
 
+def test_lines_are_segmented_independently(segment: Segmenter, user_segment: Segmenter) -> None:
+    for function in (segment, user_segment):
+        assert function("\n".join(UTTERANCES)) == [word for text in UTTERANCES for word in [*function(text), "\n"]][:-1]
+
+
 @pytest.mark.parametrize("text", UTTERANCES)
 def test_an_utterance_with_a_user_dictionary(user_segment: Segmenter, user_reference: Segmenter, text: str) -> None:
     assert user_segment(text) == user_reference(text)
