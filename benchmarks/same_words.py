@@ -1,4 +1,4 @@
-"""The same words for every system: pairs cut by this project's tokenizer, none longer than all of them take."""
+"""Identical tokens for every system: pairs from this project's tokenizer, within the length limit of all systems."""
 
 import dataclasses
 from collections import Counter
@@ -15,7 +15,7 @@ from chatbot.corpus.text.utterance import tokens_of
 
 @dataclasses.dataclass(frozen=True)
 class SameWords:
-    """Pairs as words, and the most frequent words in order."""
+    """Tokenised pairs, and the vocabulary in order of frequency."""
 
     pairs: list[tuple[list[str], list[str]]]
     vocabulary: list[str]
@@ -27,7 +27,7 @@ class SameWords:
             (folder / f"{name}.{suffix}").write_text(lines, encoding="utf-8")
 
     def encoded(self) -> Encoded:
-        """As this project trains on them."""
+        """Returns the pairs as ids, as this project trains on them."""
         numbers = {word: number for number, word in enumerate(self.vocabulary, len(SPECIALS))}
         sources, targets = (
             ragged([[numbers.get(w, UNK) for w in pair[side]] for pair in self.pairs]) for side in (0, 1)
@@ -36,13 +36,13 @@ class SameWords:
 
 
 def words_of(file: str, max_length: int, vocabulary_size: int) -> SameWords:
-    """The pairs of a file that fit (the end symbol counted in the answer), and the vocabulary of both sides.
+    """Returns the pairs within max_length (the answer including its end symbol) and the vocabulary of both sides.
 
     Raises UserError for a file that cannot be read.
     """
     (source,) = find_sources([file])
-    cut = tokens_of(TextSettings())
-    pairs = [(cut(question), cut(answer)) for question, answer in read(source, Report())]
+    tokenise = tokens_of(TextSettings())
+    pairs = [(tokenise(question), tokenise(answer)) for question, answer in read(source, Report())]
     pairs = [(q, a) for q, a in pairs if 0 < len(q) <= max_length and 0 < len(a) < max_length]
     counts = Counter(word for pair in pairs for side in pair for word in side)
     return SameWords(pairs, [word for word, _ in counts.most_common(vocabulary_size - len(SPECIALS))])
