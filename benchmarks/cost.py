@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks.apart import Apart, together
 from benchmarks.train import rounded
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.encoded import encoded, ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, replace, setting
@@ -112,8 +113,10 @@ def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dic
     rng = np.random.default_rng(1)
     shape = (2, settings.learning.batch_size, settings.model.max_length)
     tokens = rng.integers(len(SPECIALS), vocabulary, shape).tolist()
-    pairs = encoded(
-        ragged(tokens[0]), ragged([row[:-1] for row in tokens[1]]), np.zeros(settings.learning.batch_size, np.int64)
+    pairs = EncodedPairs.question_to_answer(
+        Ragged.from_rows(tokens[0]),
+        Ragged.from_rows([row[:-1] for row in tokens[1]]),
+        np.zeros(settings.learning.batch_size, np.int64),
     )
     step = open_update(
         built_model(settings.model, vocabulary, settings.learning.seed, told.precision), settings, towers

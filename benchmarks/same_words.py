@@ -5,7 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 from chatbot.config.corpus import TextSettings
-from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
@@ -26,13 +27,13 @@ class SameWords:
             lines = "".join(" ".join(pair[side]) + "\n" for pair in self.pairs)
             (folder / f"{name}.{suffix}").write_text(lines, encoding="utf-8")
 
-    def encoded(self) -> Encoded:
-        """Returns the pairs as ids, as this project trains on them."""
+    def encoded(self) -> EncodedPairs:
+        """As this project trains on them."""
         numbers = {word: number for number, word in enumerate(self.vocabulary, len(SPECIALS))}
         sources, targets = (
-            ragged([[numbers.get(w, UNK) for w in pair[side]] for pair in self.pairs]) for side in (0, 1)
+            Ragged.from_rows([[numbers.get(w, UNK) for w in pair[side]] for pair in self.pairs]) for side in (0, 1)
         )
-        return encoded(sources, targets, targets.lengths)
+        return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
 
 
 def words_of(file: str, max_length: int, vocabulary_size: int) -> SameWords:

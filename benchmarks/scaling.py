@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks.apart import Apart, together
 from benchmarks.ring import LINKS, plan, ring_bytes
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, setting
@@ -67,12 +68,12 @@ class ScalingBenchmark:
             batch_size=self.batch_size,
         )
 
-    def pairs(self) -> Encoded:
+    def pairs(self) -> EncodedPairs:
         """Pairs of one length, so that all batches have one shape and all tokens are real."""
         rng, count = np.random.default_rng(1), 4 * self.batch_size
         rows = rng.integers(len(SPECIALS), self.vocabulary_size, (2, count, self.max_length)).tolist()
-        sources, targets = ragged(rows[0]), ragged([row[:-1] for row in rows[1]])
-        return encoded(sources, targets, targets.lengths)
+        sources, targets = Ragged.from_rows(rows[0]), Ragged.from_rows([row[:-1] for row in rows[1]])
+        return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
 
 
 def scaling_benchmark(arguments: Sequence[str]) -> int:

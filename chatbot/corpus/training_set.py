@@ -1,35 +1,36 @@
-"""The pairs that a run trains on: all of the files that are given, less what it validates on."""
+"""The pairs to train on: those of the given files, without those to validate on."""
 
 from chatbot.config.corpus import EncodingSettings, TextSettings
-from chatbot.corpus.encoding.encode import Corpus, encode
+from chatbot.corpus.encoding.corpus import Corpus, encode
 from chatbot.corpus.encoding.selection import Selection
-from chatbot.corpus.encoding.words import Words, words_of
+from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
+from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.text.utterance import without_pair_rules
 
 
-def training_words(settings: TextSettings) -> Words:
-    """The words of the files to train on. Raises UserError when a file cannot be used."""
-    return words_of(find_sources(settings.data, settings.source_file, settings.target_file), settings)
+def training_files(settings: TextSettings) -> CorpusFiles:
+    """The files to train on. Raises UserError when a file cannot be used."""
+    return corpus_files(find_sources(settings.data, settings.source_file, settings.target_file), settings)
 
 
-def held_out_words(settings: TextSettings, validation: str | None) -> Words | None:
-    """The words of the validation file, every pair of it. Raises UserError when it cannot be used."""
+def validation_files(settings: TextSettings, validation: str | None) -> CorpusFiles | None:
+    """The validation file, with every pair of it. Raises UserError when it cannot be used."""
     if validation is None:
         return None
-    return words_of(find_sources([validation]), without_pair_rules(settings))
+    return corpus_files(find_sources([validation]), without_pair_rules(settings))
 
 
-def training_rules(settings: TextSettings, validation: str | None) -> Selection:
-    """Which pairs stay: what is validated on must not be trained on."""
-    held_out = held_out_words(settings, validation)
-    return Selection(
-        duplicates="duplicates" in settings.clean,
-        max_reply_frequency=settings.max_reply_frequency,
-        held_out=frozenset(held_out.pair_hashes()) if held_out else frozenset(),
-    )
+def training_selection(settings: TextSettings, validation: str | None) -> Selection:
+    """Which pairs to train on: none that is in the validation file, which is tokenised for this."""
+    held_out: frozenset[int] = frozenset()
+    if files := validation_files(settings, validation):
+        with worker_pool() as pool:
+            held_out = frozenset(tokenise(files, pool).pair_hashes().tolist())
+    return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out)
 
 
 def training_set(settings: TextSettings, encoding: EncodingSettings) -> Corpus:
-    """The encoded pairs to train on, from the cache where they are there. Raises UserError when none is left."""
-    return encode(training_words(settings), training_rules(settings, encoding.validation), encoding.vocabulary_size)
+    """The encoded pairs to train on, from the cache if they are there. Raises UserError when none is left."""
+    selection = training_selection(settings, encoding.validation)
+    return encode(training_files(settings), selection, encoding.vocabulary_size)

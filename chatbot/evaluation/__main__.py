@@ -19,18 +19,21 @@ def main() -> int:
     import_tensorflow()
     let_gpu_memory_grow()
     from chatbot.config.attempts import trained_directory
-    from chatbot.corpus.encoding.words import words_of
+    from chatbot.corpus.encoding.tokenised import corpus_files, tokenise
+    from chatbot.corpus.encoding.workers import worker_pool
     from chatbot.corpus.text.utterance import without_pair_rules
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
     text_settings = without_pair_rules(trained.settings.corpus)
-    words = words_of(sources, dataclasses.replace(text_settings, columns=settings.columns, cache=settings.cache))
-    for report in words.reports:
+    files = corpus_files(sources, dataclasses.replace(text_settings, columns=settings.columns, cache=settings.cache))
+    with worker_pool() as pool:
+        tokenised = tokenise(files, pool)
+    for report in tokenised.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
-    print(json.dumps(evaluate(trained, words, settings.beam_size)))
+    print(json.dumps(evaluate(trained, files, settings.beam_size)))
     return 0
 
 

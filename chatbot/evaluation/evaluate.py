@@ -4,9 +4,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from chatbot.corpus.encoding.encode import encode
+from chatbot.corpus.encoding.corpus import encode
 from chatbot.corpus.encoding.selection import Selection
-from chatbot.corpus.encoding.words import Words
+from chatbot.corpus.encoding.tokenised import CorpusFiles, tokenise
+from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.evaluation.likelihood import Scorer
@@ -15,13 +16,15 @@ from chatbot.inference.replier import BATCH, Replier
 from chatbot.model.saved import Trained
 
 
-def evaluate(trained: Trained, words: Words, beam_size: int) -> dict[str, Any]:
+def evaluate(trained: Trained, files: CorpusFiles, beam_size: int) -> dict[str, Any]:
     """The likelihood of the reference replies, and BLEU, variety and repetition of the model's own."""
-    corpus = encode(words, Selection(), trained.vocabulary)
+    corpus = encode(files, Selection(), trained.vocabulary)
     likelihood = Scorer(trained.model)(corpus.shards)
     replier = Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size)
+    with worker_pool() as pool:
+        references = tokenise(files, pool)
     # Questions of similar length share a batch, so that little of it is padding.
-    pairs = sorted(((trained.vocabulary.ids(q), text_of(a)) for q, a in words.tokens()), key=_question_length)
+    pairs = sorted(((trained.vocabulary.ids(q), text_of(a)) for q, a in references.tokens()), key=_question_length)
     replies: list[str] = []
     for start in tqdm(
         range(0, len(pairs), BATCH), desc="Replying", unit=" batches", leave=False, delay=2, disable=None

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from chatbot.corpus.batching.batches import pad_batch
-from chatbot.corpus.encoding.encoded import Encoded
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
 from chatbot.model.packing import pack, packing_of
@@ -62,11 +62,11 @@ class Scorer:
             ],
         )
 
-    def __call__(self, shards: Iterable[Encoded]) -> Likelihood:
+    def __call__(self, shards: Iterable[EncodedPairs]) -> Likelihood:
         """The likelihood of all replies, none of them truncated."""
         return sum(map(self._of_shard, shards), Likelihood(0.0, 0, 0))
 
-    def _of_shard(self, pairs: Encoded) -> Likelihood:
+    def _of_shard(self, pairs: EncodedPairs) -> Likelihood:
         sources, targets = pairs.sources.lengths, pairs.targets.lengths + 1
         longest = np.maximum(sources, targets)
         order = np.lexsort((sources, targets, longest))  # similar lengths share a batch, so that little is padded

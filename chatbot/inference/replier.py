@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import pad
-from chatbot.corpus.encoding.encoded import ragged
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK, Vocabulary
 from chatbot.decoding.beam import beam_search
 from chatbot.decoding.greedy import greedy
@@ -79,7 +79,7 @@ class Replier:
 
         questions: one batch at least one question large, as for `replies`.
         """
-        rows = ragged([question[: self._max_length] for question in questions])
+        rows = Ragged.from_rows([question[: self._max_length] for question in questions])
         assert rows.lengths.all(), "an empty question"
         ids, scores = self._decode(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
         return [self._distinct(*row) for row in zip(ids.numpy(), scores.numpy(), strict=True)]

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.encoded import Encoded
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
@@ -101,7 +101,7 @@ def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precis
     return model
 
 
-def start_from_frequencies(model: Seq2Seq, shards: Sequence[Encoded]) -> None:
+def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> None:
     """Set the bias so that the untrained model predicts each token with its frequency in the replies.
 
     The first epoch need not learn the frequencies. Unknown characters get the total frequency of the tokens that

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.encode import Corpus, encode
+from chatbot.corpus.encoding.corpus import Corpus, encode
 from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
-from chatbot.corpus.training_set import held_out_words, training_set
+from chatbot.corpus.training_set import training_set, validation_files
 from chatbot.errors import UserError
 from chatbot.training.attempt import check_data, check_settings, is_begun
 
@@ -57,7 +57,7 @@ def prepare(settings: Settings) -> Data:
         check_settings(settings)
     corpus = training_set(settings.corpus, settings.encoding)
     vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
-    held_out = held_out_words(settings.corpus, settings.encoding.validation)
+    held_out = validation_files(settings.corpus, settings.encoding.validation)
     validation = encode(held_out, Selection(), vocabulary) if held_out else None
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
     pairs = sum(map(len, shards))
@@ -75,7 +75,9 @@ def prepare(settings: Settings) -> Data:
         both = description["both_directions"] = check_data(settings, description)
     if both:
         print("Each pair is learned in both directions (--both-directions).")
-    samples = [Sample(q, *(text_of(vocabulary.written(s)) for s in (q, a))) for q, a in _samples(validation or corpus)]
+    samples = [
+        Sample(q, *(text_of(vocabulary.tokens_of(s)) for s in (q, a))) for q, a in _samples(validation or corpus)
+    ]
     return Data(vocabulary, dataclasses.replace(shards, both_directions=both), validation, description, samples)
 
 
@@ -103,7 +105,7 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
             "every character is kept"
         )
     for pair in _samples(corpus):
-        print("  " + " -> ".join(" ".join(corpus.vocabulary.written(side)) for side in pair))
+        print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens_of(side)) for side in pair))
 
 
 def _print_reports(reports: list[Report]) -> None:

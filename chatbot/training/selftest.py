@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
-from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
@@ -46,18 +47,18 @@ PROOFS = {
 }
 
 
-def random_pairs(count: int, seed: int) -> Encoded:
+def random_pairs(count: int, seed: int) -> EncodedPairs:
     """Pairs of ragged lengths whose few words repeat in each batch."""
     rng = np.random.default_rng(seed)
     sources, targets = (
-        ragged([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)).tolist() for _ in range(count)])
+        Ragged.from_rows([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)).tolist() for _ in range(count)])
         for _ in range(2)
     )
-    return encoded(sources, targets, targets.lengths)
+    return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
 
 
 def run(
-    settings: Settings, towers: Sequence[Tower], pairs: Encoded, steps: int = STEPS
+    settings: Settings, towers: Sequence[Tower], pairs: EncodedPairs, steps: int = STEPS
 ) -> tuple[list[np.ndarray], list[StepResult], Synchronous]:
     """Train a new model; returns its weights, what each step returned, and what made the steps."""
     with tf.device(towers[0].device):
@@ -97,8 +98,12 @@ def every_pair_once(towers: int) -> bool:
     """Whether an epoch shows every pair to exactly one tower, once."""
     count = 67
     # Each pair is its own number, written with two tokens.
-    rows = ragged([[5 + i % 8, 5 + i // 8] for i in range(count)])
-    batches = Batches([encoded(rows, rows, rows.lengths)], SETTINGS.learning.batch_size, SETTINGS.learning.seed)
+    rows = Ragged.from_rows([[5 + i % 8, 5 + i // 8] for i in range(count)])
+    batches = Batches(
+        [EncodedPairs.question_to_answer(rows, rows, rows.lengths)],
+        SETTINGS.learning.batch_size,
+        SETTINGS.learning.seed,
+    )
     seen: Counter[tuple[int, ...]] = Counter()
     shares = batches.shares_from(0, towers)
     for _ in range(batches.steps_per_epoch):

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.encode import Corpus
+from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.encoded import encoded, ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
@@ -29,8 +30,8 @@ def model() -> Seq2Seq:
 def test_the_likelihood_is_that_of_every_token_of_whole_replies(model: Seq2Seq) -> None:
     """One reply is far longer than max_length. The twin scores one token at a time, in float64."""
     pairs = [(["你好"], ["好"] * 30), (["你", "好", "\u2581吗"], ["你", "\u2581好"]), (["他"], ["她"])]
-    sources, targets = (ragged([VOCABULARY.ids(pair[side]) for pair in pairs]) for side in (0, 1))
-    data = encoded(sources, targets, np.array([30, 2, 1]))
+    sources, targets = (Ragged.from_rows([VOCABULARY.ids(pair[side]) for pair in pairs]) for side in (0, 1))
+    data = EncodedPairs.question_to_answer(sources, targets, np.array([30, 2, 1]))
     expected = 0.0
     for i in range(len(pairs)):
         state = model.encode(tf.constant(data.sources.row(i)[None]))

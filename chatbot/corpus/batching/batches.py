@@ -15,7 +15,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.corpus.batching.buckets import Bucket, choose_buckets, lengths_of
-from chatbot.corpus.encoding.encoded import Encoded, Ids, Ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs, Ids
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import EOS, PAD
 from chatbot.errors import UserError
 
@@ -46,7 +47,9 @@ class Batches:
     steps_per_epoch: batches in an epoch, the same in each.
     """
 
-    def __init__(self, shards: Sequence[Encoded], batch_size: int, seed: int, batch_tokens: int | None = None) -> None:
+    def __init__(
+        self, shards: Sequence[EncodedPairs], batch_size: int, seed: int, batch_tokens: int | None = None
+    ) -> None:
         def size(source_length: int, target_length: int) -> int:
             return batch_size if batch_tokens is None else max(1, batch_tokens // max(source_length, target_length))
 
@@ -126,7 +129,7 @@ class Batches:
         raise failures[0]
 
 
-def pad_batch(pairs: Encoded, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:
+def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:
     """Pad the pairs with these numbers to the given lengths (EOS counted in the target)."""
     source = pad(pairs.sources, rows, source_length)
     body = pad(pairs.targets, rows, target_length)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.encoding.encoded import Encoded, Offsets
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Offsets
 
 MOST_BUCKETS = 8
 # A bucket with fewer batches than this wastes more on its last, partial batch than it saves on padding.
@@ -27,7 +28,7 @@ class Lengths:
     counts: Offsets  # [kinds] pairs
 
 
-def lengths_of(shards: Iterable[Encoded]) -> Lengths:
+def lengths_of(shards: Iterable[EncodedPairs]) -> Lengths:
     """Count the lengths, one shard after the other."""
     kinds, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for pairs in shards:
@@ -48,7 +49,7 @@ class Bucket:
     pairs: int
     batch_size: int  # pairs of a batch
 
-    def rows(self, pairs: Encoded) -> npt.NDArray[np.int64]:
+    def rows(self, pairs: EncodedPairs) -> npt.NDArray[np.int64]:
         """The numbers of the pairs that belong here."""
         inside = np.ones(len(pairs), np.bool_)
         for side, lengths in ((SOURCE, pairs.sources.lengths), (TARGET, pairs.targets.lengths + 1)):

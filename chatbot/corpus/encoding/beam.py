@@ -1,7 +1,7 @@
-"""Encoding as an Apache Beam pipeline: the same shards, byte by byte, on any runner that Beam has.
+"""Encoding as an Apache Beam pipeline: byte for byte the same shards, on every runner of Beam.
 
-The functions of a chunk are those of the built-in path; Beam does what goes across chunks. Files and cache must be
-where every worker sees them.
+The functions of a chunk are those of the built-in path; Beam does what goes across chunks. Every worker needs access
+to the files and to the cache.
 """
 
 import dataclasses
@@ -17,32 +17,37 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection, TaggedOutput
 
-from chatbot.corpus.encoding.chunks import Chunk, Hashes, Pair, Preparation, cut_chunk
-from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, texts_in
-from chatbot.corpus.encoding.encode import (
+from chatbot.corpus.encoding.cache import being_made
+from chatbot.corpus.encoding.chunks import Chunk, Hashes, Mask, tokenise_chunk
+from chatbot.corpus.encoding.corpus import (
+    VOCABULARY,
     Corpus,
-    description,
-    frequent_hashes,
-    kept_corpus,
-    nothing_left,
+    check_not_empty,
+    corpus_folder,
+    load_corpus,
     vocabulary_from,
+    vocabulary_hashes,
+    write_description,
 )
-from chatbot.corpus.encoding.selection import DUPLICATE, HELD_OUT, Mask, Selection
-from chatbot.corpus.encoding.shards import Block, encode_chunk, shard_of, shards_needed, split, write_shards
+from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, texts_in
+from chatbot.corpus.encoding.ids import IdTable, encode_chunk
+from chatbot.corpus.encoding.preparation import Pair, Preparation
+from chatbot.corpus.encoding.selection import DUPLICATE, HELD_OUT, Selection
+from chatbot.corpus.encoding.shards import ShardArrays, by_shard, shards_needed, write_shards
+from chatbot.corpus.encoding.tokenised import CorpusFiles, read_in_chunks, renamed_reports
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
-from chatbot.corpus.encoding.words import Words, in_chunks, named_reports
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
 
 REPORTS = "reports.json"
-READ, CUT = "read", "cut"  # what a report is of
+READ, TOKENISED = "read", "tokenised"  # the two outputs of reports
 
-Key = tuple[int, int]  # of a chunk: the number of its source, the number of its first pair
+Key = tuple[int, int]  # of a chunk: the index of its source, the number of its first pair
 
 
-class Place(NamedTuple):
-    """Where a pair stands. Places are in the order of the files."""
+class Position(NamedTuple):
+    """The position of a pair. Positions sort in the order of the files."""
 
     source: int
     first: int  # the number of the first pair of its chunk
@@ -50,171 +55,178 @@ class Place(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A pair that may stay. Hashes are written out: Beam's integers have 63 bits and a sign."""
+    """A pair that may be kept. Hashes are text, since Beam's integers have 63 bits and a sign."""
 
-    place: Place
+    position: Position
     pair_hash: str
     answer_hash: str
 
 
-class Marked(NamedTuple):
-    """A chunk, and which of its pairs stay."""
+class SelectedChunk(NamedTuple):
+    """A chunk, and which of its pairs are kept."""
 
     key: Key
     chunk: Chunk
     kept: Mask
 
 
-def encode_on_beam(words: Words, rules: Selection, size: int, runner: str, options: str) -> Corpus:
-    """What `encode` gives, computed by a runner with options of its own. Raises UserError when no pair stays."""
-    # Its errors come up as an exception, too, with the workers' tracebacks, of which the last line is wanted.
+def encode_on_beam(files: CorpusFiles, selection: Selection, size: int, runner: str, options: str) -> Corpus:
+    """What `encode` returns, computed by a Beam runner with its own options. Raises UserError when no pair is left."""
+    folder = corpus_folder(files, selection, size)
+    with being_made(folder) as part:
+        if part:
+            _run_pipeline(files, selection, size, runner, options, part.absolute())
+            files.check_unchanged()
+            reports = renamed_reports(json.loads((part / REPORTS).read_text(encoding="utf-8")), files.sources)
+            (part / REPORTS).unlink()
+            pairs = sum(path.stat().st_size for path in part.glob("*.lengths")) // (3 * 4)
+            check_not_empty(pairs, reports)
+            write_shards(part, shards_needed(pairs), [])  # empty files for shards without pairs
+            write_description(part, load_vocabulary(part / VOCABULARY), pairs, reports)
+    return load_corpus(folder, files)
+
+
+def _run_pipeline(files: CorpusFiles, selection: Selection, size: int, runner: str, options: str, folder: Path) -> None:
+    """Write shards, vocabulary and reports. Raises UserError with the last line of what the runner reports."""
+    # Beam also logs its errors, with the tracebacks of all workers; the exception is enough.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-
-    def build(folder: Path) -> dict[str, Any]:
-        try:
-            flags = PipelineOptions([f"--runner={runner}", *shlex.split(options)])
-            with beam.Pipeline(options=flags) as pipeline:
-                _encode(pipeline, words, rules, size, folder.absolute())
-        except Exception as error:  # a runner may raise anything
-            raise UserError(f"--runner {runner}: {str(error).strip().splitlines()[-1]}") from error
-        words.check_unchanged()
-        reports = named_reports(json.loads((folder / REPORTS).read_text(encoding="utf-8")), words.sources)
-        (folder / REPORTS).unlink()
-        pairs = sum(path.stat().st_size for path in folder.glob("*.lengths")) // (3 * 4)
-        if not pairs:
-            raise UserError(nothing_left(reports))
-        write_shards(folder, shards_needed(pairs), [])  # for shards that got no pair
-        return description(folder, shards_needed(pairs), load_vocabulary(folder / "vocabulary.txt"), pairs, reports)
-
-    return kept_corpus(words, rules, size, build)
+    try:
+        with beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *shlex.split(options)])) as pipeline:
+            _build_pipeline(pipeline, files, selection, size, folder)
+    except Exception as error:  # a runner may raise anything
+        raise UserError(f"--runner {runner}: {str(error).strip().splitlines()[-1]}") from error
 
 
-def _encode(pipeline: beam.Pipeline, words: Words, rules: Selection, size: int, folder: Path) -> None:
-    """Build the pipeline: files -> chunks -> pairs that stay -> vocabulary -> shards."""
-    files = [dataclasses.replace(source, paths=tuple(map(Path.absolute, source.paths))) for source in words.sources]
-    sources = pipeline | "Files" >> beam.Create(list(enumerate(files)))
-    read = sources | "Read" >> beam.FlatMap(_read, words.columns).with_outputs(READ, main="chunks")
+def _build_pipeline(pipeline: beam.Pipeline, files: CorpusFiles, selection: Selection, size: int, folder: Path) -> None:
+    """Files -> chunks of tokens -> pairs that are kept -> vocabulary -> shards."""
+    absolute = [dataclasses.replace(source, paths=tuple(map(Path.absolute, source.paths))) for source in files.sources]
+    sources = pipeline | "Files" >> beam.Create(list(enumerate(absolute)))
+    read = sources | "Read" >> beam.FlatMap(_read, files.columns).with_outputs(READ, main="chunks")
     spread = read.chunks | beam.Reshuffle()
-    cut = spread | "Cut words" >> beam.FlatMap(_cut, words.how).with_outputs(CUT, main="chunks")
-    candidates = cut.chunks | "Pairs" >> beam.FlatMap(_candidates)
-    kept, dropped = _selected(candidates, rules)
+    tokenise = beam.FlatMap(_tokenise, files.preparation)
+    tokenised = spread | "Tokenise" >> tokenise.with_outputs(TOKENISED, main="chunks")
+    candidates = tokenised.chunks | "Pairs" >> beam.FlatMap(_candidates)
+    kept, dropped = _select(candidates, selection)
 
-    rows = kept | "Rows" >> beam.Map(lambda c: ((c.place.source, c.place.first), c.place.row))
-    chunks = {"chunk": cut.chunks, "rows": rows} | beam.CoGroupByKey() | "Masks" >> beam.Map(_with_mask)
-    counts = chunks | "Count" >> beam.Map(lambda marked: count_chunk(marked.chunk, marked.kept))
+    rows = kept | "Rows" >> beam.Map(lambda c: ((c.position.source, c.position.first), c.position.row))
+    chunks = {"chunk": tokenised.chunks, "rows": rows} | beam.CoGroupByKey() | "Masks" >> beam.Map(_with_mask)
+    counts = chunks | "Count" >> beam.Map(lambda selected: count_chunk(selected.chunk, selected.kept))
     counts = counts | "Add up" >> beam.CombineGlobally(add_up)
-    wanted = counts | "Frequent" >> beam.Map(frequent_hashes, size)
-    texts = chunks | "Texts" >> beam.FlatMap(_texts, AsSingleton(wanted)) | "Each text once" >> beam.CombinePerKey(min)
+    wanted = counts | "Most frequent" >> beam.Map(vocabulary_hashes, size)
+    texts = chunks | "Texts" >> beam.FlatMap(_texts, AsSingleton(wanted)) | "Distinct texts" >> beam.CombinePerKey(min)
     vocabulary = counts | "Vocabulary" >> beam.Map(_vocabulary, AsDict(texts), size)
-    _ = vocabulary | "Save vocabulary" >> beam.Map(lambda made: made.save(folder / "vocabulary.txt"))
+    _ = vocabulary | "Save vocabulary" >> beam.Map(lambda vocabulary: vocabulary.save(folder / VOCABULARY))
 
-    number = kept | beam.combiners.Count.Globally() | "Shards" >> beam.Map(shards_needed)
-    blocks = chunks | "Encode" >> beam.FlatMap(_blocks, AsSingleton(vocabulary), AsSingleton(number))
-    _ = blocks | beam.GroupByKey() | "Write shards" >> beam.Map(_write_shard, folder)
-    parts = (read[READ], cut[CUT]) | "All reports" >> beam.Flatten() | "Reports" >> beam.combiners.ToList()
-    losses = dropped | "Losses" >> beam.combiners.ToList()
-    names = [source.name for source in files]
-    _ = parts | "Write reports" >> beam.Map(_write_reports, AsSingleton(losses), names, folder / REPORTS)
+    shards = kept | beam.combiners.Count.Globally() | "Shards" >> beam.Map(shards_needed)
+    table = vocabulary | "Id table" >> beam.Map(IdTable)
+    parts = chunks | "Encode" >> beam.FlatMap(_encode, AsSingleton(table), AsSingleton(shards))
+    _ = parts | beam.GroupByKey() | "Write shards" >> beam.Map(_write_shard, folder)
+    reports = (read[READ], tokenised[TOKENISED]) | "All reports" >> beam.Flatten()
+    reports = reports | "Reports" >> beam.combiners.ToList()
+    counts_dropped = dropped | "Dropped" >> beam.combiners.ToList()
+    names = [source.name for source in absolute]
+    _ = reports | "Write reports" >> beam.Map(_write_reports, AsSingleton(counts_dropped), names, folder / REPORTS)
 
 
 def _read(numbered: tuple[int, Source], columns: tuple[str, ...]) -> Iterator[Any]:
-    """(chunk's key, (pairs, name of the source)) of each chunk; the report comes last."""
-    number, source = numbered
+    """(chunk's key, (pairs, name of the source)) of each chunk, then the report."""
+    index, source = numbered
     report = Report(source.name)
-    for first, pairs in in_chunks(source, report, columns):
-        yield (number, first), (pairs, source.name)
-    yield TaggedOutput(READ, ((number, 0), report))
+    for first, pairs in read_in_chunks(source, report, columns):
+        yield (index, first), (pairs, source.name)
+    yield TaggedOutput(READ, ((index, 0), report))
 
 
-def _cut(keyed: tuple[Key, tuple[list[Pair], str]], how: Preparation) -> Iterator[Any]:
+def _tokenise(keyed: tuple[Key, tuple[list[Pair], str]], preparation: Preparation) -> Iterator[Any]:
     key, (pairs, name) = keyed
-    chunk, report = cut_chunk(pairs, key[1], name, how)
+    chunk, report = tokenise_chunk(pairs, key[1], name, preparation)
     yield key, chunk
-    yield TaggedOutput(CUT, (key, report))
+    yield TaggedOutput(TOKENISED, (key, report))
 
 
 def _candidates(keyed: tuple[Key, Chunk]) -> Iterator[Candidate]:
     key, chunk = keyed
     hashes = (map(str, hashes.tolist()) for hashes in (chunk.pair_hashes, chunk.answer_hashes))
-    return (Candidate(Place(*key, row), *both) for row, both in enumerate(zip(*hashes, strict=True)))
+    return (Candidate(Position(*key, row), *both) for row, both in enumerate(zip(*hashes, strict=True)))
 
 
-def _selected(candidates: PCollection, rules: Selection) -> tuple[PCollection, PCollection]:
-    """(the candidates that stay, ((source, reason), how many do not))."""
-    held_out, most = frozenset(map(str, rules.held_out)), rules.max_reply_frequency
-    stages = {
-        HELD_OUT: beam.Filter(lambda c: c.pair_hash not in held_out),
-        DUPLICATE: _first("pair_hash", 1),
-        rules.beyond: _first("answer_hash", most),
-    }
-    asked = {HELD_OUT: bool(held_out), DUPLICATE: rules.duplicates, rules.beyond: most is not None}
+def _select(candidates: PCollection, selection: Selection) -> tuple[PCollection, PCollection]:
+    """(the candidates that are kept, ((source, reason), number of dropped pairs))."""
+    held_out, most = frozenset(map(str, selection.held_out)), selection.max_reply_frequency
+    filters = {}
+    if held_out:
+        filters[HELD_OUT] = beam.Filter(lambda c: c.pair_hash not in held_out)
+    if selection.duplicates:
+        filters[DUPLICATE] = _first("pair_hash", 1)
+    if most is not None:
+        filters[selection.too_frequent] = _first("answer_hash", most)
     changes = []
-    for reason in [reason for reason in stages if asked[reason]]:
-        left = candidates | reason >> stages[reason]
-        changes.append(candidates | f"{reason}: before" >> beam.Map(_one, reason, 1))
-        changes.append(left | f"{reason}: after" >> beam.Map(_one, reason, -1))
-        candidates = left
+    for reason, transform in filters.items():
+        kept = candidates | reason >> transform
+        changes.append(candidates | f"{reason}: before" >> beam.Map(_change, reason, 1))
+        changes.append(kept | f"{reason}: after" >> beam.Map(_change, reason, -1))
+        candidates = kept
     if not changes:
-        changes = [candidates | "No rules" >> beam.FlatMap(lambda c: ())]
-    return candidates, tuple(changes) | beam.Flatten() | "Sum of losses" >> beam.CombinePerKey(sum)
+        changes = [candidates | "No filters" >> beam.FlatMap(lambda c: ())]
+    return candidates, tuple(changes) | beam.Flatten() | "Sum of dropped" >> beam.CombinePerKey(sum)
 
 
-def _one(candidate: Candidate, reason: str, sign: int) -> tuple[tuple[int, str], int]:
-    return (candidate.place.source, reason), sign
+def _change(candidate: Candidate, reason: str, change: int) -> tuple[tuple[int, str], int]:
+    return (candidate.position.source, reason), change
 
 
 @beam.ptransform_fn
-def _first(candidates: PCollection, which: str, most: int | None) -> PCollection:
-    """Of the candidates with the same hash the first so many."""
+def _first(candidates: PCollection, field: str, most: int) -> PCollection:
+    """The first `most` of the candidates with an equal hash in this field."""
     return (
         candidates
-        | beam.Map(lambda c: (getattr(c, which), c))
+        | beam.Map(lambda c: (getattr(c, field), c))
         | beam.GroupByKey()
-        | beam.FlatMapTuple(lambda value, some: sorted(some)[:most])
+        | beam.FlatMapTuple(lambda _, equal: sorted(equal)[:most])
     )
 
 
-def _with_mask(grouped: tuple[Key, dict[str, Any]]) -> Marked:
-    key, found = grouped
-    (chunk,) = found["chunk"]
+def _with_mask(grouped: tuple[Key, dict[str, Any]]) -> SelectedChunk:
+    key, values = grouped
+    (chunk,) = values["chunk"]
     kept = np.zeros(len(chunk), np.bool_)
-    kept[list(found["rows"])] = True
-    return Marked(key, chunk, kept)
+    kept[list(values["rows"])] = True
+    return SelectedChunk(key, chunk, kept)
 
 
-def _texts(marked: Marked, wanted: Hashes) -> Iterator[tuple[str, str]]:
-    return ((str(value), text) for value, text in texts_in(marked.chunk, wanted))
+def _texts(selected: SelectedChunk, wanted: Hashes) -> Iterator[tuple[str, str]]:
+    return ((str(value), text) for value, text in texts_in(selected.chunk, wanted))
 
 
 def _vocabulary(counts: Counts, texts: dict[str, str], size: int) -> Vocabulary:
     return vocabulary_from(counts, {int(value): text for value, text in texts.items()}, size)
 
 
-def _blocks(marked: Marked, vocabulary: Vocabulary, shards: int) -> Iterator[tuple[int, tuple[Key, Block]]]:
-    key, chunk, kept = marked
-    for shard, block in split(encode_chunk(chunk, kept, vocabulary), shard_of(chunk.pair_hashes[kept], shards)):
-        yield shard, (key, block)
+def _encode(selected: SelectedChunk, table: IdTable, shards: int) -> Iterator[tuple[int, tuple[Key, ShardArrays]]]:
+    key, chunk, kept = selected
+    for shard, arrays in by_shard(encode_chunk(chunk, kept, table), chunk.pair_hashes[kept], shards):
+        yield shard, (key, arrays)
 
 
-def _write_shard(grouped: tuple[int, Iterable[tuple[Key, Block]]], folder: Path) -> None:
-    """Whole, so that a runner may do it twice."""
+def _write_shard(grouped: tuple[int, Iterable[tuple[Key, ShardArrays]]], folder: Path) -> None:
+    """Write the complete files of a shard, so that a runner may repeat it."""
     shard, parts = grouped
-    blocks = [block.bytes_of() for _, block in sorted(parts, key=lambda part: part[0])]
-    for ending in Block._fields:
-        (folder / f"{shard:05}.{ending}").write_bytes(b"".join(block[ending] for block in blocks))
+    in_order = [arrays._asdict() for _, arrays in sorted(parts, key=lambda part: part[0])]
+    for name in ShardArrays._fields:
+        (folder / f"{shard:05}.{name}").write_bytes(b"".join(arrays[name].tobytes() for arrays in in_order))
 
 
 def _write_reports(
-    parts: list[tuple[Key, Report]], losses: list[tuple[tuple[int, str], int]], names: list[str], path: Path
+    parts: list[tuple[Key, Report]], dropped: list[tuple[tuple[int, str], int]], names: list[str], path: Path
 ) -> None:
-    """One report a source: what the reader found, then what each chunk had, in order, then the losses."""
+    """One report for each source: that of the reader, then those of the chunks in order, then what was dropped."""
     reports = [Report(name) for name in names]
     for (source, first), part in sorted(parts, key=lambda part: part[0]):
         if first == 0:
             reports[source] = part
         else:
             reports[source].add(part)
-    for (source, reason), count in sorted(losses):
+    for (source, reason), count in sorted(dropped):
         if count:
             reports[source].drop(reason, count=count)
     path.write_text(json.dumps([dataclasses.asdict(report) for report in reports]), encoding="utf-8")

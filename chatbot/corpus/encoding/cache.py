@@ -1,4 +1,4 @@
-"""Folders that are computed once: named by what they hold, whole or not there, checked before use."""
+"""Folders that are computed once: named by a hash of their inputs, complete or absent, verified before use."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ BLOCK = 1 << 20  # bytes read at once
 
 
 def key_of(**parts: Any) -> str:
-    """A name for content that was made from these parts, which JSON can hold."""
+    """A hash of these parts, which must be serialisable as JSON."""
     text = json.dumps(parts, ensure_ascii=True, sort_keys=True)
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def content_key(path: Path) -> str:
-    """A hash of what a file holds, whatever it is called and however old it is."""
+    """A hash of a file's content; its name and date do not matter."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -35,37 +35,52 @@ def content_key(path: Path) -> str:
     return digest.hexdigest()
 
 
-def cached(root: Path, name: str, build: Callable[[Path], dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
-    """The folder root/name, and what `build` said of it; built when it is not there or damaged.
+@contextmanager
+def being_made(folder: Path) -> Iterator[Path | None]:
+    """A temporary folder to write the files of `folder` into, or None when `folder` is complete already.
 
-    build writes into the folder it is given, which takes its place under the name only when it is whole.
-    Of several processes that want it at once, one builds and the others wait. Raises UserError when the
-    disk does not take it; what was there before is left as it was.
+        with being_made(root / name) as part:
+            if part:
+                write_files(part)
+
+    At the end of the block the temporary folder gets a manifest with the checksum of each file and replaces
+    `folder`; after an exception or Ctrl-C it is removed, and what was there before stays as it was. One process
+    makes the folder while others wait. A damaged folder is made again. A complete one needs no permission to write.
+    Raises UserError when the files cannot be written.
     """
-    target = root / name
-    said = read_manifest(target)
-    if said is not None:
-        return target, said  # which needs no permission to write
+    if is_complete(folder):
+        yield None
+        return
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        with _only_here(root / f"{name}.lock"):
-            said = read_manifest(target)  # another process may have built it meanwhile
-            if said is None:
-                with interruptible():
-                    _build(target, build)
-                said = read_manifest(target)
-                assert said is not None, "a folder changed while it was written"
-            return target, said
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder):
+            if is_complete(folder):  # made by another process in the meantime
+                yield None
+            else:
+                with interruptible(), _temporary(folder) as part:
+                    yield part
+                    _write_manifest(part)
+                    _replace(folder, part)
     except OSError as error:
         raise UserError(
-            f"{root}: encoded pairs cannot be kept there ({error.strerror or error}); "
-            "make room, or give another folder with --cache"
+            f"{folder.parent}: encoded pairs cannot be written ({error.strerror or error}); "
+            "free some space, or choose another folder with --cache"
         ) from None
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the folder has a manifest, and every file is as it was written."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files: dict[str, list[int]] = manifest["files"]
+        return all(_checksum(folder / name) == checksum for name, checksum in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C an exception, so that what was begun is removed; see `exit_code_of` for why it is none elsewhere."""
+    """Make Ctrl-C raise KeyboardInterrupt, so that temporary files are removed; see `exit_code_of` for the default."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -73,45 +88,42 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _only_here(path: Path) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(path)
+def _lock(folder: Path) -> filelock.BaseFileLock:
+    lock = filelock.FileLock(folder.with_name(f"{folder.name}.lock"))
     try:
         lock.acquire(blocking=False)
         lock.release()
     except filelock.Timeout:
-        print(f"Waiting for another process, which makes {path.with_suffix('')} ...", flush=True)
+        print(f"Waiting for another process that is writing {folder} ...", flush=True)
     return lock
 
 
-def _build(target: Path, build: Callable[[Path], dict[str, Any]]) -> None:
-    for abandoned in target.parent.glob(f"{target.name}.part-*"):
-        shutil.rmtree(abandoned)  # by a process that was killed; the lock is ours
-    part = Path(tempfile.mkdtemp(prefix=f"{target.name}.part-", dir=target.parent))
+@contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder`, removed at the end unless it was moved. The caller holds the lock."""
+    for abandoned in folder.parent.glob(f"{folder.name}.part-*"):
+        shutil.rmtree(abandoned)  # left by a process that was killed
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
     try:
-        said = build(part)
-        files = {path.name: _sum(path) for path in sorted(part.iterdir())}
-        (part / MANIFEST).write_text(json.dumps({"said": said, "files": files}, ensure_ascii=False), encoding="utf-8")
-        if target.exists():
-            print(f"{target}: damaged; made anew")
-            shutil.rmtree(target)
-        part.chmod(0o755)
-        os.replace(part, target)
+        yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What was said of a folder when it was built; None when a file in it is not as it was written."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files: dict[str, list[int]] = manifest["files"]
-        whole = all(_sum(folder / name) == was for name, was in files.items())
-        return manifest["said"] if whole else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+def _write_manifest(folder: Path) -> None:
+    files = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
+    (folder / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
 
 
-def _sum(path: Path) -> list[int]:
+def _replace(folder: Path, part: Path) -> None:
+    if folder.exists():
+        print(f"{folder}: damaged; made again")
+        shutil.rmtree(folder)
+    part.chmod(0o755)
+    os.replace(part, folder)
+
+
+def _checksum(path: Path) -> list[int]:
     """[bytes, CRC-32] of a file, read block by block."""
     size = crc = 0
     with path.open("rb") as file:

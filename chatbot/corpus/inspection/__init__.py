@@ -1,1 +1,1 @@
-"""What a corpus is like, measured and reported before training (`python -m chatbot.corpus inspect`)."""
+"""A report on a corpus before training (`python -m chatbot.corpus inspect`)."""

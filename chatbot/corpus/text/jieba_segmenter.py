@@ -97,7 +97,7 @@ def _segmenter(cut: Callable[..., list[str]], has_word: Callable[[str], bool]) -
 
 
 def _load(path: str) -> tuple[rjieba.Jieba, frozenset[str]]:
-    """(jieba's words and those of the user dictionary, words of frequency 0, which jieba splits wherever its model finds them)."""
+    """(jieba's words and those of the user dictionary, the words of frequency 0, which jieba always splits)."""
     import jieba  # half a second, which only a user dictionary needs
     from jieba import finalseg
 

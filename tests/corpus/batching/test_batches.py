@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.corpus.batching.batches import Batch, Batches, pad_batch
-from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.errors import UserError
 
@@ -17,13 +18,15 @@ ROWS = st.lists(st.integers(5, 99), min_size=1, max_size=12)
 PAIRS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=80)
 
 
-def pairs_of(pairs: list[tuple[list[int], list[int]]]) -> Encoded:
+def pairs_of(pairs: list[tuple[list[int], list[int]]]) -> EncodedPairs:
     """Pairs of ids as the trainer holds them."""
     sources, targets = zip(*pairs, strict=True)
-    return encoded(ragged(sources), ragged(targets), np.array([len(t) for t in targets]))
+    return EncodedPairs.question_to_answer(
+        Ragged.from_rows(sources), Ragged.from_rows(targets), np.array([len(t) for t in targets])
+    )
 
 
-def numbered(count: int, shards: int = 1) -> list[Encoded]:
+def numbered(count: int, shards: int = 1) -> list[EncodedPairs]:
     """Pairs whose only source token is their own number from 5, dealt to shards of uneven size."""
     dealt = [[([5 + i], [5] * (i % 3 + 1)) for i in range(count) if i * i % shards == s] for s in range(shards)]
     return [pairs_of(part) for part in dealt if part]
@@ -89,7 +92,7 @@ def test_machines_share_the_batches_of_one(shards: int) -> None:
 def test_a_machine_copies_the_tokens_of_its_own_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
 
-    def counting(pairs: Encoded, rows: np.ndarray, source_length: int, target_length: int) -> Batch:
+    def counting(pairs: EncodedPairs, rows: np.ndarray, source_length: int, target_length: int) -> Batch:
         copied.extend(pairs.sources.row(row)[0] for row in rows)
         return pad_batch(pairs, rows, source_length, target_length)
 
@@ -121,7 +124,7 @@ def test_a_batch_by_tokens_has_one_pair_at_least() -> None:
 
 
 def test_shards_that_are_removed_meanwhile_are_a_line() -> None:
-    class Removed(list[Encoded]):
+    class Removed(list[EncodedPairs]):
         def __getitem__(self, index: Any) -> Any:
             if self.gone:
                 raise UserError("removed")

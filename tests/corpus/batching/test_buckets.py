@@ -8,19 +8,20 @@ from hypothesis import strategies as st
 
 from chatbot.config.corpus import EncodingSettings, TextSettings
 from chatbot.corpus.batching.buckets import MOST_BUCKETS, Bucket, choose_buckets, lengths_of
-from chatbot.corpus.encoding.encoded import Encoded, encoded, ragged
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.training_set import training_set
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=200)
 
 
-def pairs_of(lengths: list[tuple[int, int]]) -> Encoded:
+def pairs_of(lengths: list[tuple[int, int]]) -> EncodedPairs:
     """Pairs of these lengths."""
-    sources, targets = (ragged([[5] * pair[side] for pair in lengths]) for side in (0, 1))
-    return encoded(sources, targets, targets.lengths)
+    sources, targets = (Ragged.from_rows([[5] * pair[side] for pair in lengths]) for side in (0, 1))
+    return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
 
 
-def buckets_of(pairs: Encoded, batch_size: int) -> list[Bucket]:
+def buckets_of(pairs: EncodedPairs, batch_size: int) -> list[Bucket]:
     """The buckets for batches of one size."""
     return choose_buckets(lengths_of([pairs]), lambda source, target: batch_size)
 
@@ -45,7 +46,7 @@ def test_lengths_are_counted_over_shards(parts: list[list[tuple[int, int]]]) -> 
     assert found == {pair: everything.count(pair) for pair in everything}
 
 
-def real_share(pairs: Encoded, buckets: list[Bucket]) -> tuple[float, float]:
+def real_share(pairs: EncodedPairs, buckets: list[Bucket]) -> tuple[float, float]:
     """The share of source and of target positions that are not padding."""
     sides = pairs.sources.lengths.sum(), (pairs.targets.lengths + 1).sum()
     padded = [sum(bucket.pairs * bucket.shape[side] for bucket in buckets) for side in (0, 1)]

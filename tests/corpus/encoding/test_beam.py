@@ -1,4 +1,4 @@
-"""Encoding on Beam's local runner: the bytes of the built-in path, the same counts, the same errors."""
+"""Encoding on Beam's local runner: the same bytes, reports and errors as the built-in path."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from chatbot.config.corpus import EncodeSettings
-from chatbot.corpus.encoding import shards, words
-from chatbot.corpus.encoding.encode import Corpus
-from chatbot.corpus.training_set import training_rules, training_set, training_words
+from chatbot.corpus.encoding import shards, tokenised
+from chatbot.corpus.encoding.corpus import Corpus
+from chatbot.corpus.training_set import training_files, training_selection, training_set
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from tests.commands import run
@@ -29,8 +29,8 @@ def on_beam(settings: EncodeSettings) -> Corpus:
     from chatbot.corpus.encoding.beam import encode_on_beam
 
     return encode_on_beam(
-        training_words(settings.corpus),
-        training_rules(settings.corpus, settings.encoding.validation),
+        training_files(settings.corpus),
+        training_selection(settings.corpus, settings.encoding.validation),
         settings.encoding.vocabulary_size,
         "DirectRunner",
         "",
@@ -39,7 +39,7 @@ def on_beam(settings: EncodeSettings) -> Corpus:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> EncodeSettings:
-    """Two files and what is held out of them."""
+    """Two files, and a validation file."""
     for name, pairs in (
         ("a.tsv", PAIRS[:300]),
         ("b.tsv", [*PAIRS[300:], ("一样", "一样")]),
@@ -60,31 +60,31 @@ def settings(tmp_path: Path) -> EncodeSettings:
 def test_the_shards_are_those_of_the_built_in_path(
     settings: EncodeSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words, "PAIRS", 64)
-    monkeypatch.setattr(shards, "PAIRS", 50)
+    monkeypatch.setattr(tokenised, "PAIRS_PER_CHUNK", 64)
+    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 50)
     settings = replace(settings, **changes)
     ours = encoded_corpus(settings)
     beams = on_beam(replace(settings, cache=settings.corpus.cache + "-beam"))
     names = sorted(path.name for path in ours.shards.folder.iterdir())
     assert names == sorted(path.name for path in beams.shards.folder.iterdir())
     assert len(ours.shards) > 1
-    for name in set(names) - {"manifest.json"}:
+    for name in set(names) - {"corpus.json", "manifest.json"}:  # the reports are compared below
         assert (ours.shards.folder / name).read_bytes() == (beams.shards.folder / name).read_bytes()
     assert ours.fingerprint == beams.fingerprint
     assert ours.reports == beams.reports
 
 
-def test_nothing_left_is_the_same_line(settings: EncodeSettings) -> None:
+def test_an_empty_corpus_is_the_same_error(settings: EncodeSettings) -> None:
     settings = replace(settings, min_characters=99, validation=None)
     lines = []
-    for encoded in (encoded_corpus, on_beam):
+    for encode in (encoded_corpus, on_beam):
         with pytest.raises(UserError) as caught:
-            encoded(settings)
+            encode(settings)
         lines.append(str(caught.value))
     assert lines[0] == lines[1]
 
 
-def test_what_beam_encoded_is_what_training_finds(
+def test_training_finds_what_beam_encoded(
     settings: EncodeSettings, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = run("chatbot.corpus", "encode", *settings.corpus.data, "--runner", "DirectRunner")
@@ -97,20 +97,20 @@ def test_what_beam_encoded_is_what_training_finds(
 
 
 @pytest.mark.parametrize(
-    ("file", "runner", "said"),
+    ("file", "runner", "message"),
     [("prose.txt", "DirectRunner", "prose.txt: unknown format"), ("a.tsv", "NoRunner", "NoRunner")],
 )
-def test_what_goes_wrong_on_a_runner_is_one_line(workplace: Path, file: str, runner: str, said: str) -> None:
+def test_an_error_on_a_runner_is_one_line(workplace: Path, file: str, runner: str, message: str) -> None:
     Path("prose.txt").write_text("Once upon a time.\nThere was a file.\n")
     Path("a.tsv").write_text("你好\t你好呀\n")
     done = run("chatbot.corpus", "encode", file, "--runner", runner)
     assert done.returncode == 2
-    assert said in done.stderr.decode().splitlines()[-1]
+    assert message in done.stderr.decode().splitlines()[-1]
     assert "Traceback" not in done.stderr.decode()
     assert not list(Path("data/cache").glob("*.part-*"))
 
 
-def test_without_beam_the_command_says_how_to_get_it(settings: EncodeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_beam_the_error_names_the_remedy(settings: EncodeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "chatbot.corpus.encoding.beam", raising=False)
     from chatbot.corpus.__main__ import encode_command

@@ -1,4 +1,4 @@
-"""Folders that are computed once: whole or not there, checked before use, made by one process at a time."""
+"""Folders that are computed once: complete or absent, verified before use, made by one process at a time."""
 
 import multiprocessing
 import signal
@@ -7,149 +7,146 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from chatbot.corpus.encoding.cache import MANIFEST, cached, content_key, key_of
+from chatbot.corpus.encoding.cache import MANIFEST, being_made, content_key, is_complete, key_of
 from chatbot.errors import UserError
 from tests.commands import ENVIRONMENT
 
 
-def builder(calls: list[Path], content: bytes = b"abc") -> Callable[[Path], dict[str, Any]]:
-    """Writes one file, and notes that it was asked to."""
-
-    def build(folder: Path) -> dict[str, Any]:
-        calls.append(folder)
-        (folder / "file").write_bytes(content)
-        return {"bytes": len(content)}
-
-    return build
+def make(folder: Path, content: bytes = b"abc") -> bool:
+    """Make a folder of one file; returns whether it had to be made."""
+    with being_made(folder) as part:
+        if part:
+            (part / "file").write_bytes(content)
+    return part is not None
 
 
-def test_a_folder_is_built_once(tmp_path: Path) -> None:
-    calls: list[Path] = []
-    for _ in range(3):
-        folder, said = cached(tmp_path / "cache", "name", builder(calls))
-        assert (folder, said) == (tmp_path / "cache/name", {"bytes": 3})
-    assert len(calls) == 1
+def test_a_folder_is_made_once(tmp_path: Path) -> None:
+    folder = tmp_path / "cache/name"
+    assert [make(folder) for _ in range(3)] == [True, False, False]
     assert (folder / "file").read_bytes() == b"abc"
+    assert folder.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("harm", ["change", "cut", "remove", "manifest", "no manifest"])
-def test_a_damaged_folder_is_built_anew(tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
-    calls: list[Path] = []
-    folder, _ = cached(tmp_path, "name", builder(calls))
+@pytest.mark.parametrize("damage", ["change", "cut", "remove", "manifest", "no manifest"])
+def test_a_damaged_folder_is_made_again(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "name"
+    make(folder)
     file, manifest = folder / "file", folder / MANIFEST
-    harms: dict[str, Callable[[], object]] = {
+    damages: dict[str, Callable[[], object]] = {
         "change": lambda: file.write_bytes(b"abd"),
         "cut": lambda: file.write_bytes(b"ab"),
         "remove": file.unlink,
         "manifest": lambda: manifest.write_text("[]"),
         "no manifest": manifest.unlink,
     }
-    harms[harm]()
-    folder, said = cached(tmp_path, "name", builder(calls))
-    assert said == {"bytes": 3}
-    assert len(calls) == 2
+    damages[damage]()
+    assert not is_complete(folder)
+    assert make(folder)
+    assert is_complete(folder)
     assert file.read_bytes() == b"abc"
-    assert "damaged; made anew" in capsys.readouterr().out
+    assert "damaged; made again" in capsys.readouterr().out
 
 
-def test_what_fails_leaves_nothing_behind_and_the_old_folder_as_it_was(tmp_path: Path) -> None:
-    old, _ = cached(tmp_path, "old", builder([]))
+def make_and_fail(folder: Path) -> None:
+    """An exception after a file was written."""
+    with being_made(folder) as part:
+        assert part is not None
+        (part / "half").write_bytes(b"a" * 1000)
+        raise ZeroDivisionError
 
-    def failing(folder: Path) -> dict[str, Any]:
-        (folder / "half").write_bytes(b"a" * 1000)
-        raise UserError("no pairs")
 
-    with pytest.raises(UserError, match="no pairs"):
-        cached(tmp_path, "new", failing)
-    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"old"}
-    assert (old / "file").read_bytes() == b"abc"
+def test_an_error_leaves_nothing_behind_and_a_damaged_folder_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "name"
+    make(folder)
+    (folder / "file").write_bytes(b"abd")
+    with pytest.raises(ZeroDivisionError):
+        make_and_fail(folder)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["name"]
+    assert (folder / "file").read_bytes() == b"abd"
 
 
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from chatbot.corpus.encoding.cache import cached
+from chatbot.corpus.encoding.cache import being_made
 from chatbot.errors import exit_code_of
 
-def build(folder):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as a full disk does: an error from write, not a signal
-    (folder / "file").write_bytes(b"a" * 100_000)
-    return {}
+def main():
+    with being_made(Path("cache/name")) as part:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # write raises an error, as with a full disk
+        (part / "file").write_bytes(b"a" * 100_000)
 
-sys.exit(exit_code_of(lambda: cached(Path("cache"), "name", build) and 0))
+sys.exit(exit_code_of(main))
 """
 
 
-def test_a_full_disk_is_one_line_and_nothing_half_written_stays(workplace: Path) -> None:
-    old, _ = cached(Path("cache"), "old", builder([]))
+def test_a_full_disk_is_a_one_line_error_and_leaves_nothing_behind(workplace: Path) -> None:
+    make(Path("cache/old"))
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "encoded pairs cannot be kept there" in done.stderr
+    assert "encoded pairs cannot be written" in done.stderr
     assert "--cache" in done.stderr
-    assert {p.name for p in Path("cache").iterdir() if p.is_dir()} == {"old"}
-    assert (old / "file").read_bytes() == b"abc"
+    assert [path.name for path in Path("cache").iterdir() if path.is_dir()] == ["old"]
+    assert not make(Path("cache/old"))
 
 
-def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_a_folder_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="encoded pairs cannot be kept there"):
-        cached(tmp_path / "file", "name", builder([]))
+    with pytest.raises(UserError, match="encoded pairs cannot be written"):
+        make(tmp_path / "file/name")
 
 
-def test_a_folder_that_is_there_needs_no_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached(tmp_path, "name", builder([]))
-    monkeypatch.setattr("filelock.FileLock.acquire", None)  # who is root may write anywhere
-    assert cached(tmp_path, "name", builder([]))[1] == {"bytes": 3}
+def test_a_complete_folder_needs_no_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "name")
+    monkeypatch.setattr("filelock.FileLock.acquire", None)  # root may write anywhere
+    assert not make(tmp_path / "name")
 
 
 INTERRUPTED = """
 import sys, time
 from pathlib import Path
-from chatbot.corpus.encoding.cache import cached
+from chatbot.corpus.encoding.cache import being_made
 from chatbot.errors import exit_code_of
 
-def build(folder):
-    (folder / "file").write_text("half")
-    print("building", flush=True)
-    time.sleep(60)
+def main():
+    with being_made(Path("cache/name")) as part:
+        (part / "file").write_text("half")
+        print("writing", flush=True)
+        time.sleep(60)
 
-sys.exit(exit_code_of(lambda: cached(Path("cache"), "name", build) and 0))
+sys.exit(exit_code_of(main))
 """
 
 
 def test_ctrl_c_leaves_nothing_behind(workplace: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], env=ENVIRONMENT, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    assert process.stdout.readline() == b"building\n"
+    assert process.stdout.readline() == b"writing\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     process.stdout.close()
     assert [path.name for path in Path("cache").iterdir()] == ["name.lock"]
 
 
-def _slow_build(folder: Path) -> dict[str, Any]:
-    with (folder.parent / "calls").open("a") as file:
-        file.write("x")
-    time.sleep(0.5)
-    (folder / "file").write_text("abc")
-    return {}
+def _make_slowly(folder: Path) -> None:
+    with being_made(folder) as part:
+        if part:
+            with (folder.parent / "calls").open("a") as file:
+                file.write("x")
+            time.sleep(0.5)
+            (part / "file").write_text("abc")
 
 
-def _cached_slowly(root: Path) -> None:
-    cached(root, "name", _slow_build)
-
-
-def test_of_two_processes_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+def test_one_process_makes_the_folder_while_others_wait(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_cached_slowly, args=(tmp_path,)) for _ in range(3)]
+    processes = [context.Process(target=_make_slowly, args=(tmp_path / "name",)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -158,15 +155,31 @@ def test_of_two_processes_one_builds_and_the_other_waits(tmp_path: Path) -> None
     assert (tmp_path / "calls").read_text() == "x"
 
 
+def test_waiting_is_announced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "name"
+    with being_made(folder) as part:
+        assert part is not None
+        waiting = multiprocessing.get_context("spawn").Process(target=_make_slowly, args=(folder,))
+        waiting.start()
+        printed = ""
+        while "\n" not in printed:
+            time.sleep(0.05)
+            printed += capfd.readouterr().out
+        (part / "file").write_text("abc")
+    waiting.join(60)
+    assert printed == f"Waiting for another process that is writing {folder} ...\n"
+    assert not (tmp_path / "calls").exists()
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    left = tmp_path / "name.part-x"
-    left.mkdir()
-    (left / "file").write_text("half")
-    cached(tmp_path, "name", builder([]))
-    assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"name"}
+    abandoned = tmp_path / "name.part-x"
+    abandoned.mkdir()
+    (abandoned / "file").write_text("half")
+    make(tmp_path / "name")
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["name"]
 
 
-def test_keys_tell_contents_apart_and_not_names(tmp_path: Path) -> None:
+def test_keys_depend_on_content_and_not_on_names(tmp_path: Path) -> None:
     for name, content in (("a", b"x"), ("b", b"x"), ("c", b"y")):
         (tmp_path / name).write_bytes(content)
     a, b, c = (content_key(tmp_path / name) for name in "abc")

@@ -1,4 +1,4 @@
-"""Which pairs of the whole corpus stay, compared with what a loop over all of them would keep."""
+"""Which pairs of the whole corpus are kept, compared with a slow loop over all of them."""
 
 from collections import Counter
 
@@ -7,47 +7,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.encoding import selection
-from chatbot.corpus.encoding.selection import Selection, occurrences, select
+from chatbot.corpus.encoding import selection as selection_module
+from chatbot.corpus.encoding.selection import DUPLICATE, HELD_OUT, Selection, occurrences_before, select
 
-CHUNKS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=20), max_size=5)
+PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=60)
 
 
-def slow(chunks: list[list[tuple[int, int]]], rules: Selection) -> list[list[bool]]:
-    """Pair after pair, in Python."""
+def slow(pairs: list[tuple[int, int]], selection: Selection) -> list[str]:
+    """The reason to drop each pair, "" where it is kept, one pair after the other."""
     seen: Counter[int] = Counter()
     answers: Counter[int] = Counter()
-    kept: list[list[bool]] = []
-    for chunk in chunks:
-        kept.append([])
-        for pair, answer in chunk:
-            stays = pair not in rules.held_out
-            if stays and rules.duplicates:
-                stays = seen[pair] == 0
-                seen[pair] += 1
-            if stays and rules.max_reply_frequency:
-                stays = answers[answer] < rules.max_reply_frequency
-                answers[answer] += 1
-            kept[-1].append(stays)
-    return kept
+    reasons = []
+    for pair, answer in pairs:
+        reason = HELD_OUT if pair in selection.held_out else ""
+        if not reason and selection.duplicates:
+            reason = DUPLICATE if seen[pair] else ""
+            seen[pair] += 1
+        if not reason and selection.max_reply_frequency:
+            reason = selection.too_frequent if answers[answer] >= selection.max_reply_frequency else ""
+            answers[answer] += 1
+        reasons.append(reason)
+    return reasons
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-@given(CHUNKS, st.booleans(), st.none() | st.integers(1, 4), st.frozensets(st.integers(0, 9), max_size=3))
-def test_the_same_pairs_stay_as_in_a_slow_loop(
-    at_once: int, chunks: list, duplicates: bool, most: int | None, held_out: frozenset[int]
+@given(PAIRS, st.booleans(), st.none() | st.integers(1, 4), st.frozensets(st.integers(0, 9), max_size=3))
+def test_pairs_are_dropped_for_the_reasons_of_a_slow_loop(
+    at_once: int, pairs: list[tuple[int, int]], duplicates: bool, most: int | None, held_out: frozenset[int]
 ) -> None:
-    rules = Selection(duplicates, most, held_out)
-    pairs = [np.array([pair for pair, _ in chunk], np.uint64) for chunk in chunks]
-    answers = [np.array([answer for _, answer in chunk], np.uint64) for chunk in chunks]
+    selection = Selection(duplicates, most, held_out)
+    pair_hashes, answer_hashes = (np.array([pair[side] for pair in pairs], np.uint64) for side in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "AT_ONCE", at_once)
-        kept, dropped = select(lambda: pairs, lambda: answers, rules)
-    assert [mask.tolist() for mask in kept] == slow(chunks, rules)
-    for chunk, mask, reasons in zip(chunks, kept, dropped, strict=True):
-        assert len(chunk) - mask.sum() == sum(reasons.values())
+        patch.setattr(selection_module, "AT_ONCE", at_once)
+        kept, dropped = select(pair_hashes, answer_hashes, selection)
+    reasons = slow(pairs, selection)
+    assert kept.tolist() == [not reason for reason in reasons]
+    for reason, mask in dropped.items():
+        assert mask.tolist() == [other == reason for other in reasons]
+    assert set(reasons) - {""} <= dropped.keys()
 
 
-def test_occurrences_counts_equal_values_before() -> None:
-    assert occurrences(np.array([3, 5, 3, 3, 5], np.uint64)).tolist() == [0, 0, 1, 2, 1]
-    assert occurrences(np.array([], np.uint64)).tolist() == []
+def test_occurrences_before_counts_equal_values() -> None:
+    assert occurrences_before(np.array([3, 5, 3, 3, 5], np.uint64)).tolist() == [0, 0, 1, 2, 1]
+    assert occurrences_before(np.array([], np.uint64)).tolist() == []

@@ -1,4 +1,4 @@
-"""The data doctor: what it finds, against what a slow loop finds; what it says; that it changes nothing."""
+"""The inspection report: what is measured, against a slow loop; warnings; that nothing is changed on disk."""
 
 import json
 import shlex
@@ -13,9 +13,9 @@ import pytest
 
 from chatbot.config.corpus import TextSettings
 from chatbot.config.stored import train_settings
-from chatbot.corpus.inspection.doctor import histogram, report_lines, warnings
-from chatbot.corpus.inspection.inspection import Findings, inspect
-from chatbot.corpus.training_set import training_words
+from chatbot.corpus.inspection.measurements import Measurements, measure
+from chatbot.corpus.inspection.report import histogram, report_lines, warnings
+from chatbot.corpus.training_set import training_files
 from tests.commands import run
 
 PAIRS = [
@@ -34,20 +34,20 @@ def written(path: Path, pairs: list[tuple[str, str]]) -> str:
     return str(path)
 
 
-def found_in(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Findings:
-    """What inspect finds in these pairs."""
+def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Measurements:
+    """The measurements of these pairs."""
     data = written(tmp_path / "pairs.tsv", pairs)
     settings = TextSettings(data=(data,), cache=str(tmp_path / "cache"), **changes)
-    return inspect(training_words(settings), settings)
+    return measure(training_files(settings), settings)
 
 
-def test_findings(tmp_path: Path) -> None:
-    found = found_in(tmp_path, PAIRS, tokenizer="char")
+def test_measurements(tmp_path: Path) -> None:
+    found = measured(tmp_path, PAIRS, tokenizer="char")
     (file,) = found.files
     assert (file.report.pairs, file.kept, found.pairs) == (6, 4, 4)
     assert found.samples == PAIRS[:3]
     assert found.lengths.tolist() == [[2, 4], [3, 6], [3, 3], [3, 3]]
-    assert found.words == found.characters == len(set("你好呀！吃了吗呵去哪里"))
+    assert found.tokens == found.characters == len(set("你好呀！吃了吗呵去哪里"))
     assert set(found.coverage.values()) == {1.0}
     assert found.top_replies[0] == ("呵呵", 2)
     assert found.top_share == 1.0
@@ -56,14 +56,14 @@ def test_findings(tmp_path: Path) -> None:
 
 
 def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.corpus.inspection.inspection.SIZES", (20, 21, 22))
+    monkeypatch.setattr("chatbot.corpus.inspection.measurements.VOCABULARY_SIZES", (20, 21, 22))
     pairs = [("天安门", "北京"), ("天安门", "上海"), ("上海", "北京"), ("北京", "天安门 上海"), ("我", "上海 北京")]
-    found = found_in(tmp_path, pairs)
+    found = measured(tmp_path, pairs)
     counts = Counter(word.strip("▁") for pair in pairs for side in pair for word in side.split())
     total = sum(counts.values())
     specials_and_characters = 5 + len(set("天安门北京上海我▁"))
     for size, share in found.coverage.items():
-        # Words after a space are other tokens, which stand here once each, and so in no vocabulary.
+        # A word after a space is another token; each occurs once here, and so is in no vocabulary.
         tokens = Counter({"天安门": 3, "北京": 3, "上海": 3})
         words = sum(count for _, count in tokens.most_common(max(0, size - specials_and_characters)))
         assert share == pytest.approx((counts["我"] + words) / total)
@@ -71,51 +71,51 @@ def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeyp
 
 def test_chunks_and_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(f"问题{i % 90}", f"回答{i % 7}") for i in range(300)]
-    one = found_in(tmp_path, pairs)
-    monkeypatch.setattr("chatbot.corpus.encoding.words.PAIRS", 32)
-    monkeypatch.setattr("chatbot.corpus.inspection.inspection.FEW_PAIRS", 0)
-    monkeypatch.setattr("chatbot.corpus.inspection.inspection.cores", lambda: 2)
+    one = measured(tmp_path, pairs)
+    monkeypatch.setattr("chatbot.corpus.encoding.tokenised.PAIRS_PER_CHUNK", 32)
+    monkeypatch.setattr("chatbot.corpus.inspection.measurements.SERIAL_CHUNKS", 0)
+    monkeypatch.setattr("chatbot.corpus.encoding.workers.cores", lambda: 2)
     shutil.rmtree(tmp_path / "cache")
-    assert report_lines(found_in(tmp_path, pairs), TextSettings()) == report_lines(one, TextSettings())
+    assert report_lines(measured(tmp_path, pairs), TextSettings()) == report_lines(one, TextSettings())
 
 
 def test_warnings_name_the_remedy(tmp_path: Path) -> None:
-    said = "\n".join(warnings(found_in(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), TextSettings()))
-    assert "50% left out, most of it pairs with an empty side" in said
-    assert "few pairs (4)" in said
-    assert "25% of the pairs are near duplicates" in said
-    assert "--clean control equal duplicates nfkc punctuation" in said
-    assert "--max-reply-frequency" not in said  # nothing is said so often
+    lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), TextSettings()))
+    assert "50% left out, mostly pairs with an empty side" in lines
+    assert "only 4 pairs" in lines
+    assert "25% of the pairs are near duplicates" in lines
+    assert "--clean control equal duplicates nfkc punctuation" in lines
+    assert "--max-reply-frequency" not in lines  # no reply is that frequent
 
 
 def test_following_a_warning_silences_it(tmp_path: Path) -> None:
     pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
-    assert "50% of all replies are the same 10" in warnings(found_in(tmp_path, pairs), TextSettings())[0]
+    assert "50% of all replies are the same 10" in warnings(measured(tmp_path, pairs), TextSettings())[0]
     capped = TextSettings(max_reply_frequency=10)
-    assert warnings(found_in(tmp_path, pairs, max_reply_frequency=10), capped) == []
+    assert warnings(measured(tmp_path, pairs, max_reply_frequency=10), capped) == []
 
 
-def test_a_corpus_that_comes_cut_into_words_is_noticed(tmp_path: Path) -> None:
+def test_spaces_between_words_are_a_warning(tmp_path: Path) -> None:
     pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
-    (warning,) = warnings(found_in(tmp_path, pairs), TextSettings())
-    assert "stand after a space" in warning
+    (warning,) = warnings(measured(tmp_path, pairs), TextSettings())
+    assert "follow a space" in warning
     assert warning.endswith("--clean control equal duplicates spaces")
     rules = ("control", "equal", "duplicates", "spaces")
-    assert warnings(found_in(tmp_path, pairs, clean=rules), TextSettings(clean=rules)) == []
+    assert warnings(measured(tmp_path, pairs, clean=rules), TextSettings(clean=rules)) == []
 
 
 def test_the_suggested_command_is_one(tmp_path: Path) -> None:
     settings = TextSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
-    lines = report_lines(found_in(tmp_path, PAIRS), settings)
+    lines = report_lines(measured(tmp_path, PAIRS), settings)
     (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
     chosen = train_settings(shlex.split(suggested))
     assert chosen.corpus == settings
-    assert "Longer than train.py's default --max-length 50: 0 pairs, left out by it." in lines
+    assert "Longer than train.py's default --max-length 50: 0 pairs, which it drops." in lines
 
 
 def test_a_healthy_corpus_has_no_warnings(real_chat: Path, tmp_path: Path) -> None:
     settings = TextSettings(data=(str(real_chat),), cache=str(tmp_path))
-    found = inspect(training_words(settings), settings)
+    found = measure(training_files(settings), settings)
     assert warnings(found, settings) == []
     assert found.pairs == 10_000
     assert found.top_replies[0] == ("是的", 70)
@@ -167,7 +167,7 @@ def test_warnings_fail_only_when_asked(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["inspect", "none.tsv"], "none.tsv: no such file"),
         (["inspect", "empty.tsv"], "empty.tsv: no question-answer pairs: the file is empty"),
@@ -179,7 +179,7 @@ def test_warnings_fail_only_when_asked(workplace: Path) -> None:
         (["wash", "a.tsv"], "wash: no such command"),
     ],
 )
-def test_bad_input_is_one_line(workplace: Path, arguments: list[str], words: str) -> None:
+def test_bad_input_is_one_line(workplace: Path, arguments: list[str], message: str) -> None:
     written(workplace / "a.tsv", PAIRS)
     (workplace / "empty.tsv").touch()
     done: subprocess.CompletedProcess[bytes] = run("chatbot.corpus", *arguments)
@@ -187,4 +187,4 @@ def test_bad_input_is_one_line(workplace: Path, arguments: list[str], words: str
     errors = done.stderr.decode().splitlines()
     assert len(errors) == 1, errors
     assert errors[0].startswith("error: ")
-    assert words in errors[0]
+    assert message in errors[0]

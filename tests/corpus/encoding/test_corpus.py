@@ -1,6 +1,9 @@
-"""From files to shards: against a slow twin, on one core and on several, and kept once."""
+"""From files to shards: compared with a slow loop, in one process and in several, and computed once."""
 
 import dataclasses
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import EncodeSettings
-from chatbot.corpus.encoding import chunks, counting, encode, selection, shards, words
-from chatbot.corpus.encoding.encode import Corpus
-from chatbot.corpus.encoding.encoded import Encoded
+from chatbot.corpus.encoding import corpus as corpus_module
+from chatbot.corpus.encoding import counting, selection, shards, tokenised, workers
+from chatbot.corpus.encoding.corpus import Corpus
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.shards import Shards
+from chatbot.corpus.encoding.tokenised import tokenise, tokenise_chunk
+from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.text.cleaning import cleaner
 from chatbot.corpus.text.tokenizer import tokenizer
-from chatbot.corpus.training_set import training_set, training_words
+from chatbot.corpus.training_set import training_files, training_set
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 
@@ -38,7 +44,7 @@ def written(path: Path, pairs: list[tuple[str, str]]) -> str:
 
 
 def settings(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> EncodeSettings:
-    """For a file of these pairs."""
+    """Settings for a file of these pairs."""
     return compose(
         EncodeSettings, data=(written(tmp_path / "pairs.tsv", pairs),), cache=str(tmp_path / "cache"), **changes
     )
@@ -59,7 +65,7 @@ def texts(corpus: Corpus) -> list[tuple[str, str]]:
     ]
 
 
-def test_pairs_come_through_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None:
     corpus = encoded_corpus(settings(tmp_path, PAIRS))
     assert texts(corpus) == [PAIRS[0], PAIRS[1], ("hello world", "hi there"), PAIRS[6]]
     (report,) = corpus.reports
@@ -84,14 +90,14 @@ def test_shards_hold_what_a_slow_loop_would_encode(
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("slow")
     chosen = settings(tmp_path, pairs, vocabulary_size=size, tokenizer=name, clean=("control", "duplicates"))
-    clean, cut = cleaner(["control"]), tokenizer(name)
+    clean, tokens_of = cleaner(["control"]), tokenizer(name)
     kept = list(dict.fromkeys((clean(q), clean(a)) for q, a in pairs if clean(q) and clean(a)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "PAIRS", chunk)
-        patch.setattr(shards, "PAIRS", shard)
-        patch.setattr(shards, "WAITING", 50)
+        patch.setattr(tokenised, "PAIRS_PER_CHUNK", chunk)
+        patch.setattr(shards, "PAIRS_PER_SHARD", shard)
+        patch.setattr(shards, "BUFFER", 50)
         patch.setattr(selection, "AT_ONCE", 7)
-        patch.setattr(counting, "WAITING", 11)
+        patch.setattr(counting, "AT_ONCE", 11)
         if not kept:
             with pytest.raises(UserError, match=r"no question-answer pairs|pairs is left"):
                 encoded_corpus(chosen)
@@ -104,57 +110,70 @@ def test_shards_hold_what_a_slow_loop_would_encode(
             row = part.sources.row(i).tolist(), part.targets.row(i).tolist(), int(part.characters[i])
             found.append(row)
     ids = corpus.vocabulary.ids
-    expected = [(ids(cut(q)), ids(cut(a)), len(a.replace(" ", ""))) for q, a in kept]
+    expected = [(ids(tokens_of(q)), ids(tokens_of(a)), len(a.replace(" ", ""))) for q, a in kept]
     assert sorted(found) == sorted(expected)
     if len(corpus.shards) == 1:
         assert found == expected  # in the order of the file
 
 
-def test_many_processes_give_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(f"问题{i}号", f"回答{i % 50}号") for i in range(3000)]
-    monkeypatch.setattr(words, "PAIRS", 500)
-    monkeypatch.setattr(words, "cores", lambda: 2)
-    monkeypatch.setattr(encode, "cores", lambda: 2)
+    submitted: list[str] = []
+    submit = ProcessPoolExecutor.submit
+
+    def recorded(pool: ProcessPoolExecutor, function: Any, *arguments: Any) -> Any:
+        submitted.append(function.__name__)
+        return submit(pool, function, *arguments)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", recorded)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    monkeypatch.setattr(tokenised, "PAIRS_PER_CHUNK", 500)
     one = encoded_corpus(settings(tmp_path, pairs))
-    monkeypatch.setattr(words, "FEW_BYTES", 0)
-    monkeypatch.setattr(encode, "FEW_PAIRS", 0)
+    assert not submitted
+    monkeypatch.setattr(tokenised, "SERIAL_BYTES", 0)
+    monkeypatch.setattr(corpus_module, "SERIAL_CHUNKS", 0)
     two = encoded_corpus(replace(settings(tmp_path, pairs), cache=str(tmp_path / "other")))
+    assert Counter(submitted) == {"_write_chunk": 6, "_count": 6, "_encode": 6}
     assert one.fingerprint == two.fingerprint
-    for name in ("manifest.json", "00000.tokens", "00000.lengths", "vocabulary.txt"):
+    for name in ("manifest.json", "corpus.json", "00000.tokens", "00000.lengths", "vocabulary.txt"):
         assert (one.shards.folder / name).read_bytes() == (two.shards.folder / name).read_bytes()
 
 
-def test_the_same_pairs_are_cut_once_and_any_change_that_matters_is_seen(
+def test_a_killed_worker_is_a_one_line_error() -> None:
+    with pytest.raises(UserError, match="a worker process was killed"), worker_pool() as pool:
+        list(workers.in_order(os._exit, [(1,)], pool))
+
+
+def test_pairs_are_tokenised_once_and_again_after_any_change_that_matters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cuts: list[int] = []
-    original = chunks.cut_chunk
+    calls: list[int] = []
 
-    def counting(*arguments: Any) -> Any:
-        cuts.append(1)
-        return original(*arguments)
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return tokenise_chunk(*arguments)
 
-    monkeypatch.setattr(words, "cut_chunk", counting)
+    monkeypatch.setattr(tokenised, "tokenise_chunk", counted)
 
-    def cuts_for(pairs: list[tuple[str, str]], **changes: Any) -> int:
-        cuts.clear()
+    def calls_for(pairs: list[tuple[str, str]], **changes: Any) -> int:
+        calls.clear()
         encoded_corpus(settings(tmp_path, pairs, **changes))
-        return len(cuts)
+        return len(calls)
 
     dictionary = tmp_path / "words.txt"
     dictionary.write_text("好呀\n")
-    assert cuts_for(PAIRS) == 1
-    assert cuts_for(PAIRS) == 0
-    assert cuts_for(PAIRS, vocabulary_size=20) == 0  # the words are kept, only ids are new
-    assert cuts_for(PAIRS, max_reply_frequency=1) == 0
-    assert cuts_for(PAIRS, clean=("nfkc",)) == 1
-    assert cuts_for(PAIRS, tokenizer="char") == 1
-    assert cuts_for(PAIRS, dictionary=str(dictionary)) == 1
+    assert calls_for(PAIRS) == 1
+    assert calls_for(PAIRS) == 0
+    assert calls_for(PAIRS, vocabulary_size=20) == 0  # the tokens are the same, only ids change
+    assert calls_for(PAIRS, max_reply_frequency=1) == 0
+    assert calls_for(PAIRS, clean=("nfkc",)) == 1
+    assert calls_for(PAIRS, tokenizer="char") == 1
+    assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
     dictionary.write_text("你好呀\n")
-    assert cuts_for(PAIRS, dictionary=str(dictionary)) == 1
-    assert cuts_for(PAIRS, min_characters=2) == 1
-    assert cuts_for(PAIRS[:-1]) == 1
-    assert cuts_for(PAIRS) == 0
+    assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
+    assert calls_for(PAIRS, min_characters=2) == 1
+    assert calls_for(PAIRS[:-1]) == 1
+    assert calls_for(PAIRS) == 0
 
 
 def test_replies_may_be_capped(tmp_path: Path) -> None:
@@ -184,11 +203,12 @@ def test_a_block_list_is_cleaned_as_the_pairs_are(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
     chosen = settings(tmp_path, PAIRS[:1])
-    found = training_words(chosen.corpus)
-    assert found.key
-    written(tmp_path / "pairs.tsv", PAIRS[:2])  # as a download does that is still under way
-    with pytest.raises(UserError, match=r"pairs\.tsv: changed while it was read"):
-        list(found.tokens())
+    files = training_files(chosen.corpus)
+    assert files.key
+    written(tmp_path / "pairs.tsv", PAIRS[:2])  # like a download that is still running
+    with pytest.raises(UserError, match=r"pairs\.tsv: changed while it was read"), worker_pool() as pool:
+        tokenise(files, pool)
+    assert not files.is_tokenised
     written(tmp_path / "pairs.tsv", PAIRS[:1])
     assert texts(encoded_corpus(chosen)) == PAIRS[:1]
 
@@ -205,13 +225,13 @@ def test_a_renamed_file_is_found_in_the_cache_under_its_new_name(tmp_path: Path)
 
 def test_a_block_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="block list cannot be read"):
-        training_words(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")).corpus)
+        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")).corpus)
     (tmp_path / "gbk.txt").write_bytes("广告".encode("gbk"))
     with pytest.raises(UserError, match="block list not in UTF-8"):
-        training_words(settings(tmp_path, PAIRS, block_list=str(tmp_path / "gbk.txt")).corpus)
+        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "gbk.txt")).corpus)
 
 
-def test_held_out_pairs_are_not_trained_on_however_they_are_written(tmp_path: Path) -> None:
+def test_held_out_pairs_are_not_trained_on_even_if_spaced_differently(tmp_path: Path) -> None:
     held_out = written(tmp_path / "held_out.tsv", [("  你好", "你好呀 "), ("天安门", "在北京"), ("天安门", "在北京")])
     corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
     assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
@@ -225,7 +245,7 @@ def test_files_without_pairs_say_why(tmp_path: Path) -> None:
     assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("encoded") and p.is_dir()]
 
 
-def test_shards_pass_over_long_pairs_and_turn_pairs_round(tmp_path: Path) -> None:
+def test_shards_skip_long_pairs_and_reverse_pairs(tmp_path: Path) -> None:
     pairs = [("一二三四", "五"), ("一", "二三"), ("一", "二三四五")]
     whole = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
     assert len(whole[0]) == 3
@@ -235,12 +255,12 @@ def test_shards_pass_over_long_pairs_and_turn_pairs_round(tmp_path: Path) -> Non
     assert rows(dataclasses.replace(whole, both_directions=True)[0])[3:] == [(1, 4), (2, 1), (4, 1)]
 
 
-def rows(pairs: Encoded) -> list[tuple[int, int]]:
+def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
     """The lengths of each pair."""
     return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
 
 
-def test_a_shard_that_got_no_pair_is_empty(tmp_path: Path) -> None:
+def test_a_shard_without_pairs_is_empty(tmp_path: Path) -> None:
     shards.write_shards(tmp_path, 1, [])
     pairs = Shards(tmp_path, 1, "uint16")[0]
     assert len(pairs) == 0
@@ -248,7 +268,7 @@ def test_a_shard_that_got_no_pair_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_is_removed_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"00000\.lengths: removed while it was used"):
+    with pytest.raises(UserError, match=r"00000\.lengths: removed while it was in use"):
         Shards(tmp_path, 1, "uint16")[0]
 
 

@@ -1,0 +1,177 @@
+"""From files to encoded pairs on disk: what training, validation and evaluation read."""
+
+import copy
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from chatbot.corpus.encoding.cache import being_made, content_key, key_of
+from chatbot.corpus.encoding.chunks import Hashes, Mask, load_chunk
+from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, token_texts
+from chatbot.corpus.encoding.ids import IdTable, encode_chunk
+from chatbot.corpus.encoding.selection import Selection, select
+from chatbot.corpus.encoding.shards import ShardArrays, Shards, by_shard, dtype_for, shards_needed, write_shards
+from chatbot.corpus.encoding.tokenised import CorpusFiles, TokenisedFiles, renamed_reports, tokenise
+from chatbot.corpus.encoding.vocabulary import (
+    MIN_COUNT,
+    Vocabulary,
+    build_vocabulary,
+    load_vocabulary,
+    longer_token_capacity,
+)
+from chatbot.corpus.encoding.workers import in_order, progress_bar, worker_pool
+from chatbot.corpus.reading.report import Report
+from chatbot.errors import UserError
+
+# To be raised whenever the same tokens and selection give another folder than before.
+VERSION = 3
+# Fewer are counted and encoded before processes have started.
+SERIAL_CHUNKS = 20
+
+VOCABULARY = "vocabulary.txt"
+DESCRIPTION = "corpus.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Encoded pairs, their vocabulary, and for each file a report of what was read and dropped."""
+
+    shards: Shards
+    vocabulary: Vocabulary
+    reports: list[Report]
+    pairs: int
+    fingerprint: str  # equal for two corpora of the same pairs in the same order, as the same ids
+
+
+def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int) -> Corpus:
+    """The selected pairs of the files as ids of a vocabulary, or of one of this size that is built from them.
+
+    Slow the first time; afterwards the corpus is in the cache. Raises UserError when no pair is left.
+    """
+    folder = corpus_folder(files, selection, vocabulary)
+    with being_made(folder) as part:
+        if part:
+            with worker_pool() as pool:
+                tokenised = tokenise(files, pool)  # reads, cleans and tokenises all files: most of the time
+                kept, dropped = select(tokenised.pair_hashes(), tokenised.answer_hashes(), selection)
+                reports = complete_reports(tokenised, dropped)
+                check_not_empty(int(kept.sum()), reports)
+                if isinstance(vocabulary, int):
+                    counts = count_tokens(tokenised, kept, pool)
+                    vocabulary = most_frequent_tokens(tokenised, counts, vocabulary)
+                vocabulary.save(part / VOCABULARY)
+                shards = shards_needed(int(kept.sum()))
+                write_shards(part, shards, _encoded(tokenised, kept, part, shards, pool))
+                write_description(part, vocabulary, int(kept.sum()), reports)
+    return load_corpus(folder, files)
+
+
+def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int) -> Path:
+    """The folder of the cache for this corpus."""
+    key = key_of(
+        version=VERSION,
+        tokens=files.key,
+        selection={**dataclasses.asdict(selection), "held_out": sorted(selection.held_out)},
+        vocabulary=vocabulary if isinstance(vocabulary, int) else vocabulary.fingerprint(),
+    )
+    return files.cache / f"encoded-{key}"
+
+
+def write_description(folder: Path, vocabulary: Vocabulary, pairs: int, reports: Sequence[Report]) -> None:
+    """Add the description that `load_corpus` reads to a folder of shards and their vocabulary."""
+    description = {
+        "fingerprint": key_of(files=[(path.name, content_key(path)) for path in sorted(folder.iterdir())]),
+        "shards": shards_needed(pairs),
+        "dtype": dtype_for(vocabulary).name,
+        "pairs": pairs,
+        "reports": [dataclasses.asdict(report) for report in reports],
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
+
+
+def load_corpus(folder: Path, files: CorpusFiles) -> Corpus:
+    """The corpus in a folder of the cache."""
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return Corpus(
+        Shards(folder, description["shards"], description["dtype"]),
+        load_vocabulary(folder / VOCABULARY),
+        renamed_reports(description["reports"], files.sources),
+        description["pairs"],
+        description["fingerprint"],
+    )
+
+
+def complete_reports(tokenised: TokenisedFiles, dropped: Mapping[str, Mask]) -> list[Report]:
+    """The reports of the files, with the pairs that the selection dropped, by reason."""
+    reports = copy.deepcopy(tokenised.reports)
+    for reason, mask in dropped.items():
+        for report, count in zip(reports, tokenised.by_source(mask), strict=True):
+            if count:
+                report.drop(reason, count=count)
+    return reports
+
+
+def check_not_empty(pairs: int, reports: Sequence[Report]) -> None:
+    """Raises UserError when no pair is left, with the reasons for each file."""
+    if not pairs:
+        raise UserError("; ".join(map(_why_empty, reports)) + ". See docs/data.md for formats and cleaning")
+
+
+def _why_empty(report: Report) -> str:
+    reasons = ", ".join(report.lines())
+    if report.pairs:
+        return f"{report.file}: none of its {report.pairs:,} pairs is left: {reasons}"
+    return f"{report.file}: no question-answer pairs: {reasons or 'the file is empty'}"
+
+
+def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: ProcessPoolExecutor) -> Counts:
+    """Count the tokens of the pairs that are kept."""
+    tasks = zip((chunk.path for chunk in tokenised.chunks), tokenised.by_chunk(kept), strict=True)
+    return add_up(in_order(_count, tasks, pool if len(tokenised.chunks) > SERIAL_CHUNKS else None))
+
+
+def most_frequent_tokens(tokenised: TokenisedFiles, counts: Counts, size: int) -> Vocabulary:
+    """A vocabulary of this size, built from the tokens that were counted."""
+    texts = token_texts(vocabulary_hashes(counts, size), (chunk.path for chunk in tokenised.chunks))
+    return vocabulary_from(counts, texts, size)
+
+
+def vocabulary_hashes(counts: Counts, size: int) -> Hashes:
+    """The hashes of the longer tokens that may enter a vocabulary of this size."""
+    return counts.most_frequent(longer_token_capacity(size, counts.characters), MIN_COUNT)
+
+
+def vocabulary_from(counts: Counts, texts: Mapping[int, str], size: int) -> Vocabulary:
+    """A vocabulary of this size. texts: the tokens of `vocabulary_hashes`, by hash."""
+    by_hash = zip(counts.hashes.tolist(), counts.counts.tolist(), strict=True)
+    return build_vocabulary(counts.characters, {texts[h]: count for h, count in by_hash if h in texts}, size)
+
+
+def _encoded(
+    tokenised: TokenisedFiles, kept: Mask, folder: Path, shards: int, pool: ProcessPoolExecutor
+) -> Iterator[tuple[int, ShardArrays]]:
+    """(shard, some of its pairs) of all pairs that are kept, chunk after chunk."""
+    masks = tokenised.by_chunk(kept)
+    tasks = ((chunk.path, mask, folder, shards) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
+    with progress_bar("Encoding", int(kept.sum()), " pairs") as bar:
+        for parts in in_order(_encode, tasks, pool if len(masks) > SERIAL_CHUNKS else None):
+            yield from parts
+            bar.update(sum(len(arrays.lengths) for _, arrays in parts))
+
+
+def _count(path: Path, kept: Mask) -> Counts:
+    return count_chunk(load_chunk(path), kept)
+
+
+def _encode(path: Path, kept: Mask, folder: Path, shards: int) -> list[tuple[int, ShardArrays]]:
+    chunk = load_chunk(path)
+    return list(by_shard(encode_chunk(chunk, kept, _id_table(folder)), chunk.pair_hashes[kept], shards))
+
+
+@functools.lru_cache(1)
+def _id_table(folder: Path) -> IdTable:
+    """Read once in each process."""
+    return IdTable(load_vocabulary(folder / VOCABULARY))

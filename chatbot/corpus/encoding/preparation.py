@@ -1,0 +1,97 @@
+"""What is done to each pair by itself before it is encoded: cleaning, filters, tokenizer."""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, TextSettings
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.text.cleaning import cleaner
+from chatbot.errors import UserError
+
+Pair = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """The settings that matter for a pair by itself. Hashable, and small enough to be sent with every chunk."""
+
+    rules: tuple[str, ...]  # of TEXT_RULES and PAIR_RULES
+    min_characters: int
+    max_characters: int | None
+    blocked: tuple[str, ...]
+    tokenizer: str
+    dictionary: str | None
+
+
+def preparation(settings: TextSettings) -> Preparation:
+    """The preparation of these settings.
+
+    Raises UserError when the block list cannot be read or the library of a cleaning rule is missing.
+    """
+    cleaner(settings.clean)
+    return Preparation(
+        tuple(rule for rule in (*TEXT_RULES, *PAIR_RULES) if rule in settings.clean),
+        settings.min_characters,
+        settings.max_characters,
+        _read_block_list(settings.block_list) if settings.block_list else (),
+        settings.tokenizer,
+        settings.dictionary,
+    )
+
+
+def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: Preparation) -> Iterator[Pair]:
+    """The cleaned pairs without those that the filters drop. Both are counted in the report.
+
+    first: the number of the first pair in its file, from 1, for the places in the report.
+    """
+    changed: Counter[str] = Counter()
+    clean = cleaner(preparation.rules, changed)
+    reason_to_drop = _filter(preparation)
+    for number, (raw_question, raw_answer) in enumerate(pairs, start=first):
+        question, answer = clean(raw_question), clean(raw_answer)
+        if reason := reason_to_drop(question, answer):
+            report.drop(reason, f"{report.file}, pair {number:,}")
+        else:
+            yield question, answer
+    report.changed = dict(changed)
+
+
+def _read_block_list(path: str) -> tuple[str, ...]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: block list cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: block list not in UTF-8; save it as UTF-8 text, one word per line") from None
+    return tuple(sorted({line.strip() for line in lines} - {""}))
+
+
+def _filter(preparation: Preparation) -> Callable[[str, str], str]:
+    """The function from a cleaned pair to the reason to drop it, "" when there is none."""
+    least, most = preparation.min_characters, preparation.max_characters
+    clean = cleaner(preparation.rules)
+    blocked = {*preparation.blocked, *map(clean, preparation.blocked)} - {""}  # as written, and as cleaned
+    pattern = re.compile("|".join(map(re.escape, sorted(blocked)))) if blocked else None
+    equal = "equal" in preparation.rules
+
+    def reason_to_drop(question: str, answer: str) -> str:
+        if not question or not answer:
+            return "pairs with an empty side"
+        if least > 1 and min(_visible(question), _visible(answer)) < least:
+            return f"pairs with fewer than {least:,} characters on a side"
+        if most is not None and max(_visible(question), _visible(answer)) > most:
+            return f"pairs with more than {most:,} characters on a side"
+        if equal and question == answer:
+            return "pairs whose answer is the question"
+        if pattern is not None and (pattern.search(question) or pattern.search(answer)):
+            return "pairs with a blocked word"
+        return ""
+
+    return reason_to_drop
+
+
+def _visible(text: str) -> int:
+    return len(text) - text.count(" ")

@@ -1,0 +1,184 @@
+"""Files as chunks of tokens on disk: the slow part of encoding, done once for the same files and text settings."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import itertools
+import json
+import unicodedata
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chatbot.config.corpus import TextSettings
+from chatbot.corpus.encoding.cache import being_made, content_key, is_complete, key_of
+from chatbot.corpus.encoding.chunks import (
+    PAIRS_PER_CHUNK,
+    Hashes,
+    Mask,
+    load_chunk,
+    load_hashes,
+    tokenise_chunk,
+)
+from chatbot.corpus.encoding.preparation import Pair, Preparation, preparation
+from chatbot.corpus.encoding.workers import in_order, progress_bar
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report, report_of
+from chatbot.corpus.reading.sources import Source
+from chatbot.errors import UserError
+
+# To be raised whenever the same files and settings give other tokens than before.
+VERSION = 2
+# Smaller files are tokenised before a second process has started.
+SERIAL_BYTES = 3_000_000
+
+DESCRIPTION = "tokens.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusFiles:
+    """The files of a corpus, and how their pairs are prepared."""
+
+    sources: tuple[Source, ...]
+    columns: tuple[str, ...]
+    preparation: Preparation
+    cache: Path
+
+    @functools.cached_property
+    def key(self) -> str:
+        """A hash of all that the tokens depend on: the content of the files, not their names, and the settings."""
+        prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
+        if self.preparation.dictionary:
+            prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
+        return key_of(
+            version=VERSION,
+            sources=[(source.kind, [content_key(path) for path in source.paths]) for source in self.sources],
+            columns=self.columns,
+            preparation=prepared,
+            jieba=importlib.metadata.version("jieba"),
+            rjieba=importlib.metadata.version("rjieba"),
+            unicode=unicodedata.unidata_version,
+            opencc=importlib.metadata.version("opencc") if "simplified" in self.preparation.rules else None,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Where the chunks of tokens are."""
+        return self.cache / f"tokens-{self.key}"
+
+    @property
+    def is_tokenised(self) -> bool:
+        """Whether the tokens are in the cache."""
+        return is_complete(self.folder)
+
+    def check_unchanged(self) -> None:
+        """Raises UserError when the files have changed since the key was computed."""
+        if dataclasses.replace(self).key != self.key:
+            names = ", ".join(source.name for source in self.sources)
+            raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
+
+
+class ChunkFile(NamedTuple):
+    """A chunk on disk."""
+
+    path: Path
+    source: int  # the index of the source of its pairs
+    pairs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenisedFiles:
+    """The chunks of all files, in order, and what was read and dropped on the way."""
+
+    chunks: list[ChunkFile]
+    reports: list[Report]  # [sources]
+
+    def pair_hashes(self) -> Hashes:
+        """[pairs] the hash of question and answer."""
+        return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(c.path, "pair_hashes") for c in self.chunks)])
+
+    def answer_hashes(self) -> Hashes:
+        """[pairs] the hash of the answer."""
+        return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(c.path, "answer_hashes") for c in self.chunks)])
+
+    def by_chunk(self, mask: Mask) -> list[Mask]:
+        """The parts of a mask of all pairs that belong to each chunk."""
+        return np.split(mask, np.cumsum([chunk.pairs for chunk in self.chunks]))[:-1]
+
+    def by_source(self, mask: Mask) -> list[int]:
+        """The number of pairs of each source that the mask selects."""
+        counts = [0] * len(self.reports)
+        for chunk, part in zip(self.chunks, self.by_chunk(mask), strict=True):
+            counts[chunk.source] += int(part.sum())
+        return counts
+
+    def tokens(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The tokens of every question and its answer."""
+        for path, _, pairs in self.chunks:
+            yield from load_chunk(path).pairs(np.arange(pairs))
+
+
+def corpus_files(sources: Sequence[Source], settings: TextSettings) -> CorpusFiles:
+    """These sources under these settings. Raises UserError when the block list cannot be read."""
+    return CorpusFiles(tuple(sources), settings.columns, preparation(settings), Path(settings.cache))
+
+
+def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:
+    """The tokens of all pairs; read, cleaned and tokenised in the processes of the pool unless they are in the cache.
+
+    Raises UserError for files that cannot be used, or that change while they are read.
+    """
+    with being_made(files.folder) as part:
+        if part:
+            size = sum(path.stat().st_size for source in files.sources for path in source.paths)
+            reports = [Report(source.name) for source in files.sources]
+            tasks = _tasks(files, reports, part)
+            chunks: list[tuple[str, int, int]] = []
+            with progress_bar("Tokenising", size, "B") as bar:
+                for path, source, pairs, report in in_order(_write_chunk, tasks, pool if size > SERIAL_BYTES else None):
+                    chunks.append((path.name, source, pairs))
+                    reports[source].add(report)
+                    bar.update(sum(report.read_bytes for report in reports) - bar.n)
+            files.check_unchanged()
+            description = {"chunks": chunks, "reports": [dataclasses.asdict(report) for report in reports]}
+            (part / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
+    description = json.loads((files.folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return TokenisedFiles(
+        [ChunkFile(files.folder / name, source, pairs) for name, source, pairs in description["chunks"]],
+        renamed_reports(description["reports"], files.sources),
+    )
+
+
+def _tasks(
+    files: CorpusFiles, reports: Sequence[Report], folder: Path
+) -> Iterator[tuple[Path, int, list[Pair], int, str, Preparation]]:
+    """The arguments of `_write_chunk` for every chunk. The reports grow as the files are read."""
+    for index, (source, report) in enumerate(zip(files.sources, reports, strict=True)):
+        for first, pairs in read_in_chunks(source, report, files.columns):
+            yield folder / f"{index:05}-{first:09}.npz", index, pairs, first, source.name, files.preparation
+
+
+def _write_chunk(
+    path: Path, source: int, pairs: list[Pair], first: int, name: str, preparation: Preparation
+) -> tuple[Path, int, int, Report]:
+    chunk, report = tokenise_chunk(pairs, first, name, preparation)
+    chunk.save(path)
+    return path, source, len(chunk), report
+
+
+def read_in_chunks(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[tuple[int, list[Pair]]]:
+    """(number of the first pair, from 1; the pairs) of each chunk of a source."""
+    pairs = read(source, report, columns)
+    for first in itertools.count(1, PAIRS_PER_CHUNK):
+        chunk = list(itertools.islice(pairs, PAIRS_PER_CHUNK))
+        if not chunk:
+            return
+        yield first, chunk
+
+
+def renamed_reports(reports: Sequence[dict[str, Any]], sources: Sequence[Source]) -> list[Report]:
+    """Reports from the cache, with the names that the files have now."""
+    return [report_of(values, source.name) for values, source in zip(reports, sources, strict=True)]

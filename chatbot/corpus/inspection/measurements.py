@@ -1,0 +1,169 @@
+"""What is measured of a corpus before training: lengths, vocabulary, repetition."""
+
+import dataclasses
+import re
+import unicodedata
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.corpus import TextSettings
+from chatbot.corpus.encoding.chunks import Hashes, Mask, hashes_of, load_chunk
+from chatbot.corpus.encoding.corpus import check_not_empty, complete_reports, count_tokens, most_frequent_tokens
+from chatbot.corpus.encoding.counting import Counts
+from chatbot.corpus.encoding.ids import IdTable, encode_chunk
+from chatbot.corpus.encoding.selection import Selection, occurrences_before, select
+from chatbot.corpus.encoding.shards import SOURCE, TARGET
+from chatbot.corpus.encoding.tokenised import CorpusFiles, TokenisedFiles, tokenise
+from chatbot.corpus.encoding.vocabulary import MIN_COUNT, Vocabulary, longer_token_capacity
+from chatbot.corpus.encoding.workers import in_order, progress_bar, worker_pool
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.text.tokenizer import SPACE
+
+# With fewer chunks, one process is faster than starting others.
+SERIAL_CHUNKS = 6
+SAMPLES = 3
+TOP_REPLIES = 10
+VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
+# The suggested vocabulary covers this share of what any could, the suggested length fits this share of all pairs.
+COVERED, FITTING = 0.97, 0.99
+
+_NOT_WORD = re.compile(r"[\W_]+")
+_REPEATED = re.compile(r"(\D)\1{2,}")  # 哈哈哈哈 counts as 哈哈
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One file of the corpus."""
+
+    report: Report
+    kept: int  # pairs that training would use
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurements:
+    """All that is measured. Lengths are in tokens of the suggested vocabulary, EOS counted in the answers."""
+
+    files: list[File]
+    samples: list[tuple[str, str]]
+    lengths: npt.NDArray[np.int64]  # [pairs, 2] of question and answer
+    tokens: int  # distinct tokens
+    characters: int  # distinct characters
+    coverage: dict[int, float]  # share of all tokens that are in a vocabulary of this size
+    top_replies: list[tuple[str, int]]  # with the number of pairs that have them
+    after_space: float  # of the tokens that begin with a Chinese character, the share that follow a space
+    near_duplicates: int  # pairs equal to an earlier one but for punctuation, case or repeated characters
+    max_length: int  # suggested
+    vocabulary_size: int  # suggested
+
+    @property
+    def pairs(self) -> int:
+        """Pairs that are kept."""
+        return len(self.lengths)
+
+    @property
+    def top_share(self) -> float:
+        """The share of the pairs that have one of the most frequent replies."""
+        return sum(count for _, count in self.top_replies) / self.pairs
+
+
+def measure(files: CorpusFiles, settings: TextSettings) -> Measurements:
+    """Measure a corpus. Raises UserError when no pair is left."""
+    with worker_pool() as pool:
+        tokenised = tokenise(files, pool)
+        selection = Selection("duplicates" in settings.clean, settings.max_reply_frequency)
+        answer_hashes = tokenised.answer_hashes()
+        kept, dropped = select(tokenised.pair_hashes(), answer_hashes, selection)
+        reports = complete_reports(tokenised, dropped)
+        check_not_empty(int(kept.sum()), reports)
+        counts = count_tokens(tokenised, kept, pool)
+        coverage = _coverage(counts)
+        size = next(size for size, share in coverage.items() if share >= COVERED * max(coverage.values()))
+        measured = _measure_chunks(tokenised, kept, most_frequent_tokens(tokenised, counts, size), pool)
+    lengths = np.concatenate([chunk.lengths for chunk in measured])
+    folded_hashes = np.concatenate([chunk.folded_hashes for chunk in measured])
+    longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
+    return Measurements(
+        files=[File(report, pairs) for report, pairs in zip(reports, tokenised.by_source(kept), strict=True)],
+        samples=_texts(tokenised, np.flatnonzero(kept)[:SAMPLES]),
+        lengths=lengths,
+        tokens=len(counts.counts) + len(counts.characters),
+        characters=len(counts.characters),
+        coverage=coverage,
+        top_replies=_top_replies(tokenised, answer_hashes, kept),
+        after_space=sum(c.chinese_after_space for c in measured) / max(1, sum(c.chinese for c in measured)),
+        near_duplicates=int((occurrences_before(folded_hashes) > 0).sum()),
+        max_length=max(2, longest),
+        vocabulary_size=size,
+    )
+
+
+def _coverage(counts: Counts) -> dict[int, float]:
+    """The share of all tokens that are in the vocabulary, for vocabularies of several sizes."""
+    frequent = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
+    covered = np.concatenate([[0], np.cumsum(frequent)])  # [tokens + 1] occurrences of the first so many tokens
+    total = counts.single + int(counts.counts.sum())
+    longer = {size: min(len(frequent), longer_token_capacity(size, counts.characters)) for size in VOCABULARY_SIZES}
+    return {size: (counts.single + int(covered[number])) / total for size, number in longer.items()}
+
+
+class _MeasuredChunk(NamedTuple):
+    lengths: npt.NDArray[np.int64]  # [pairs, 2]
+    folded_hashes: Hashes  # [pairs] equal for near duplicates
+    chinese: int  # tokens that begin with a Chinese character
+    chinese_after_space: int
+
+
+def _measure_chunks(
+    tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool: ProcessPoolExecutor
+) -> list[_MeasuredChunk]:
+    masks = tokenised.by_chunk(kept)
+    tasks = ((chunk.path, mask, vocabulary) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
+    measured = []
+    with progress_bar("Measuring", int(kept.sum()), " pairs") as bar:
+        for chunk in in_order(_measure_chunk, tasks, pool if len(masks) > SERIAL_CHUNKS else None):
+            measured.append(chunk)
+            bar.update(len(chunk.lengths))
+    return measured
+
+
+def _measure_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> _MeasuredChunk:
+    chunk = load_chunk(path)
+    lengths = encode_chunk(chunk, kept, IdTable(vocabulary)).lengths[:, [SOURCE, TARGET]].astype(np.int64)
+    lengths[:, TARGET] += 1
+    pairs = chunk.texts(np.flatnonzero(kept))
+    folded_hashes = hashes_of(f"{_folded(question)}\n{_folded(answer)}" for question, answer in pairs)
+    after_space = np.array([token.startswith(SPACE) for token in chunk.tokens], np.bool_)
+    chinese = np.array([token.lstrip(SPACE)[:1] >= "\u4e00" for token in chunk.tokens], np.bool_)
+    ids = chunk.ids
+    return _MeasuredChunk(lengths, folded_hashes, int(chinese[ids].sum()), int((chinese & after_space)[ids].sum()))
+
+
+def _folded(text: str) -> str:
+    """A text without punctuation, case and repetition; a text of punctuation alone keeps it."""
+    words = _NOT_WORD.sub("", unicodedata.normalize("NFKC", text).casefold())
+    return _REPEATED.sub(r"\1\1", words or text)
+
+
+def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, kept: Mask) -> list[tuple[str, int]]:
+    """The most frequent replies and the number of pairs that have each."""
+    rows = np.flatnonzero(kept)
+    _, first, counts = np.unique(answer_hashes[rows], return_index=True, return_counts=True)
+    top = np.argsort(-counts, kind="stable")[:TOP_REPLIES]
+    answers = [answer for _, answer in _texts(tokenised, rows[first[top]])]
+    return list(zip(answers, counts[top].tolist(), strict=True))
+
+
+def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
+    """The cleaned text of the pairs with these numbers in the corpus, in this order."""
+    ends = np.cumsum([chunk.pairs for chunk in tokenised.chunks])
+    numbers = np.searchsorted(ends, rows, side="right")  # [rows] the chunk of each
+    texts: dict[int, tuple[str, str]] = {}
+    for number in np.unique(numbers).tolist():
+        in_chunk = rows[numbers == number]
+        path, _, pairs = tokenised.chunks[number]
+        texts |= zip(in_chunk.tolist(), load_chunk(path).texts(in_chunk - (ends[number] - pairs)), strict=True)
+    return [texts[row] for row in rows.tolist()]
