@@ -1,4 +1,4 @@
-"""A few shapes that all pairs are padded to, chosen from their lengths so that little is padded."""
+"""A few shapes that all pairs are padded to, chosen from their lengths to keep padding low."""
 
 import dataclasses
 import math
@@ -10,47 +10,47 @@ import numpy.typing as npt
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Offsets
 
-MOST_BUCKETS = 8
-# A bucket with fewer batches than this wastes more on its last, partial batch than it saves on padding.
-LEAST_BATCHES = 4
+MAX_BUCKETS = 8
+# A bucket with fewer batches loses more by its last, partial batch than it saves on padding.
+MIN_BATCHES = 4
 
 SOURCE, TARGET = 0, 1
-# What a padded position of each side counts when the cuts are chosen: with equal weights a third of the target
-# positions of short chat would be padding. BENCHMARKS.md has what each weight gives.
+# The cost of a padded position of the source and of the target. With equal costs a third of the target positions of
+# short chat would be padding; BENCHMARKS.md compares several costs.
 COSTS = np.array([[1], [6]])
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """How many pairs have which lengths: all that the choice of buckets needs to know of a corpus."""
+    """The number of pairs for each combination of lengths: all that the choice of buckets depends on."""
 
-    sides: Offsets  # [2, kinds] tokens of the source and of the target, EOS counted; each kind once
-    counts: Offsets  # [kinds] pairs
+    sides: Offsets  # [2, combinations] tokens of the source and of the target, EOS counted; distinct columns
+    counts: Offsets  # [combinations] pairs
 
 
 def lengths_of(shards: Iterable[EncodedPairs]) -> Lengths:
-    """Count the lengths, one shard after the other."""
-    kinds, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    """Count the lengths in all shards."""
+    combined, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for pairs in shards:
-        both = (pairs.sources.lengths << 32) + pairs.targets.lengths + 1  # one number for two lengths
-        some, some_counts = np.unique(both, return_counts=True)
-        kinds, place = np.unique(np.concatenate([kinds, some]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([counts, some_counts]), len(kinds)).astype(np.int64)
-    return Lengths(np.stack([kinds >> 32, kinds & 0xFFFFFFFF]), counts)
+        both = (pairs.sources.lengths << 32) + pairs.targets.lengths + 1  # two lengths in one number
+        in_shard, shard_counts = np.unique(both, return_counts=True)
+        combined, index = np.unique(np.concatenate([combined, in_shard]), return_inverse=True)
+        counts = np.bincount(index, np.concatenate([counts, shard_counts]), len(combined)).astype(np.int64)
+    return Lengths(np.stack([combined >> 32, combined & 0xFFFFFFFF]), counts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
     """Pairs that are padded to one shape."""
 
-    above: tuple[int, int]  # lengths of source and target that all its pairs exceed
-    shape: tuple[int, int]  # the longest source and target among its pairs, EOS counted
-    bounds: tuple[int, int]  # lengths that none exceeds
+    above: tuple[int, int]  # all its sources and targets are longer than this
+    shape: tuple[int, int]  # its longest source and target, EOS counted
+    bounds: tuple[int, int]  # none of its sources and targets is longer than this
     pairs: int
     batch_size: int  # pairs of a batch
 
     def rows(self, pairs: EncodedPairs) -> npt.NDArray[np.int64]:
-        """The numbers of the pairs that belong here."""
+        """The indices of the pairs that belong to this bucket."""
         inside = np.ones(len(pairs), np.bool_)
         for side, lengths in ((SOURCE, pairs.sources.lengths), (TARGET, pairs.targets.lengths + 1)):
             inside &= (lengths > self.above[side]) & (lengths <= self.bounds[side])
@@ -63,25 +63,25 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class _Box:
-    """A rectangle of lengths, and the kinds that are in it."""
+    """A rectangle of lengths, and the combinations of lengths inside it."""
 
     above: tuple[int, int]
     bounds: tuple[int, int]
-    kinds: npt.NDArray[np.int64]
+    combinations: npt.NDArray[np.int64]
 
 
 def choose_buckets(lengths: Lengths, batch_size: Callable[[int, int], int]) -> list[Bucket]:
-    """At most MOST_BUCKETS shapes for all pairs.
+    """At most MAX_BUCKETS shapes for all pairs.
 
-    Starting from one box that holds all kinds of pairs, the cut along source or target length that saves
-    the most padding is made until no cut leaves LEAST_BATCHES full batches on both sides.
+    Starts from one box around all lengths. Repeatedly makes the cut along source or target length that saves the
+    most padding, until no cut leaves MIN_BATCHES full batches on both sides.
 
-    batch_size: the pairs of a batch of this shape.
+    batch_size: the pairs of a batch, by source and target length.
     """
-    farthest = (int(lengths.sides[SOURCE].max()), int(lengths.sides[TARGET].max()))
-    boxes = [_Box((0, 0), farthest, np.arange(len(lengths.counts)))]
-    while len(boxes) < MOST_BUCKETS:
-        cuts = [(*_best_cut(lengths, box.kinds, batch_size), i) for i, box in enumerate(boxes)]
+    longest = (int(lengths.sides[SOURCE].max()), int(lengths.sides[TARGET].max()))
+    boxes = [_Box((0, 0), longest, np.arange(len(lengths.counts)))]
+    while len(boxes) < MAX_BUCKETS:
+        cuts = [(*_best_cut(lengths, box.combinations, batch_size), i) for i, box in enumerate(boxes)]
         saved, side, bound, i = max(cuts)
         if saved <= 0:
             break
@@ -90,39 +90,40 @@ def choose_buckets(lengths: Lengths, batch_size: Callable[[int, int], int]) -> l
 
 
 def _best_cut(
-    lengths: Lengths, kinds: npt.NDArray[np.int64], batch_size: Callable[[int, int], int]
+    lengths: Lengths, combinations: npt.NDArray[np.int64], batch_size: Callable[[int, int], int]
 ) -> tuple[int, int, int]:
-    """(cost saved, side, bound) of the best cut of one box; saves 0 when none is allowed."""
+    """(cost saved, side, bound) of the best cut of one box; 0 is saved when no cut is allowed."""
     best = (0, 0, 0)
-    sides, counts = lengths.sides[:, kinds], lengths.counts[kinds]
-    least = LEAST_BATCHES * batch_size(*map(int, sides.max(axis=1)))
+    sides, counts = lengths.sides[:, combinations], lengths.counts[combinations]
+    min_pairs = MIN_BATCHES * batch_size(*map(int, sides.max(axis=1)))
     for side in (SOURCE, TARGET):
         order = np.argsort(sides[side], kind="stable")
         ordered, below = sides[:, order], np.cumsum(counts[order])
-        weighed = ordered * COSTS
-        low = np.maximum.accumulate(weighed, axis=1).sum(axis=0)  # [kinds] cost of a pair, up to here
-        high = np.maximum.accumulate(weighed[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
-        inside, beyond = below[:-1], below[-1] - below[:-1]
-        saved = high[0] * below[-1] - (low[:-1] * inside + high[1:] * beyond)
+        costs = ordered * COSTS
+        # [combinations] cost of a pair padded to the longest of the combinations up to here, and from here on
+        low = np.maximum.accumulate(costs, axis=1).sum(axis=0)
+        high = np.maximum.accumulate(costs[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
+        inside, outside = below[:-1], below[-1] - below[:-1]
+        saved = high[0] * below[-1] - (low[:-1] * inside + high[1:] * outside)
         distinct = ordered[side, :-1] < ordered[side, 1:]
-        allowed = distinct & (inside >= least) & (beyond >= least)
+        allowed = distinct & (inside >= min_pairs) & (outside >= min_pairs)
         if allowed.any():
-            at = int(np.argmax(np.where(allowed, saved, -1)))
-            best = max(best, (int(saved[at]), side, int(ordered[side, at])))
+            cut = int(np.argmax(np.where(allowed, saved, -1)))
+            best = max(best, (int(saved[cut]), side, int(ordered[side, cut])))
     return best
 
 
 def _cut(box: _Box, lengths: Lengths, side: int, bound: int) -> list[_Box]:
-    inside = lengths.sides[side, box.kinds] <= bound
+    inside = lengths.sides[side, box.combinations] <= bound
     above, bounds = list(box.above), list(box.bounds)
     above[side] = bounds[side] = bound
     return [
-        _Box(box.above, (bounds[0], bounds[1]), box.kinds[inside]),
-        _Box((above[0], above[1]), box.bounds, box.kinds[~inside]),
+        _Box(box.above, (bounds[0], bounds[1]), box.combinations[inside]),
+        _Box((above[0], above[1]), box.bounds, box.combinations[~inside]),
     ]
 
 
 def _bucket(box: _Box, lengths: Lengths, batch_size: Callable[[int, int], int]) -> Bucket:
-    source, target = map(int, lengths.sides[:, box.kinds].max(axis=1))
-    pairs = int(lengths.counts[box.kinds].sum())
+    source, target = map(int, lengths.sides[:, box.combinations].max(axis=1))
+    pairs = int(lengths.counts[box.combinations].sum())
     return Bucket(box.above, (source, target), box.bounds, pairs, batch_size(source, target))

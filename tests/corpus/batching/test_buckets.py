@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import EncodingSettings, TextSettings
-from chatbot.corpus.batching.buckets import MOST_BUCKETS, Bucket, choose_buckets, lengths_of
+from chatbot.corpus.batching.buckets import MAX_BUCKETS, Bucket, choose_buckets, lengths_of
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.training_set import training_set
@@ -30,7 +30,7 @@ def buckets_of(pairs: EncodedPairs, batch_size: int) -> list[Bucket]:
 def test_every_pair_is_in_one_bucket_and_fits(lengths: list[tuple[int, int]], batch_size: int) -> None:
     pairs = pairs_of(lengths)
     buckets = buckets_of(pairs, batch_size)
-    assert 1 <= len(buckets) <= MOST_BUCKETS
+    assert 1 <= len(buckets) <= MAX_BUCKETS
     rows = [bucket.rows(pairs) for bucket in buckets]
     assert sorted(np.concatenate(rows).tolist()) == list(range(len(pairs)))
     for bucket, inside in zip(buckets, rows, strict=True):
