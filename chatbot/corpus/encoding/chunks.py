@@ -113,7 +113,7 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Pr
 
 def hashes_of(texts: Iterable[str]) -> Hashes:
     """[texts] 64-bit hashes."""
-    return np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64)
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64)
 
 
 def _numbered(
