@@ -1,4 +1,4 @@
-"""The one error a user sees: a single line, exit code 2, no traceback."""
+"""Errors that a user can fix: one line on standard error, exit code 2, no traceback."""
 
 import io
 import os
@@ -8,19 +8,19 @@ from collections.abc import Callable
 
 
 class UserError(Exception):
-    """Something the user can mend. Its text says what was found, where, and what to do."""
+    """An error that the user can fix. The message says what is wrong, where, and what to do."""
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run a command's `main`. A UserError, or a file that cannot be used, is one line and exit code 2.
 
-    Ctrl-C ends the process at once until the command handles it itself. As an exception it could
-    surface inside an import or a destructor of TensorFlow's, and be printed and lost.
+    Ctrl-C ends the process at once until the command installs a handler. A KeyboardInterrupt could be raised inside
+    an import or a destructor of TensorFlow, which would print and drop it.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal in GBK has no emoji
+            stream.reconfigure(errors="replace")  # such as an emoji on a terminal with GBK
     try:
         code = main() or 0
         if sys.stdout is not None:
@@ -29,7 +29,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except UserError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        # Whoever read our output has left; keep the interpreter from complaining about it at its exit.
+        # The reader of a pipe has exited. Without this, the interpreter would print an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

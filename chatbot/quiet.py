@@ -1,4 +1,4 @@
-"""TensorFlow's first import, without its dozen log lines."""
+"""TensorFlow's first import without its log lines, and GPU memory that grows as needed."""
 
 import os
 import sys
@@ -6,23 +6,23 @@ import tempfile
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow, and show what it prints only when the import fails.
+    """Import TensorFlow and show what it prints to standard error only if the import fails.
 
-    C++ code prints the lines before it reads its log level, so standard error itself is redirected.
-    TF_CPP_MIN_LOG_LEVEL=0 in the environment restores the lines that are printed later.
+    C++ code prints these lines before it reads its log level, so file descriptor 2 is redirected meanwhile.
+    TF_CPP_MIN_LOG_LEVEL=0 in the environment shows the lines that follow the import.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
+    with tempfile.TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             import tensorflow as tf
 
             tf.config.list_physical_devices()
         except BaseException:
-            log.seek(0)
-            os.write(stderr, log.read())
+            captured.seek(0)
+            os.write(stderr, captured.read())
             raise
         finally:
             os.dup2(stderr, 2)
@@ -30,7 +30,7 @@ def import_tensorflow() -> None:
 
 
 def let_gpu_memory_grow() -> None:
-    """Allocate GPU memory as needed instead of all at once: other processes may use the same GPU."""
+    """Allocate GPU memory as needed, so that other processes can use the rest."""
     import tensorflow as tf
 
     for device in tf.config.list_physical_devices("GPU"):

@@ -33,7 +33,7 @@ def test_help_is_instant_and_names_every_default(script: str) -> None:
         (["--cell", "rnn"], "--cell: invalid choice: 'rnn'"),
         (["--attempt", "../other"], "without slashes"),
         (["--config", "none.json"], "none.json: settings cannot be read"),
-        (["--gpus", "0,1"], "asked for 0, 1; found none"),
+        (["--gpus", "0,1"], "requested 0, 1; found none"),
         (["--data", "none.tsv"], "none.tsv: no such file"),
         (["--data", "."], "a directory"),
         (["--data", "empty.tsv"], "the file is empty"),

@@ -1,6 +1,6 @@
-"""Which devices carry the towers: physical GPU ids to TensorFlow's logical devices.
+"""The devices of the towers: from physical GPU ids to TensorFlow's logical devices.
 
-TensorFlow must not have been imported before `choose_gpus`: CUDA reads the visibility once.
+Call `open_towers` before TensorFlow is used: CUDA reads CUDA_VISIBLE_DEVICES only once.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from chatbot.quiet import import_tensorflow
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A GPU as nvidia-smi shows it."""
+    """A physical GPU, with the id that nvidia-smi shows."""
 
     number: int
     name: str
@@ -26,26 +26,26 @@ class Gpu:
 
 
 class Parts(NamedTuple):
-    """The devices of one tower whose model is spread over several."""
+    """The logical devices of a tower's parts, for a model that is spread over several devices."""
 
     encoder: str
     decoder: str
-    projection: str  # and the embedding, which is the same matrix
+    projection: str  # also of the embedding, which is the same matrix
 
 
 @dataclasses.dataclass(frozen=True)
 class Tower:
-    """Where one tower runs and what it is called in TensorBoard."""
+    """A replica of the model's computation on one device, or spread over several."""
 
-    name: str  # gpu_<physical id> or cpu_<number>
-    device: str  # TensorFlow's logical device, /GPU:0
-    model: str  # what the hardware is called
-    memory: int | None  # bytes, where it is known
-    parts: Parts | None = None  # where it runs instead, with --model-parallel
+    name: str  # gpu_<physical id> or cpu_<number>, as in TensorBoard
+    device: str  # TensorFlow's logical device, such as /GPU:0
+    model: str  # of the hardware
+    memory: int | None  # bytes; None if unknown
+    parts: Parts | None = None  # with --model-parallel, the devices to use instead of `device`
 
 
 def find_gpus() -> list[Gpu]:
-    """The machine's GPUs by NVIDIA's management library; none without a driver."""
+    """Return the GPUs of this machine, read from NVIDIA's management library; none without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -65,42 +65,42 @@ def find_gpus() -> list[Gpu]:
         pynvml.nvmlShutdown()
 
 
-def choose_gpus(asked: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
-    """The GPUs to train on: those asked for by id, or all that are visible when nothing was asked.
+def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
+    """Return the GPUs to train on: those of --gpus, or without it all that CUDA_VISIBLE_DEVICES allows.
 
-    Raises UserError for ids that are malformed, repeated or not there, or that --towers contradicts.
+    Raises UserError for ids that are malformed, repeated or not found, or that contradict --towers.
     """
-    there = {gpu.number: gpu for gpu in found}
-    if asked is None:
+    by_number = {gpu.number: gpu for gpu in found}
+    if requested is None:
         visible = _visible(found)
         if towers is None or len(visible) <= 1:
             return visible
         if towers > len(visible):
             raise UserError(
-                f"--towers {towers} with {len(visible)} GPUs: a GPU carries one tower; leave --towers out, "
-                "or name one GPU to split"
+                f"--towers {towers} with {len(visible)} GPUs: each GPU runs one tower; omit --towers, "
+                "or select a single GPU to split it"
             )
         return visible[:towers]
-    if not re.fullmatch(r"\d+(,\d+)*", asked):
-        raise UserError(f"--gpus {asked}: ids separated by commas expected, such as --gpus 0,1")
-    numbers = [int(i) for i in asked.split(",")]
+    if not re.fullmatch(r"\d+(,\d+)*", requested):
+        raise UserError(f"--gpus {requested}: expected ids separated by commas, such as --gpus 0,1")
+    numbers = [int(i) for i in requested.split(",")]
     if len(set(numbers)) < len(numbers):
-        raise UserError(f"--gpus {asked}: an id stands twice; name each GPU once")
-    if not set(numbers) <= there.keys():
-        have = ", ".join(str(i) for i in there) or "none"
+        raise UserError(f"--gpus {requested}: an id is repeated; list each GPU once")
+    if not set(numbers) <= by_number.keys():
+        available = ", ".join(map(str, by_number)) or "none"
         raise UserError(
-            f"--gpus {asked}: asked for {', '.join(map(str, numbers))}; found {have}. "
-            "Name GPUs that are there, or train on the CPU with --towers N"
+            f"--gpus {requested}: requested {', '.join(map(str, numbers))}; found {available}. "
+            "Use the ids of existing GPUs, or train on the CPU with --towers N"
         )
     if towers is not None and len(numbers) > 1 and towers != len(numbers):
         raise UserError(
-            f"--towers {towers} with {len(numbers)} GPUs: a GPU carries one tower; leave --towers out, or name one GPU"
+            f"--towers {towers} with {len(numbers)} GPUs: each GPU runs one tower; omit --towers, or select one GPU"
         )
-    return [there[i] for i in numbers]
+    return [by_number[i] for i in numbers]
 
 
 def _visible(found: list[Gpu]) -> list[Gpu]:
-    """The GPUs that a scheduler left visible, in its order; all of them when it said nothing."""
+    """Return the GPUs of CUDA_VISIBLE_DEVICES, in its order; all of them if it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found
@@ -110,18 +110,18 @@ def _visible(found: list[Gpu]) -> list[Gpu]:
         if entry == "-1":
             break
         if not match:
-            raise UserError(f"CUDA_VISIBLE_DEVICES={visible}: no GPU is called {entry}; name GPUs with --gpus 0,1")
+            raise UserError(f"CUDA_VISIBLE_DEVICES={visible}: found no GPU {entry}; select GPUs with --gpus 0,1")
         chosen.append(match[0])
     return chosen
 
 
 def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False) -> list[Tower]:
-    """Make TensorFlow's logical devices and say which tower runs on which.
+    """Create TensorFlow's logical devices and return the tower of each.
 
-    Sets GPU visibility, memory growth and soft placement. With no GPU, or one, the device is split
-    into `towers` logical devices. Raises UserError when TensorFlow does not see the chosen GPUs.
+    Sets GPU visibility, memory growth and soft placement. Without a GPU, or with a single one, the device is split
+    into `towers` logical devices. Raises UserError if TensorFlow does not see the selected GPUs.
     """
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's order; CUDA's own is by speed
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's order; CUDA's default is by speed
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu.number) for gpu in gpus)
     if not gpus:
         keep_freed_memory()
@@ -154,7 +154,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
 
 
 def table(towers: list[Tower]) -> str:
-    """The towers, one a line: tower, physical id, logical device, name, memory."""
+    """Return a table with a line for each tower: tower, physical id, logical device, name, memory."""
     rows = [("tower", "physical", "logical", "name", "memory")]
     for i, tower in enumerate(towers):
         memory = "" if tower.memory is None else f"{tower.memory / 2**30:.1f} GiB"
