@@ -1,4 +1,4 @@
-"""The gradient function of a tower: the one that every way of training in parallel calls."""
+"""The gradient function of a tower, which every variable update calls."""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -16,23 +16,25 @@ from chatbot.training.devices import Parts
 # A tower's share: source, target_in, target_out [rows, length] int32, weights [rows, length] float32.
 Share = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
 
-
-# By how much float16's loss is scaled down each time its gradients are too large, and where that ends.
-SCALED_DOWN, LEAST_SCALE = 16.0, 2.0**-24
+# float16: the loss scale is divided by this as long as a gradient overflows, down to the smallest scale.
+LOSS_SCALE_DIVISOR, MIN_LOSS_SCALE = 16.0, 2.0**-24
 
 
 class Sums(NamedTuple):
-    """What a tower returns. Nothing is divided before the sums of all towers have met."""
+    """The result of a tower. Division by the token count follows the sum over all towers."""
 
     loss: tf.Tensor  # scalar float32, nats
     weight: tf.Tensor  # scalar float32, real target tokens
-    gradients: list[tf.Tensor]  # dense, of the loss sum, in the order of model.trainable_variables
+    gradients: list[tf.Tensor]  # of the loss sum, dense float32, in the order of model.trainable_variables
 
 
 class Stage:
-    """A part of the forward pass on its device; it knows its backward pass, which stays on that device.
+    """A part of the forward pass on one device, with a tape of its own.
 
-    One tape over all parts would run the whole backward pass on one device.
+    A single tape over all parts would run the whole backward pass on one device.
+
+    device: where forward and backward pass run; None for the caller's device.
+    weights: the variables that `function` uses, each with the value to use.
     """
 
     def __init__(
@@ -43,130 +45,156 @@ class Stage:
         *inputs: Any,
     ) -> None:
         self._device, self._inputs = device, inputs
-        with self._placed(), tf.GradientTape(watch_accessed_variables=False) as self._tape:
-            # One copy to this device; else a loop over time would fetch the weights at each step.
-            self._weights = [tf.identity(weight) for _, weight in weights]
+        with self._on_device(), tf.GradientTape(watch_accessed_variables=False) as self._tape:
+            # One copy to this device; otherwise a loop over time would fetch the weights at each step.
+            self._weights = [tf.identity(value) for _, value in weights]
             self._tape.watch((inputs, self._weights))
             mapping = [(variable, copy) for (variable, _), copy in zip(weights, self._weights, strict=True)]
             with keras.StatelessScope(state_mapping=mapping):
                 self.outputs = function(*inputs)
 
-    def backward(self, gradients: Any = None) -> tuple[Any, list[Any]]:
-        """From the gradients of the outputs to those of the inputs (in their structure) and of the weights."""
-        with self._placed():
+    def backward(self, output_gradients: Any = None) -> tuple[Any, list[Any]]:
+        """Return the gradients of the inputs, in their structure, and of the weights.
+
+        output_gradients: in the structure of `outputs`; None for ones.
+        """
+        with self._on_device():
             return self._tape.gradient(
                 tf.nest.flatten(self.outputs),
                 (self._inputs, self._weights),
-                None if gradients is None else tf.nest.flatten(gradients),
+                None if output_gradients is None else tf.nest.flatten(output_gradients),
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
 
-    def _placed(self) -> Any:
+    def _on_device(self) -> Any:
         return contextlib.nullcontext() if self._device is None else tf.device(self._device)
 
 
 def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
-    """The pure function of a tower: (weights, share, seed) -> Sums.
+    """Return the pure function of a tower: (weights, share, seed) -> Sums.
 
-    weights: the values of model.trainable_variables. seed: [2] int32 for dropout. parts: where the
-    pieces of the model run; without it all of it runs where the function is called.
+    weights: the values of model.trainable_variables. seed: [2] int32, for dropout. parts: the devices of
+    the model's parts; None runs all of them on the device of the caller.
+
+    float16 gradients that overflow are computed again with a smaller loss scale. The scale starts at 1: Micikevicius
+    et al. (2018) scale the small gradients of a mean loss up, but the loss here is a sum.
     """
+    tower_gradients = _tower_gradients(model, parts)
     if model.precision != "float16":
-        return _gradient_function(model, parts)
-    scaled = _gradient_function(model, parts)
+        return tower_gradients
 
     @tf.function(autograph=False)
-    def within_range(weights: list[tf.Tensor], share: Share, seed: tf.Tensor) -> Sums:
-        """Gradients beyond float16's largest number are made again, of a loss that is scaled down, until they fit.
+    def finite_gradients(weights: list[tf.Tensor], share: Share, seed: tf.Tensor) -> Sums:
+        def overflowed(loss_scale: tf.Tensor, sums: Sums) -> tf.Tensor:
+            return (loss_scale > MIN_LOSS_SCALE) & ~tf.math.is_finite(tf.linalg.global_norm(sums.gradients))
 
-        They are not scaled up first, as those of a mean must be (Micikevicius et al., 2018): these are of a sum.
-        """
-
-        def again(scale: tf.Tensor, _: Sums) -> tuple[tf.Tensor, Sums]:
-            return scale / SCALED_DOWN, scaled(weights, share, seed, scale / SCALED_DOWN)
-
-        def too_large(scale: tf.Tensor, sums: Sums) -> tf.Tensor:
-            return (scale > LEAST_SCALE) & ~tf.math.is_finite(tf.linalg.global_norm(sums.gradients))
+        def scale_down(loss_scale: tf.Tensor, _: Sums) -> tuple[tf.Tensor, Sums]:
+            loss_scale /= LOSS_SCALE_DIVISOR
+            return loss_scale, tower_gradients(weights, share, seed, loss_scale)
 
         one = tf.constant(1.0)
-        return tf.while_loop(too_large, again, (one, scaled(weights, share, seed, one)))[1]
+        return tf.while_loop(overflowed, scale_down, (one, tower_gradients(weights, share, seed, one)))[1]
 
-    return within_range
+    return finite_gradients
 
 
-def _gradient_function(model: Seq2Seq, parts: Parts | None) -> Any:
-    """And the loss may be scaled before its gradients are taken; those are scaled back."""
+def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
+    """Return the function (weights, share, seed, loss_scale) -> Sums; the sums are unscaled again."""
     variables = model.trainable_variables
-    at_encoder, at_decoder, at_words = parts or (None, None, None)
+    encoder_device, decoder_device, projection_device = parts or (None, None, None)
 
     @tf.function(autograph=False)
     def tower_gradients(
-        weights: list[tf.Tensor], share: Share, seed: tf.Tensor, scale: tf.Tensor | None = None
+        weights: list[tf.Tensor], share: Share, seed: tf.Tensor, loss_scale: tf.Tensor | None = None
     ) -> Sums:
-        source, target_in, target_out, token_weights = within_longest(share)
-        value = {id(variable): weight for variable, weight in zip(variables, weights, strict=True)}
+        source, target_in, target_out, token_weights = trim_padding(share)
+        values = {id(variable): value for variable, value in zip(variables, weights, strict=True)}
 
-        def of(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
-            return [(variable, value[id(variable)]) for variable in layer_variables]
+        def with_values(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
+            return [(variable, values[id(variable)]) for variable in layer_variables]
 
         encoder, decoder = model.encoder.trainable_variables, model.decoder.trainable_variables
         embedding, bias = model.embedding.embeddings, model.bias
-        if scale is not None:
-            token_weights *= scale
-        mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
+        if loss_scale is not None:
+            token_weights *= loss_scale
+        source_mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
         real = packing_of(target_mask)
 
-        words = Stage(at_words, of([embedding]), lambda: (model.embedding(source), model.embedding(target_in)))
-        embedded_source, embedded_target = words.outputs
-        encoding = Stage(at_encoder, of(encoder), lambda x: model.encoder(x, mask, seed), embedded_source)
+        def embed() -> tuple[tf.Tensor, tf.Tensor]:
+            return model.embedding(source), model.embedding(target_in)  # [rows, length, embedding_size]
+
+        def encode(embedded: tf.Tensor) -> Any:
+            return model.encoder(embedded, source_mask, seed)
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> tf.Tensor:
-            return model.decoder(embedded, target_mask, model.decoder.start(memory, mask, states), seed)
+            return model.decoder(embedded, target_mask, model.decoder.start(memory, source_mask, states), seed)
 
-        decoding = Stage(at_decoder, of(decoder), decode, embedded_target, *encoding.outputs)
-
-        def loss(attended: tf.Tensor) -> tf.Tensor:
+        def project(attended: tf.Tensor) -> tf.Tensor:
             return model.summed_loss(attended, pack(target_out, real), pack(token_weights, real), seed)
 
-        projection = Stage(at_words, of([embedding, bias]), loss, decoding.outputs)
+        embedding_stage = Stage(projection_device, with_values([embedding]), embed)
+        embedded_source, embedded_target = embedding_stage.outputs
+        encoder_stage = Stage(encoder_device, with_values(encoder), encode, embedded_source)
+        decoder_stage = Stage(decoder_device, with_values(decoder), decode, embedded_target, *encoder_stage.outputs)
+        projection_stage = Stage(projection_device, with_values([embedding, bias]), project, decoder_stage.outputs)
 
-        (to_attended,), (to_embedding, to_bias) = projection.backward()
-        (to_target, *to_encoded), to_decoder = decoding.backward(to_attended)
-        (to_source,), to_encoder = encoding.backward(to_encoded)
-        _, (looked_up,) = words.backward([to_source, to_target])
-        gradient = dict(zip(map(id, (*encoder, *decoder, bias)), (*to_encoder, *to_decoder, to_bias), strict=True))
-        # Dense: optimizers square each slice of a repeated word before adding them up.
-        to_embedding = tf.convert_to_tensor(to_embedding)  # slices, of a sampled softmax
-        gradient[id(embedding)] = tf.tensor_scatter_nd_add(to_embedding, looked_up.indices[:, None], looked_up.values)
-        gradients = [tf.convert_to_tensor(gradient[id(variable)]) for variable in variables]
-        sums = Sums(projection.outputs, tf.reduce_sum(token_weights), gradients)
-        return sums if scale is None else tf.nest.map_structure(lambda x: x / scale, sums)
+        (attended_gradient,), (projection_gradient, bias_gradient) = projection_stage.backward()
+        (target_gradient, *memory_gradients), decoder_gradients = decoder_stage.backward(attended_gradient)
+        (source_gradient,), encoder_gradients = encoder_stage.backward(memory_gradients)
+        _, (lookup_gradient,) = embedding_stage.backward([source_gradient, target_gradient])
+        gradients = dict(
+            zip(
+                map(id, (*encoder, *decoder, bias)),
+                (*encoder_gradients, *decoder_gradients, bias_gradient),
+                strict=True,
+            )
+        )
+        # Dense: optimizers square each slice of a repeated token before adding them up. A sampled softmax gives slices.
+        gradients[id(embedding)] = tf.tensor_scatter_nd_add(
+            tf.convert_to_tensor(projection_gradient), lookup_gradient.indices[:, None], lookup_gradient.values
+        )
+        dense = [tf.convert_to_tensor(gradients[id(variable)]) for variable in variables]
+        sums = Sums(projection_stage.outputs, tf.reduce_sum(token_weights), dense)
+        return sums if loss_scale is None else tf.nest.map_structure(lambda x: x / loss_scale, sums)
 
     return tower_gradients
 
 
-def within_longest(share: Share) -> Share:
-    """Without the positions that are padding in every row: questions that share a batch are often all short."""
+def share_spec(source_length: int, target_length: int) -> tuple[tf.TensorSpec, ...]:
+    """Return the specs of a bucket's share: lengths are static, the number of rows is not."""
+    return (
+        tf.TensorSpec([None, source_length], tf.int32),
+        tf.TensorSpec([None, target_length], tf.int32),
+        tf.TensorSpec([None, target_length], tf.int32),
+        tf.TensorSpec([None, target_length], tf.float32),
+    )
+
+
+def trim_padding(share: Share) -> Share:
+    """Remove the positions that are padding in every row: a bucket is often longer than all rows of a batch."""
     source, *targets = share
-    lengths = [tf.reduce_max(tf.math.count_nonzero(ids, axis=1)) for ids in (source, targets[0])]
-    target_in, target_out, weights = (x[:, : lengths[1]] for x in targets)
-    return source[:, : lengths[0]], target_in, target_out, weights
+    source_length, target_length = (tf.reduce_max(tf.math.count_nonzero(ids, axis=1)) for ids in (source, targets[0]))
+    target_in, target_out, weights = (x[:, :target_length] for x in targets)
+    return source[:, :source_length], target_in, target_out, weights
 
 
-def accumulated(
+def accumulate_gradients(
     gradients: Any, weights: list[tf.Tensor], share: Share, seed: tf.Tensor, pieces: int, device: str
 ) -> Sums:
-    """The sums over a share that is cut into pieces, one in memory at a time; no piece is empty."""
+    """Return the sums over a share, computed one piece of its rows after another to save memory.
+
+    pieces: at most; a share with fewer rows has a piece for each row.
+    """
     if pieces == 1:
         return gradients(weights, share, seed)
     rows = tf.shape(share[0])[0]
     pieces = tf.minimum(pieces, rows)
 
-    def add(piece: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
+    def add_piece(i: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
         with tf.device(device):
-            some = tuple(x[piece * rows // pieces : (piece + 1) * rows // pieces] for x in share)
-            found = gradients(weights, some, tf.random.experimental.stateless_fold_in(seed, piece))
-            return piece + 1, tf.nest.map_structure(tf.add, sums, found)
+            piece = tuple(x[i * rows // pieces : (i + 1) * rows // pieces] for x in share)
+            piece_sums = gradients(weights, piece, tf.random.experimental.stateless_fold_in(seed, i))
+            return i + 1, tf.nest.map_structure(tf.add, sums, piece_sums)
 
-    nothing = Sums(tf.constant(0.0), tf.constant(0.0), [tf.zeros_like(weight) for weight in weights])
-    return tf.while_loop(lambda piece, _: piece < pieces, add, (tf.constant(0), nothing), parallel_iterations=1)[1]
+    zero = Sums(tf.constant(0.0), tf.constant(0.0), [tf.zeros_like(weight) for weight in weights])
+    return tf.while_loop(lambda i, _: i < pieces, add_piece, (tf.constant(0), zero), parallel_iterations=1)[1]

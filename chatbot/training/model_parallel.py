@@ -1,7 +1,7 @@
 """Model parallelism: a tower whose encoder, decoder and projection are on different devices.
 
-For a model that one device cannot hold. The parts wait for each other, so a tower of three devices is
-not three times as fast; several such towers train side by side.
+This is for a model that does not fit on one device. The parts run one after another, so three devices are not three
+times as fast as one; several such towers train in parallel.
 """
 
 from collections.abc import Sequence
@@ -11,22 +11,21 @@ from chatbot.training.devices import Parts, Tower
 
 
 def spread(towers: Sequence[Tower]) -> list[Tower]:
-    """One tower for each three devices, or for each two where three do not divide them.
+    """Group the devices, a tower each, into towers of three devices, or of two if their number is no multiple of 3.
 
-    Raises UserError for a number of devices that neither divides.
+    Raises UserError if the number of devices is a multiple of neither 3 nor 2.
     """
     size = next((size for size in (3, 2) if len(towers) % size == 0), None)
     if size is None:
         raise UserError(
-            f"--model-parallel: {len(towers)} devices cannot be shared out in twos or threes; give 2, 3, 4, 6, ..., "
-            "by --gpus, or by --towers without GPUs"
+            f"--model-parallel: {len(towers)} devices cannot be grouped in twos or threes; use 2, 3, 4, 6, ..., "
+            "with --gpus, or with --towers if there is no GPU"
         )
-    groups = [towers[at : at + size] for at in range(0, len(towers), size)]
-    return [_joined(group) for group in groups]
+    return [_spread_tower(towers[i : i + size]) for i in range(0, len(towers), size)]
 
 
-def _joined(devices: Sequence[Tower]) -> Tower:
-    """With two devices, the decoder and the projection share one: between them travels the most."""
+def _spread_tower(devices: Sequence[Tower]) -> Tower:
+    """Join devices into one tower. Of two, decoder and projection share one: most data passes between these parts."""
     encoder, decoder, projection = devices[0], devices[1], devices[-1]
     return Tower(
         name="+".join(device.name for device in devices),
@@ -38,7 +37,7 @@ def _joined(devices: Sequence[Tower]) -> Tower:
 
 
 def plan(towers: Sequence[Tower]) -> str:
-    """What runs where, a line a tower."""
+    """Return a line for each tower with the devices of its parts."""
     lines = []
     for i, tower in enumerate(towers):
         assert tower.parts is not None

@@ -1,37 +1,37 @@
-"""The update rule: fed once a step, with the gradient sums of the whole global batch.
+"""The update rule, applied once a step to the gradient sums of the whole global batch.
 
-TensorFlow's fused kernels rather than Keras's optimizers. Those sum gradients over replicas once more by
-themselves, need a strategy's scope for their slots, and go over each weight ten times where a kernel goes once.
+It uses TensorFlow's fused kernels instead of Keras's optimizers. Those sum gradients over replicas a second time,
+create their slots in a strategy's scope, and read or write each weight in ten passes where a kernel needs one.
 """
 
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-# Kingma and Ba, 2015; epsilon as in Keras.
+# Adam: Kingma and Ba (2015); epsilon is Keras's.
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
 MOMENTUM = 0.9
 
-SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
+NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
 
 
 def make_slots(rule: str, weights: Sequence[tf.Variable]) -> list[list[tf.Variable]]:
-    """What the rule keeps of each weight, as zeros, on the weight's device."""
+    """Return the rule's slots for each weight, filled with zeros, on the device of the weight."""
     slots = []
     for weight in weights:
         with tf.device(weight.device):
-            slots.append([tf.Variable(tf.zeros_like(weight), trainable=False) for _ in range(SLOTS[rule])])
+            slots.append([tf.Variable(tf.zeros_like(weight), trainable=False) for _ in range(NUM_SLOTS[rule])])
     return slots
 
 
-def averaged(
+def average_and_clip(
     sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """The gradients of the mean loss, scaled down to the largest global norm; and the norm before that.
+    """Return the gradients of the mean loss, clipped by their global norm, and the norm before clipping.
 
-    sums: gradients of the loss sum. tokens: what the sum is divided by. One pass does both.
+    sums: gradients of the loss sum. tokens: scalar, the target tokens in it. Each gradient is multiplied once.
     """
-    tokens = tf.maximum(tokens, 1.0)  # a tower by itself may have had no pair
+    tokens = tf.maximum(tokens, 1.0)  # with --variable-update independent a tower may have no pair
     norm = tf.linalg.global_norm(sums) / tokens
     scale = tf.minimum(1.0, max_gradient_norm / norm) / tokens
     gradients = []
@@ -49,7 +49,7 @@ def apply_update(
     rate: tf.Tensor,
     number: tf.Tensor,
 ) -> tf.Operation:
-    """Change one weight and its slots in place. number: int64, how many updates with this one."""
+    """Update one weight and its slots in place. number: scalar int64, of this update, from 1."""
     handles = [slot.handle for slot in slots]
     number = tf.cast(number, tf.float32)
     if rule == "adam":

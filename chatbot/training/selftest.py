@@ -1,7 +1,7 @@
-"""The proof that many towers train as one device does, on the devices at hand.
+"""--selftest: checks that several towers train the same model as one device, on the devices of this machine.
 
 Small models are trained twice, on all devices and on the first one alone, from the same weights and
-on the same ragged batches, whose size the number of towers does not divide.
+on the same ragged batches, whose size is not a multiple of the number of towers.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ STEPS = 10
 TOLERANCE = 1e-5
 VOCABULARY = 23
 NEVER_CLIPPED, ALWAYS_CLIPPED = 1e9, 0.1
-# Rates at which ten steps move the weights far more than the tolerance.
+# The learning rates are so large that ten steps change the weights far more than the tolerance.
 SETTINGS = compose(
     Settings,
     rnn_size=16,
@@ -40,7 +40,7 @@ SETTINGS = compose(
     learning_rate=0.03,
 )
 
-PROOFS = {
+CASES = {
     "SGD": replace(SETTINGS, optimizer="sgd", learning_rate=1.0, max_gradient_norm=NEVER_CLIPPED),
     "Adam": replace(SETTINGS, max_gradient_norm=NEVER_CLIPPED),
     "Adam with clipping": replace(SETTINGS, max_gradient_norm=ALWAYS_CLIPPED),
@@ -48,7 +48,7 @@ PROOFS = {
 
 
 def random_pairs(count: int, seed: int) -> EncodedPairs:
-    """Pairs of ragged lengths whose few words repeat in each batch."""
+    """Return random pairs of 1 to 8 tokens; the vocabulary is so small that tokens repeat in each batch."""
     rng = np.random.default_rng(seed)
     sources, targets = (
         Ragged.from_rows([rng.integers(len(SPECIALS), VOCABULARY, rng.integers(1, 9)).tolist() for _ in range(count)])
@@ -57,10 +57,10 @@ def random_pairs(count: int, seed: int) -> EncodedPairs:
     return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
 
 
-def run(
+def train_model(
     settings: Settings, towers: Sequence[Tower], pairs: EncodedPairs, steps: int = STEPS
 ) -> tuple[list[np.ndarray], list[StepResult], Synchronous]:
-    """Train a new model; returns its weights, what each step returned, and what made the steps."""
+    """Train a new model; return its weights, the result of each step, and the training step."""
     with tf.device(towers[0].device):
         precision = "float32" if settings.learning.precision == AUTO else settings.learning.precision
         model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
@@ -75,29 +75,29 @@ def run(
     return [variable.numpy() for variable in model.trainable_variables], update.finished_steps(), update
 
 
-def difference(settings: Settings, towers: Sequence[Tower]) -> float:
-    """The largest difference of any weight between all towers and one device alone."""
+def weight_difference(settings: Settings, towers: Sequence[Tower]) -> float:
+    """Return the largest absolute difference of a weight between all towers and one device."""
     pairs = random_pairs(67, settings.learning.seed)
-    many, _, _ = run(settings, towers, pairs)
-    alone = dataclasses.replace(towers[0], parts=None)
-    plain = replace(settings, variable_update=None, all_reduce="auto", local_parameter_device=None)
-    one, _, _ = run(plain, [alone], pairs)
-    return max(float(np.max(np.abs(a - b))) for a, b in zip(many, one, strict=True))
+    weights, _, _ = train_model(settings, towers, pairs)
+    one_device = dataclasses.replace(towers[0], parts=None)
+    one_device_settings = replace(settings, variable_update=None, all_reduce="auto", local_parameter_device=None)
+    expected, _, _ = train_model(one_device_settings, [one_device], pairs)
+    return max(float(np.max(np.abs(a - b))) for a, b in zip(weights, expected, strict=True))
 
 
 def masks_differ(towers: Sequence[Tower]) -> bool:
-    """Whether towers that get the same pairs get different losses, as different dropout masks give."""
+    """Whether towers that get the same pair have different losses, because their dropout masks differ."""
     pairs = random_pairs(1, 1).select([0] * len(towers))
     settings = replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
-    _, (result,), _ = run(settings, towers, pairs, steps=1)
+    _, (result,), _ = train_model(settings, towers, pairs, steps=1)
     losses = result.loss_sums.numpy().tolist()
     return len(set(losses)) == len(losses)
 
 
 def every_pair_once(towers: int) -> bool:
-    """Whether an epoch shows every pair to exactly one tower, once."""
+    """Whether every pair of an epoch is in the share of exactly one tower, once."""
     count = 67
-    # Each pair is its own number, written with two tokens.
+    # Two tokens encode the index of the pair.
     rows = Ragged.from_rows([[5 + i % 8, 5 + i // 8] for i in range(count)])
     batches = Batches(
         [EncodedPairs.question_to_answer(rows, rows, rows.lengths)],
@@ -113,37 +113,40 @@ def every_pair_once(towers: int) -> bool:
     return len(seen) == count and set(seen.values()) == {1}
 
 
-def selftest(asked: Settings, towers: Sequence[Tower]) -> int:
-    """Print each proof and the verdict; returns the exit code, 0 when all hold. Raises UserError for one device.
+def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
+    """Run and print each check and a verdict; return the exit code, 0 if all pass. Raises UserError for one device.
 
-    asked: the way of training in parallel to be proven.
+    requested: the settings whose variable update is checked.
     """
     if len(towers) < 2:
-        raise UserError("--selftest compares many towers with one: give --towers 2 or more, or several GPUs")
+        raise UserError("--selftest compares several towers with one; use --towers 2 or more, or several GPUs")
     tf.config.experimental.enable_tensor_float_32_execution(False)
     passed = []
 
-    def verdict(what: str, good: bool) -> None:
-        passed.append(good)
-        print(f"{'ok  ' if good else 'FAIL'}  {what}", flush=True)
+    def record(check: str, ok: bool) -> None:
+        passed.append(ok)
+        print(f"{'ok  ' if ok else 'FAIL'}  {check}", flush=True)
 
-    for name, proof in PROOFS.items():
+    for name, case in CASES.items():
         settings = dataclasses.replace(
-            proof,
+            case,
             parallel=dataclasses.replace(
-                proof.parallel,
-                variable_update=asked.parallel.variable_update,
-                all_reduce=asked.parallel.all_reduce,
-                local_parameter_device=asked.parallel.local_parameter_device,
+                case.parallel,
+                variable_update=requested.parallel.variable_update,
+                all_reduce=requested.parallel.all_reduce,
+                local_parameter_device=requested.parallel.local_parameter_device,
             ),
         )
-        apart = difference(settings, towers)
-        verdict(
-            f"{len(towers)} towers and 1 differ by {apart:.1e} after {STEPS} steps of {name}",
-            apart < TOLERANCE,
+        difference = weight_difference(settings, towers)
+        record(
+            f"{len(towers)} towers and 1 differ by {difference:.1e} after {STEPS} steps of {name}",
+            difference < TOLERANCE,
         )
-    verdict("towers draw different dropout masks", masks_differ(towers))
-    verdict("every pair of an epoch is seen once, by one tower", every_pair_once(len(towers)))
-    good = all(passed)
-    print(f"Verdict: these devices {'train together as one' if good else 'do NOT train as one: do not use them'}.")
-    return 0 if good else 1
+    record("towers draw different dropout masks", masks_differ(towers))
+    record("every pair of an epoch is seen once, by one tower", every_pair_once(len(towers)))
+    print(
+        "Verdict: these devices train together as one."
+        if all(passed)
+        else "Verdict: these devices do NOT train as one: do not use them."
+    )
+    return 0 if all(passed) else 1

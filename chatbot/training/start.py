@@ -21,7 +21,7 @@ from chatbot.training.machines.cluster import (
 )
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
-from chatbot.training.machines.watch import PATIENCE, Watch, say
+from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
 from chatbot.training.model_parallel import plan, spread
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def for_one_process(settings: Settings, **changes: Any) -> Settings:
     return replace(settings, local_workers=None, restarts=0, **changes)
 
 
-def run_process(settings: Settings, peer_timeout: float | None = PATIENCE) -> int:
+def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -> int:
     """The work of one process: serve an asynchronous cluster, or train; returns the exit code.
 
     peer_timeout: see `serve`.
@@ -140,7 +140,7 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> "Result
     towers = devices(settings)
     import tensorflow as tf
 
-    from chatbot.training.machines.ring import compare, join
+    from chatbot.training.machines.ring import check_identical_settings, join
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
 
@@ -148,13 +148,13 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> "Result
     watch.start()
     try:
         team = join(cluster, watch)
-        compare(team, settings, data, towers)
+        check_identical_settings(team, settings, data, towers)
         print(f"{team.machines} workers with {len(towers)} towers each train together.")
         return train(
             settings, data, towers[0].device, lambda model, chosen: open_update(model, chosen, towers, team), team
         )
     except tf.errors.OpError as error:
-        watch.explain(error)
+        watch.exit_after_error(error)
         raise
 
 
@@ -165,13 +165,13 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> "Result"
 
     from chatbot.training.machines.team import Team
     from chatbot.training.trainer import train
-    from chatbot.training.variable_update.asynchronous import HERE, Asynchronous
+    from chatbot.training.variable_update.asynchronous import CHIEF_DEVICE, Asynchronous
 
     def lost(name: str) -> None:
         address = cluster.others[name]
         if name.startswith(PS):
-            watch.leave(f"{name} ({address}) was lost, and with it the newest weights")
-        say(f"\n{name} ({address}) does not answer; the others go on without it until it is back.")
+            watch.exit_process(f"{name} ({address}) was lost, and with it the newest weights")
+        print_status(f"\n{name} ({address}) does not answer; the others go on without it until it is back.")
 
     watch = Watch(cluster.others, settings.parallel.start_limit, lost)
     watch.start()
@@ -182,12 +182,12 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> "Result"
         return train(
             settings,
             data,
-            HERE,
+            CHIEF_DEVICE,
             lambda model, chosen: Asynchronous(model, chosen.learning, coordinator, workers, servers),
             Team(leave=watch.stop),
         )
     except tf.errors.OpError as error:
-        watch.explain(error)
+        watch.exit_after_error(error)
         raise
 
 

@@ -1,4 +1,4 @@
-"""Memory that runs out cuts batches into pieces and changes nothing else, or says that it cannot."""
+"""After running out of memory, a step computes shares in pieces with the same result, or ends with an error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,43 +13,47 @@ from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.devices import Parts, Tower
 from chatbot.training.gradients import gradient_function
-from chatbot.training.selftest import PROOFS, TOLERANCE, VOCABULARY, random_pairs, run
+from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
 from chatbot.training.variable_update.parameter_server import parameter_server
 
 
 @pytest.mark.parametrize(
-    ("way", "staged"), [("parameter_server", False), ("parameter_server", True), ("replicated", False)]
+    ("variable_update", "staged"), [("parameter_server", False), ("parameter_server", True), ("replicated", False)]
 )
-def test_out_of_memory_cuts_the_batch_and_changes_nothing_else(
-    cpus: list[Tower], way: str, staged: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_out_of_memory_splits_shares_and_changes_nothing_else(
+    cpus: list[Tower],
+    variable_update: str,
+    staged: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A gradient function that has room for three pairs."""
-    settings = replace(PROOFS["Adam"], variable_update=way, staged_variables=staged)
+    """The gradient function has memory for three pairs."""
+    settings = replace(CASES["Adam"], variable_update=variable_update, staged_variables=staged)
     pairs = random_pairs(67, 3)
-    roomy, expected, _ = run(settings, cpus[:2], pairs)
-    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(3))
-    tight, results, towers = run(settings, cpus[:2], pairs)
-    for one, other in zip(roomy, tight, strict=True):
-        np.testing.assert_allclose(one, other, atol=TOLERANCE)
+    expected_weights, expected, _ = train_model(settings, cpus[:2], pairs)
+    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(3))
+    weights, results, update = train_model(settings, cpus[:2], pairs)
+    for ours, theirs in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
     assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
-    assert towers._pieces == 4
+    assert update._pieces == 4
     assert capsys.readouterr().out.count("Out of memory") == 1
-    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(0))
+    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(0))
     with pytest.raises(UserError, match="out of memory at step 0, with one pair at a time"):
-        run(settings, cpus[:2], pairs)
+        train_model(settings, cpus[:2], pairs)
 
 
-def test_out_of_memory_is_said_with_accumulation_too(
+def test_out_of_memory_is_reported_with_accumulation_too(
     cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = replace(PROOFS["SGD"], batch_size=8, accumulate=2)
-    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_room_for(2))
-    run(settings, cpus[:1], random_pairs(67, 3), steps=3)
+    settings = replace(CASES["SGD"], batch_size=8, accumulate=2)
+    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(2))
+    train_model(settings, cpus[:1], random_pairs(67, 3), steps=3)
     assert capsys.readouterr().out.count("Out of memory") == 1
 
 
-def with_room_for(pairs: int) -> Callable[..., Any]:
-    """gradient_function on a device that cannot hold more pairs than this at once."""
+def with_memory_for(pairs: int) -> Callable[..., Any]:
+    """A gradient_function that runs out of memory with more pairs than this in a share."""
 
     def limited(model: Seq2Seq, parts: Parts | None = None) -> Any:
         gradients = gradient_function(model, parts)
@@ -68,9 +72,9 @@ def with_room_for(pairs: int) -> Callable[..., Any]:
     return limited
 
 
-def test_weights_that_may_be_half_updated_are_not_used(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that runs out after the count of updates went up."""
-    settings = replace(PROOFS["Adam"], variable_update="parameter_server")
+def test_out_of_memory_during_the_update_is_an_error(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights may be updated in part, since memory runs out after the update was counted."""
+    settings = replace(CASES["Adam"], variable_update="parameter_server")
     update = parameter_server(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, cpus[:1])
     update.scatter_state(update.gather_state())
 
@@ -78,7 +82,7 @@ def test_weights_that_may_be_half_updated_are_not_used(cpus: list[Tower], monkey
         update._replicas[0][0].updates.assign_add(1)
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
-    monkeypatch.setattr(update, "_step", exhausted)
+    monkeypatch.setattr(update, "_run_step", exhausted)
     (share,) = next(Batches([random_pairs(9, 1)], 9, 1).shares_from(0, 1))
     with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
         update([tuple(map(tf.constant, share))], 0, 0.1)

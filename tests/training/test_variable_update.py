@@ -1,4 +1,4 @@
-"""Many towers do exactly what one device does, each on its own device, and side by side."""
+"""Several towers train the same weights as one device, each on its own device and in parallel."""
 
 import functools
 from itertools import islice
@@ -22,22 +22,22 @@ from chatbot.training.gradients import gradient_function
 from chatbot.training.model_parallel import spread
 from chatbot.training.selftest import (
     ALWAYS_CLIPPED,
-    PROOFS,
+    CASES,
     SETTINGS,
     STEPS,
     TOLERANCE,
     VOCABULARY,
-    difference,
     every_pair_once,
     masks_differ,
     random_pairs,
-    run,
     selftest,
+    train_model,
+    weight_difference,
 )
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.parameter_server import parameter_server
 
-WAYS: dict[str, dict[str, Any]] = {
+UPDATES: dict[str, dict[str, Any]] = {
     "parameter_server": {},
     "replicated": {"variable_update": "replicated"},
     "hierarchical": {"all_reduce": "hierarchical"},
@@ -46,74 +46,76 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @functools.cache
-def alone(name: str) -> list[np.ndarray]:
-    """The weights after one device did a proof."""
-    return run(PROOFS[name], [Tower("cpu_0", "/CPU:0", "CPU", None)], random_pairs(67, SETTINGS.learning.seed))[0]
+def one_device_weights(name: str) -> list[np.ndarray]:
+    """The weights after one device has trained a case."""
+    return train_model(CASES[name], [Tower("cpu_0", "/CPU:0", "CPU", None)], random_pairs(67, SETTINGS.learning.seed))[
+        0
+    ]
 
 
-def apart(one: list[np.ndarray], other: list[np.ndarray]) -> float:
-    """The largest difference of any weight."""
+def largest_difference(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    """The largest absolute difference of a weight."""
     return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("name", PROOFS)
-@pytest.mark.parametrize("way", WAYS)
-def test_many_towers_equal_one(cpus: list[Tower], way: str, name: str) -> None:
-    many, _, _ = run(replace(PROOFS[name], **WAYS[way]), cpus, random_pairs(67, SETTINGS.learning.seed))
-    assert apart(many, alone(name)) < TOLERANCE
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("update", UPDATES)
+def test_four_towers_equal_one(cpus: list[Tower], update: str, name: str) -> None:
+    many, _, _ = train_model(replace(CASES[name], **UPDATES[update]), cpus, random_pairs(67, SETTINGS.learning.seed))
+    assert largest_difference(many, one_device_weights(name)) < TOLERANCE
 
 
-@pytest.mark.parametrize("way", ["parameter_server", "replicated"])
-def test_two_towers_equal_one(cpus: list[Tower], way: str) -> None:
-    assert difference(replace(PROOFS["Adam"], variable_update=way), cpus[:2]) < TOLERANCE
+@pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])
+def test_two_towers_equal_one(cpus: list[Tower], variable_update: str) -> None:
+    assert weight_difference(replace(CASES["Adam"], variable_update=variable_update), cpus[:2]) < TOLERANCE
 
 
 @pytest.mark.parametrize(("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping")])
 def test_a_model_spread_over_devices_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
     """Four devices are two towers of two devices each."""
-    settings = replace(PROOFS[name], model_parallel=True)
-    many, _, update = run(settings, spread(cpus[:devices]), random_pairs(67, SETTINGS.learning.seed))
-    assert apart(many, alone(name)) < TOLERANCE
-    # Each weight lives where its part of the model runs.
+    settings = replace(CASES[name], model_parallel=True)
+    many, _, update = train_model(settings, spread(cpus[:devices]), random_pairs(67, SETTINGS.learning.seed))
+    assert largest_difference(many, one_device_weights(name)) < TOLERANCE
+    # Each weight is on the device where its part of the model runs.
     (replica, towers), *_ = update._replicas
-    homes = {weight.device.rsplit("device:", 1)[-1] for weight in replica.weights}
+    devices_of_weights = {weight.device.rsplit("device:", 1)[-1] for weight in replica.weights}
     assert towers[0].parts
-    assert homes == {part.strip("/") for part in towers[0].parts}
+    assert devices_of_weights == {part.strip("/") for part in towers[0].parts}
 
 
-@pytest.mark.parametrize(("way", "pieces"), [("parameter_server", 5), ("replicated", 2)])
-def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], way: str, pieces: int) -> None:
-    small = replace(PROOFS["Adam"], batch_size=4, accumulate=pieces, variable_update=way)
-    large = replace(PROOFS["Adam"], batch_size=4 * pieces)
+@pytest.mark.parametrize(("variable_update", "pieces"), [("parameter_server", 5), ("replicated", 2)])
+def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], variable_update: str, pieces: int) -> None:
+    small = replace(CASES["Adam"], batch_size=4, accumulate=pieces, variable_update=variable_update)
+    large = replace(CASES["Adam"], batch_size=4 * pieces)
     pairs = random_pairs(67, 3)
-    many, _, _ = run(small, cpus[:2], pairs)
-    one, _, _ = run(large, cpus[:1], pairs)
-    assert apart(many, one) < TOLERANCE
+    many, _, _ = train_model(small, cpus[:2], pairs)
+    one, _, _ = train_model(large, cpus[:1], pairs)
+    assert largest_difference(many, one) < TOLERANCE
 
 
 def test_independent_towers_each_equal_their_own_run(cpus: list[Tower]) -> None:
-    """Tower i alone on the i-th share of each batch; and they drift apart."""
-    settings = replace(PROOFS["Adam with clipping"], variable_update="independent")
+    """Tower i equals a single tower that trains on the i-th share of each batch; the towers differ."""
+    settings = replace(CASES["Adam with clipping"], variable_update="independent")
     pairs = random_pairs(67, 3)
-    _, _, towers = run(settings, cpus[:2], pairs)
-    ends = [[weight.numpy() for weight in replica.weights] for replica, _ in towers._replicas]
+    _, _, update = train_model(settings, cpus[:2], pairs)
+    final_weights = [[weight.numpy() for weight in replica.weights] for replica, _ in update._replicas]
     for i in range(2):
         model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-        alone = parameter_server(model, settings, cpus[:1])
+        single = parameter_server(model, settings, cpus[:1])
         batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(0, 2)
         for number in range(STEPS):
-            alone([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning.learning_rate)
-        for ours, theirs in zip(ends[i], model.trainable_variables, strict=True):
+            single([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning.learning_rate)
+        for ours, theirs in zip(final_weights[i], model.trainable_variables, strict=True):
             np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
-    assert apart(*ends) > 1000 * TOLERANCE
+    assert largest_difference(*final_weights) > 1000 * TOLERANCE
 
 
-@pytest.mark.parametrize("way", ["parameter_server", "replicated"])
-def test_staged_variables_are_one_step_late(cpus: list[Tower], way: str) -> None:
-    """The twin: w[t+1] = w[t] - rate * gradient of batch t-1 at w[t-1], in NumPy; w[1] = w[0]."""
-    settings = replace(PROOFS["SGD"], staged_variables=True, variable_update=way)
+@pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])
+def test_staged_variables_are_one_step_late(cpus: list[Tower], variable_update: str) -> None:
+    """Compared with NumPy: w[t+1] = w[t] - rate * gradient of batch t-1 at w[t-1]; w[1] = w[0]."""
+    settings = replace(CASES["SGD"], staged_variables=True, variable_update=variable_update)
     pairs = random_pairs(67, 3)
-    staged, results, _ = run(settings, cpus[:3], pairs)
+    staged, results, _ = train_model(settings, cpus[:3], pairs)
     model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     gradients = gradient_function(model)
     weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
@@ -129,16 +131,16 @@ def test_staged_variables_are_one_step_late(cpus: list[Tower], way: str) -> None
     for ours, theirs in zip(staged, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
     assert float(results[0].gradient_norm) == 0 < float(results[1].gradient_norm)
-    prompt, _, _ = run(replace(settings, staged_variables=False), cpus[:3], pairs)
-    assert apart(staged, prompt) > 1000 * TOLERANCE
+    not_staged, _, _ = train_model(replace(settings, staged_variables=False), cpus[:3], pairs)
+    assert largest_difference(staged, not_staged) > 1000 * TOLERANCE
 
 
-@pytest.mark.parametrize("way", ["parameter_server", "replicated"])
-def test_what_is_staged_survives_a_checkpoint(cpus: list[Tower], way: str) -> None:
-    settings = replace(PROOFS["Adam"], staged_variables=True, variable_update=way)
+@pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])
+def test_pending_gradients_survive_a_checkpoint(cpus: list[Tower], variable_update: str) -> None:
+    settings = replace(CASES["Adam"], staged_variables=True, variable_update=variable_update)
     pairs = random_pairs(67, 3)
-    straight, _, _ = run(settings, cpus[:2], pairs)
-    _, _, first = run(settings, cpus[:2], pairs, steps=4)
+    uninterrupted, _, _ = train_model(settings, cpus[:2], pairs)
+    _, _, first = train_model(settings, cpus[:2], pairs, steps=4)
     state = first.gather_state()
     second = open_update(first._model, settings, cpus[:2])
     second.scatter_state(state)
@@ -146,35 +148,35 @@ def test_what_is_staged_survives_a_checkpoint(cpus: list[Tower], way: str) -> No
     for number in range(4, STEPS):
         second([tuple(map(tf.constant, s)) for s in next(batches)], number, settings.learning.learning_rate)
     second.gather_state()
-    for ours, theirs in zip(straight, first._model.trainable_variables, strict=True):
+    for ours, theirs in zip(uninterrupted, first._model.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs.numpy())
 
 
-def test_what_the_devices_do_not_allow_is_refused(cpus: list[Tower]) -> None:
+def test_unsupported_devices_are_an_error(cpus: list[Tower]) -> None:
     model = built_model(SETTINGS.model, VOCABULARY, SETTINGS.learning.seed)
     with pytest.raises(UserError, match="--all-reduce nccl: it needs NVIDIA GPUs"):
         open_update(model, replace(SETTINGS, all_reduce="nccl"), cpus)
     with pytest.raises(UserError, match="--local-parameter-device gpu: the towers run on the CPU"):
         open_update(model, replace(SETTINGS, local_parameter_device="gpu"), cpus)
-    with pytest.raises(UserError, match="--model-parallel: 1 devices cannot be shared out"):
+    with pytest.raises(UserError, match="--model-parallel: 1 devices cannot be grouped"):
         spread(cpus[:1])
 
 
-@pytest.mark.parametrize("name", PROOFS)
-def test_one_tower_equals_a_training_loop_written_out(cpus: list[Tower], name: str) -> None:
-    """The twin: the mean loss of the whole batch, Keras's own clipping, one optimizer step."""
-    settings = replace(PROOFS[name], bidirectional=True)
+@pytest.mark.parametrize("name", CASES)
+def test_one_tower_equals_a_plain_training_loop(cpus: list[Tower], name: str) -> None:
+    """Compared with the mean loss of the whole batch, Keras's clipping and a Keras optimizer."""
+    settings = replace(CASES[name], bidirectional=True)
     pairs = random_pairs(67, settings.learning.seed)
     model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     start = [v.numpy() for v in model.trainable_variables]
-    rates = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
-    optimizer = rates[settings.learning.optimizer](
+    optimizers = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
+    optimizer = optimizers[settings.learning.optimizer](
         settings.learning.learning_rate, global_clipnorm=settings.learning.max_gradient_norm
     )
     batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
-    planned = [places[:, 1] for epoch in range(3) for _, places in batches.plan(epoch)]
+    rows_of_steps = [places[:, 1] for epoch in range(3) for _, places in batches.plan(epoch)]
     norms = []
-    for rows in planned[:STEPS]:
+    for rows in rows_of_steps[:STEPS]:
         batch = pad_batch(pairs, rows, 12, 12)
         with tf.GradientTape() as tape:
             packing = packing_of(batch.target_in != PAD)
@@ -184,23 +186,23 @@ def test_one_tower_equals_a_training_loop_written_out(cpus: list[Tower], name: s
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(mean, model.trainable_variables)]
         norms.append(float(tf.linalg.global_norm(gradients)))
         optimizer.apply(gradients, model.trainable_variables)
-    weights, results, _ = run(settings, cpus[:1], pairs)
+    weights, results, _ = train_model(settings, cpus[:1], pairs)
     for ours, theirs in zip(weights, model.trainable_variables, strict=True):
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE, rtol=1e-4)  # other sums, rounded otherwise
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE, rtol=1e-4)  # summed in another order
     np.testing.assert_allclose([float(r.gradient_norm) for r in results], norms, rtol=1e-4)
-    moved = max(np.abs(ours - before).max() for ours, before in zip(weights, start, strict=True))
-    assert moved > 1000 * TOLERANCE
+    change = max(np.abs(ours - before).max() for ours, before in zip(weights, start, strict=True))
+    assert change > 1000 * TOLERANCE
     assert (max(norms) > ALWAYS_CLIPPED) or settings.learning.max_gradient_norm != ALWAYS_CLIPPED
 
 
 def test_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower]) -> None:
     pairs = random_pairs(67, 1)
-    _, one, _ = run(SETTINGS, cpus[:1], pairs, steps=3)
-    _, four, _ = run(SETTINGS, cpus, pairs, steps=3)
-    for whole, parts in zip(one, four, strict=True):
-        np.testing.assert_allclose(sum(parts.loss_sums.numpy()), whole.loss_sums.numpy()[0], rtol=1e-5)
-        assert sum(parts.weight_sums.numpy()) == whole.weight_sums.numpy()[0]
-        assert int(parts.examples) == int(whole.examples)
+    _, one, _ = train_model(SETTINGS, cpus[:1], pairs, steps=3)
+    _, four, _ = train_model(SETTINGS, cpus, pairs, steps=3)
+    for batch, towers in zip(one, four, strict=True):
+        np.testing.assert_allclose(sum(towers.loss_sums.numpy()), batch.loss_sums.numpy()[0], rtol=1e-5)
+        assert sum(towers.weight_sums.numpy()) == batch.weight_sums.numpy()[0]
+        assert int(towers.examples) == int(batch.examples)
 
 
 def test_towers_draw_different_dropout_masks(cpus: list[Tower]) -> None:
@@ -212,38 +214,38 @@ def test_every_pair_is_seen_once_by_one_tower(cpus: list[Tower]) -> None:
 
 
 def test_a_batch_with_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
-    """Towers without a pair change nothing, and are not counted."""
+    """Towers without a pair contribute nothing to the gradients and the counts."""
     settings = replace(SETTINGS, batch_size=4)
     pairs = random_pairs(1, 1)
-    many, (result,), _ = run(settings, cpus, pairs, steps=1)
-    one, _, _ = run(settings, cpus[:1], pairs, steps=1)
+    many, (result,), _ = train_model(settings, cpus, pairs, steps=1)
+    one, _, _ = train_model(settings, cpus[:1], pairs, steps=1)
     assert result.weight_sums.numpy()[1:].tolist() == [0, 0, 0]
     assert int(result.examples) == 1
-    assert apart(many, one) < TOLERANCE
+    assert largest_difference(many, one) < TOLERANCE
 
 
 def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
     pairs = random_pairs(200, 1)
     settings = replace(SETTINGS, batch_size=8)
     model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-    towers = parameter_server(model, settings, cpus[:3])
+    update = parameter_server(model, settings, cpus[:3])
     batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
     assert len(batches.buckets) > 1
     for number, shares in enumerate(islice(batches.prefetched(0, 3), 2 * batches.steps_per_epoch)):
-        towers(shares, number, 0.01)
-    assert towers.traces == len(batches.buckets)
-    assert towers.gradients[0].experimental_get_tracing_count() == len(batches.buckets)
-    # Adam: the count of updates, and two slots a weight.
-    updates, *slots = towers.gather_state()
+        update(shares, number, 0.01)
+    assert update.traces == len(batches.buckets)
+    assert update.gradient_functions[0].experimental_get_tracing_count() == len(batches.buckets)
+    # Adam: the number of updates, and two slots for each weight.
+    updates, *slots = update.gather_state()
     assert updates == 2 * batches.steps_per_epoch
     assert len(slots) == 2 * len(model.trainable_variables)
 
 
 def graph_of_the_step(cpus: list[Tower]) -> tf.Graph:
-    """The graph of a step of four towers."""
-    _, _, towers = run(replace(SETTINGS, keep_prob=0.5), cpus, random_pairs(20, 1), steps=1)
-    (traced,) = towers.traced.values()
-    return traced.graph
+    """The graph of a step with four towers."""
+    _, _, update = train_model(replace(SETTINGS, keep_prob=0.5), cpus, random_pairs(20, 1), steps=1)
+    (step,) = update.concrete_functions.values()
+    return step.graph
 
 
 def test_forward_and_backward_of_a_tower_are_one_call_on_its_device(cpus: list[Tower]) -> None:
@@ -252,18 +254,18 @@ def test_forward_and_backward_of_a_tower_are_one_call_on_its_device(cpus: list[T
     assert [op.device.rsplit("device:", 1)[-1] for op in towers] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
 
 
-def test_no_edge_chains_the_towers(cpus: list[Tower]) -> None:
+def test_no_tower_waits_for_another(cpus: list[Tower]) -> None:
     operations = graph_of_the_step(cpus).get_operations()
     towers = [op for op in operations if "tower_gradients" in op.node_def.attr["f"].func.name]
     assert len(towers) == 4
     for tower in towers:
-        before, waiting = set(), [tower]
-        while waiting:
-            op = waiting.pop()
-            needed = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-            waiting += [n for n in needed if n not in before]
-            before.update(needed)
-        assert not before & set(towers)
+        ancestors, queue = set(), [tower]
+        while queue:
+            op = queue.pop()
+            inputs = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+            queue += [n for n in inputs if n not in ancestors]
+            ancestors.update(inputs)
+        assert not ancestors & set(towers)
 
 
 def test_the_selftest_passes_here_and_fails_when_towers_disagree(
@@ -277,6 +279,6 @@ def test_the_selftest_passes_here_and_fails_when_towers_disagree(
         return projection_loss(*arguments) / tf.reduce_sum(weights)
 
     monkeypatch.setattr("chatbot.model.seq2seq.projection_loss", mean_of_means)
-    monkeypatch.setattr("chatbot.training.selftest.PROOFS", {"SGD": PROOFS["SGD"]})
+    monkeypatch.setattr("chatbot.training.selftest.CASES", {"SGD": CASES["SGD"]})
     assert selftest(SETTINGS, cpus[:2]) == 1
     assert "do NOT train as one" in capsys.readouterr().out

@@ -1,1 +1,1 @@
-"""Several processes and machines: who they are, how they start, agree, and notice that one is gone."""
+"""Training in several processes or on several machines: their addresses, start, agreement, and loss."""

@@ -1,4 +1,4 @@
-"""Which machines there are and which of them this is, from flags or from TF_CONFIG."""
+"""The machines of a run and the job of this one, from flags or from TF_CONFIG."""
 
 import dataclasses
 import json
@@ -11,13 +11,13 @@ from chatbot.config.parallel import ParallelSettings
 from chatbot.errors import UserError
 
 WORKER, PS, CHIEF = "worker", "ps", "chief"
-# A name, an IPv4 address, or an IPv6 address in brackets; all that resolvers and gRPC agree on.
+# A name, an IPv4 address, or an IPv6 address in brackets: what both resolvers and gRPC accept.
 HOST = r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%\w+)?\]"
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The addresses, host:port, of each job, and this machine's place among them."""
+    """The addresses, host:port, of each job, and the job and index of this machine."""
 
     workers: tuple[str, ...]
     job: str
@@ -27,37 +27,37 @@ class Cluster:
 
     @property
     def own(self) -> str | None:
-        """This machine's address; None for a chief that nobody needs to reach."""
+        """The address of this machine; None for a chief without --chief-host."""
         if self.job == CHIEF:
             return self.chief
         return (self.workers if self.job == WORKER else self.ps)[self.index]
 
     @property
     def others(self) -> dict[str, str]:
-        """The address of every other machine, by what it is called: worker 1."""
+        """The addresses of the other workers and parameter servers, by name, such as worker 1."""
         named = {f"{WORKER} {i}": address for i, address in enumerate(self.workers)}
         named |= {f"{PS} {i}": address for i, address in enumerate(self.ps)}
         return {name: address for name, address in named.items() if name != f"{self.job} {self.index}"}
 
 
 def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """The cluster that flags or TF_CONFIG describe; None for one machine.
+    """Return the cluster of the flags, or without them of TF_CONFIG; None for a single machine.
 
-    Raises UserError for what is missing, malformed, repeated, or out of range.
+    Raises UserError for values that are missing, malformed, repeated, or out of range.
     """
-    told = (
+    flags = (
         settings.worker_hosts,
         settings.ps_hosts,
         settings.chief_host,
         settings.job_name,
         settings.task_index,
     )
-    cluster = _of_environment(settings, environment) if told == (None,) * 5 else _of_flags(settings)
+    cluster = _of_environment(settings, environment) if flags == (None,) * 5 else _of_flags(settings)
     if cluster is None:
         if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
             raise UserError(
-                "--variable-update distributed_replicated: no machines are named; give --worker-hosts and "
-                "--task-index, or TF_CONFIG, or --local-workers 2 to practise"
+                "--variable-update distributed_replicated: the machines are missing; set --worker-hosts and "
+                "--task-index, or TF_CONFIG, or try it on one machine with --local-workers 2"
             )
         return None
     if not settings.asynchronous and len(cluster.workers) == 1:
@@ -66,30 +66,30 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
     for address in addresses:
         host_and_port(address)
         if addresses.count(address) > 1:
-            raise UserError(f"{address}: stands twice among the hosts; each process needs a port of its own")
+            raise UserError(f"{address}: listed twice among the hosts; each process needs its own port")
     return cluster
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """'a.b:2222' -> ('a.b', 2222). Raises UserError."""
+    """Split 'a.b:2222' into ('a.b', 2222). Raises UserError for anything else."""
     host, _, port = address.rpartition(":")
     if not (re.fullmatch(HOST, host) and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
-        raise UserError(f"{address!r}: host:port expected, such as 10.0.0.1:2222")
+        raise UserError(f"{address!r}: expected host:port, such as 10.0.0.1:2222")
     return host.strip("[]"), int(port)
 
 
 def check_addresses(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:
-    """Raises UserError for hosts that nobody knows, and when this machine's own port is taken."""
+    """Raises UserError if a host cannot be resolved or the port of this machine is in use."""
     chief = {CHIEF: cluster.chief} if cluster.chief and cluster.job != CHIEF else {}
     for name, address in (cluster.others | chief).items():
         host, port = host_and_port(address)
         try:
             socket.getaddrinfo(host, port)
         except OSError as error:
-            # In Kubernetes a name comes with its pod, which may start later.
+            # In Kubernetes a name exists once its pod has started, which may be later.
             if "KUBERNETES_SERVICE_HOST" not in environment:
                 raise UserError(
-                    f"{name} ({address}): the host cannot be resolved ({error.strerror}); correct its name"
+                    f"{name} ({address}): the host cannot be resolved ({error.strerror}); correct the name"
                 ) from None
     if cluster.own is not None:
         _, port = host_and_port(cluster.own)
@@ -99,13 +99,13 @@ def check_addresses(cluster: Cluster, environment: Mapping[str, str] = os.enviro
                 probe.bind(("", port))
             except OSError as error:
                 raise UserError(
-                    f"port {port} of {cluster.own}, this machine's own, cannot be used ({error.strerror}); "
-                    "end what holds it, or give another port, on all machines"
+                    f"port {port} of {cluster.own}, this machine's address, cannot be used ({error.strerror}); "
+                    "end the process that uses it, or set another port on all machines"
                 ) from None
 
 
 def free_addresses(count: int) -> list[str]:
-    """Loopback addresses with ports that nobody uses now."""
+    """Return loopback addresses with ports that are free now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -119,19 +119,19 @@ def free_addresses(count: int) -> list[str]:
 def _of_flags(settings: ParallelSettings) -> Cluster | None:
     workers, ps = _listed(settings.worker_hosts), _listed(settings.ps_hosts)
     if not workers:
-        raise UserError("--worker-hosts: missing; name all workers, host:port of each, on every machine")
+        raise UserError("--worker-hosts: missing; list the host:port of every worker, on every machine")
     job = settings.job_name or WORKER
     if settings.asynchronous and not ps:
         raise UserError("--ps-hosts: missing; --asynchronous on several machines needs a parameter server")
     if settings.asynchronous and settings.job_name is None:
-        raise UserError("--job-name: missing; say what this machine is: chief, worker or ps")
+        raise UserError("--job-name: missing; set the job of this machine: chief, worker or ps")
     if settings.task_index is None and job != CHIEF:
-        raise UserError("--task-index: missing; say which of the hosts this machine is, from 0")
+        raise UserError("--task-index: missing; set the index of this machine among the hosts, from 0")
     return _checked("--task-index", workers, ps, settings.chief_host, job, settings.task_index or 0)
 
 
 def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
-    """TF_CONFIG as Kubeflow's TFJob sets it."""
+    """Read TF_CONFIG, in the form that Kubeflow's TFJob sets."""
     text = environment.get("TF_CONFIG")
     if not text:
         return None
@@ -139,30 +139,34 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
         config = json.loads(text)
         hosts = {job: config["cluster"].get(job, []) for job in (CHIEF, "master", WORKER, PS)}
         job, index = str(config["task"]["type"]), int(config["task"]["index"])
-        if not all(isinstance(some, list) and all(isinstance(host, str) for host in some) for some in hosts.values()):
-            raise TypeError("lists of texts expected")
+        if not all(
+            isinstance(listed, list) and all(isinstance(host, str) for host in listed) for listed in hosts.values()
+        ):
+            raise TypeError("expected lists of strings")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise UserError(
-            'TF_CONFIG: {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}} expected'
+            'TF_CONFIG: expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
         ) from None
     chiefs, workers, ps = hosts[CHIEF] + hosts["master"], hosts[WORKER], hosts[PS]
     if job not in (CHIEF, "master", WORKER, PS):
-        raise UserError(f"TF_CONFIG: task type {job!r}; chief, worker or ps expected")
+        raise UserError(f"TF_CONFIG: task type {job!r}; expected chief, worker or ps")
     if job in (CHIEF, "master") and not chiefs:
-        raise UserError(f"TF_CONFIG: task type {job!r}, which its cluster does not name; correct one of the two")
+        raise UserError(f"TF_CONFIG: task type {job!r} is not in its cluster; add it there, or correct the task type")
     job = CHIEF if job == "master" else job
     if settings.asynchronous:
         if len(chiefs) > 1:
-            raise UserError(f"TF_CONFIG: names {len(chiefs)} chiefs; --asynchronous has one")
+            raise UserError(f"TF_CONFIG: lists {len(chiefs)} chiefs; --asynchronous needs exactly one")
         if not ps:
-            raise UserError("TF_CONFIG: names no ps; --asynchronous on several machines needs a parameter server")
+            raise UserError("TF_CONFIG: lists no ps; --asynchronous on several machines needs a parameter server")
     else:
         if ps or job == PS:
-            raise UserError("TF_CONFIG: names parameter servers, which only --asynchronous has; give that, or no ps")
-        # A chief is a worker that has the first number.
+            raise UserError(
+                "TF_CONFIG: lists a ps, which only --asynchronous uses; add --asynchronous, or remove the ps"
+            )
+        # A chief is the first worker.
         workers, index, job = chiefs + workers, index + (len(chiefs) if job == WORKER else 0), WORKER
     if not workers:
-        raise UserError("TF_CONFIG: names no worker; name all of them, host:port of each")
+        raise UserError("TF_CONFIG: lists no worker; list the host:port of every worker")
     return _checked(
         "TF_CONFIG: task index",
         workers,
@@ -173,10 +177,12 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
     )
 
 
-def _checked(said: str, workers: Sequence[str], ps: Sequence[str], chief: str | None, job: str, index: int) -> Cluster:
+def _checked(
+    source: str, workers: Sequence[str], ps: Sequence[str], chief: str | None, job: str, index: int
+) -> Cluster:
     count = {CHIEF: 1, WORKER: len(workers), PS: len(ps)}[job]
     if not 0 <= index < count:
-        raise UserError(f"{said} {index}: there are {count} of the job {job}, numbered from 0 to {count - 1}")
+        raise UserError(f"{source} {index}: expected 0 to {count - 1}, since the number of {job} hosts is {count}")
     return Cluster(tuple(workers), job, index, tuple(ps), chief)
 
 

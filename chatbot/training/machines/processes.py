@@ -1,6 +1,6 @@
-"""Training processes on this machine: as many as --local-workers, started again as often as --restarts.
+"""Training processes on this machine: --local-workers of them, each started again up to --restarts times.
 
-The parent computes nothing. It hands signals on, and its children end with it, however it ends.
+The parent computes nothing. It forwards signals, and its children end when it ends, for whatever reason.
 """
 
 import dataclasses
@@ -20,20 +20,20 @@ from tqdm import tqdm
 
 from chatbot.errors import UserError, exit_code_of
 from chatbot.training.interrupts import interrupts
-from chatbot.training.machines.watch import say
+from chatbot.training.machines.watch import print_status
 
-# Before a lost process starts again, the others must have noticed.
-PAUSE = 8.0
-# When one process has failed for good, the others get so long to notice and end.
-GRACE = 60.0
+# Times in seconds. Before a lost process is started again, so that the others have noticed its loss.
+RESTART_DELAY = 8.0
+# After a process has failed for good, for the others to notice and end by themselves.
+EXIT_TIMEOUT = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A process to run.
 
-    restarts: how often it is started again after it was killed, or lost another process. quiet: only its errors are
-    shown. server: it serves the others, and ends with them.
+    restarts: how often it is started again after it was killed, or lost another process. quiet: standard output is
+    discarded. server: it serves the other processes, and ends with them.
     """
 
     name: str
@@ -44,59 +44,58 @@ class Job:
     server: bool = False
 
 
-def run_jobs(jobs: Sequence[Job], pause: float = PAUSE) -> int:
-    """Run the jobs until all that are no servers have ended; returns the first of their exit codes that is not 0.
+def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
+    """Run the jobs until all but servers have ended; return the first exit code that is not 0, or 0.
 
-    Exit code 2, of a server too, is for the user to mend: all are ended. pause: seconds before a lost process starts
-    again.
+    Exit code 2 of any job, a server's too, is an error that the user can fix, and ends all jobs.
+    restart_delay: seconds before a lost process starts again; servers start again at once.
     """
-    left = {job: job.restarts for job in jobs}
-    due = dict.fromkeys(jobs, 0.0)  # when each is to start
+    restarts_left = {job: job.restarts for job in jobs}
+    start_times = dict.fromkeys(jobs, 0.0)  # of the jobs that are not running
     running: dict[Job, Any] = {}
-    failed, deadline, told = 0, float("inf"), False
-    may_speak, speech = multiprocessing.Pipe(duplex=False)
-    speech.send_bytes(b"")  # see _child
-    with interrupts(announced=False) as received, _ended(running):
-        while not all(job.server for job in (*running, *due)):
-            if received and not told:
-                told = True
+    exit_code, deadline, forwarded = 0, float("inf"), False
+    error_token, token_sender = multiprocessing.Pipe(duplex=False)
+    token_sender.send_bytes(b"")  # see _child
+    with interrupts(announced=False) as received, _killed_at_exit(running):
+        while not all(job.server for job in (*running, *start_times)):
+            if received and not forwarded:
+                forwarded = True
                 for job, process in running.items():
                     if not job.server and process.is_alive():
                         os.kill(process.pid, received[0])
-            if received or failed:
-                due.clear()
-            for job in [job for job, at in due.items() if at <= time.monotonic()]:
-                del due[job]
-                running[job] = _start(job, may_speak)
+            if received or exit_code:
+                start_times.clear()
+            for job in [job for job, start_time in start_times.items() if start_time <= time.monotonic()]:
+                del start_times[job]
+                running[job] = _start(job, error_token)
             multiprocessing.connection.wait([p.sentinel for p in running.values()], timeout=0.2)
             if time.monotonic() > deadline:
-                return failed
+                return exit_code
             for job, code in [(job, process.exitcode) for job, process in running.items()]:
                 if code is None:
                     continue
                 del running[job]
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                again = (code < 0 or code > 130) and not received and not failed
-                if again and left[job]:
-                    left[job] -= 1
-                    count = f"{job.restarts - left[job]} of {job.restarts}"
-                    say(f"\n{job.name} {how}; starting it again ({count}).")
-                    due[job] = time.monotonic() + (0 if job.server else pause)
+                ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                may_restart = (code < 0 or code > 130) and not received and not exit_code
+                if may_restart and restarts_left[job]:
+                    restarts_left[job] -= 1
+                    count = f"{job.restarts - restarts_left[job]} of {job.restarts}"
+                    print_status(f"\n{job.name} {ending}; starting it again ({count}).")
+                    start_times[job] = time.monotonic() + (0 if job.server else restart_delay)
                 elif code == 2:
-                    return failed or 2
+                    return exit_code or 2
                 elif job.server:
-                    say(f"\n{job.name} {how}.")
-                elif code and not failed:
-                    failed = code if code > 0 else 130 if received else 128 - code
-                    deadline = time.monotonic() + GRACE
+                    print_status(f"\n{job.name} {ending}.")
+                elif code and not exit_code:
+                    exit_code = code if code > 0 else 130 if received else 128 - code
+                    deadline = time.monotonic() + EXIT_TIMEOUT
                     if code < 0 and not received:
-                        say(f"\nerror: {job.name} {how}")
-    return failed
+                        print_status(f"\nerror: {job.name} {ending}")
+    return exit_code
 
 
 @contextmanager
-def _ended(running: dict[Job, Any]) -> Iterator[None]:
-    """No child outlives its parent's interest in it."""
+def _killed_at_exit(running: dict[Job, Any]) -> Iterator[None]:
     try:
         yield
     finally:
@@ -104,10 +103,10 @@ def _ended(running: dict[Job, Any]) -> Iterator[None]:
             process.kill()
 
 
-def _start(job: Job, may_speak: Any) -> Any:
-    process = multiprocessing.get_context("spawn").Process(target=_child, args=(job, may_speak), name=job.name)
-    resource_tracker.ensure_running()  # else the start does it, and unblocks signals while at it
-    # The child takes its own process group before it hears a Ctrl-C; the parent hands signals on.
+def _start(job: Job, error_token: Any) -> Any:
+    process = multiprocessing.get_context("spawn").Process(target=_child, args=(job, error_token), name=job.name)
+    resource_tracker.ensure_running()  # otherwise process.start() starts it, and unblocks the signals
+    # The child moves to a process group of its own before it can receive a Ctrl-C; the parent forwards signals.
     blocked = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
@@ -117,13 +116,17 @@ def _start(job: Job, may_speak: Any) -> Any:
     return process
 
 
-def _child(job: Job, may_speak: Any) -> None:
-    """Be the job. may_speak: of several that fail alike, such as for want of a file, the first to read it says so."""
+def _child(job: Job, error_token: Any) -> None:
+    """Run the job in the child process.
+
+    error_token: a pipe with a single message. When several jobs fail for the same reason, such as a missing file,
+    only the one that reads the message prints the error.
+    """
     os.setpgrp()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C that came since ends it; Python's own would be a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would print a traceback for a Ctrl-C until now
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Bars of this process only. Theirs by default is a semaphore, reported as leaked when the process ends at once.
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    # tqdm's default lock is a semaphore between processes, reported as leaked when the process is killed.
     tqdm.set_lock(threading.RLock())
     if job.quiet:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -132,13 +135,13 @@ def _child(job: Job, may_speak: Any) -> None:
         try:
             return job.target(*job.arguments)
         except (UserError, OSError):
-            may_speak.recv_bytes()  # the others wait here until they are ended
+            error_token.recv_bytes()  # blocks in all jobs but the first, until the parent kills them
             raise
 
     sys.exit(exit_code_of(target))
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

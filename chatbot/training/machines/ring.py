@@ -1,4 +1,4 @@
-"""A synchronous run over several machines: joining, comparing what each was told, leaving."""
+"""A synchronous run on several machines: connecting the workers, and checking that their settings are identical."""
 
 import contextlib
 import json
@@ -16,57 +16,57 @@ from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.machines.cluster import Cluster, host_and_port
 from chatbot.training.machines.team import Team
-from chatbot.training.machines.watch import Watch, hurry
+from chatbot.training.machines.watch import Watch, join_timeout
 
-# What machines may be told differently: where their files and devices are, and how often the chief looks up.
-OWN = {"data", "validation", "dictionary", "cache", "block_list", "attempt"}
+# Stored settings that may differ between workers: the paths of files, and the attempt, which only worker 0 writes.
+MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "attempt"}
 
 
 def join(cluster: Cluster, watch: Watch) -> Team:
-    """Connect to all other workers; waits until they are there. After this TensorFlow's devices are fixed."""
-    _wait_at_the_door(cluster, watch)
+    """Connect to all other workers; wait until they run. TensorFlow's devices cannot be changed afterwards."""
+    _wait_for_workers(cluster, watch)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
         task_id=cluster.index,
         rpc_layer="grpc",
     )
-    with hurry():
+    with join_timeout():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     return Team(cluster.index, len(cluster.workers), strategy, watch.stop)
 
 
-def _wait_at_the_door(cluster: Cluster, watch: Watch) -> None:
-    """Answer at our address, for the others' watches, until all have answered ours.
+def _wait_for_workers(cluster: Cluster, watch: Watch) -> None:
+    """Accept the probes of the other workers on this worker's port until all of them have been probed.
 
-    TensorFlow would wait, too, but while it does nothing of Python's runs: no watch, no limit, no line.
+    TensorFlow can wait by itself, but holds Python's lock meanwhile: no probe, no time limit and no message.
     """
     assert cluster.own is not None
     _, port = host_and_port(cluster.own)
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    with socket.create_server(("", port), family=family, dualstack_ipv6=both) as door:
-        door.settimeout(0.1)
+    dual_stack = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual_stack else socket.AF_INET
+    with socket.create_server(("", port), family=family, dualstack_ipv6=dual_stack) as server:
+        server.settimeout(0.1)
         while watch.missing:
             with contextlib.suppress(TimeoutError):
-                door.accept()[0].close()
+                server.accept()[0].close()
 
 
-def compare(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:
-    """Raises UserError, on all machines alike, when one has other settings, data or towers than worker 0."""
-    told: dict[str, Any] = {flag_of(name): value for name, value in storable(settings).items() if name not in OWN}
-    told["the number of towers"] = len(towers)
-    told["training pairs"] = data.description["pairs"]
-    told["the training pairs, by their sum,"] = data.description["fingerprint"]
-    told["the vocabulary, by its sum,"] = data.description["vocabulary"]
-    told["both directions"] = data.description["both_directions"]
-    told["the validation pairs, by their sum,"] = data.validation.fingerprint if data.validation else None
-    told["TensorFlow"] = tf.__version__
-    first, *others = (json.loads(said) for said in team.all_gather_text(json.dumps(told)))
+def check_identical_settings(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:
+    """Raises UserError, on every worker, if settings, data or towers of any worker differ from worker 0's."""
+    own: dict[str, Any] = {flag_of(name): value for name, value in storable(settings).items() if name not in MAY_DIFFER}
+    own["the number of towers"] = len(towers)
+    own["the number of training pairs"] = data.description["pairs"]
+    own["the checksum of the training pairs"] = data.description["fingerprint"]
+    own["the checksum of the vocabulary"] = data.description["vocabulary"]
+    own["training in both directions"] = data.description["both_directions"]
+    own["the checksum of the validation pairs"] = data.validation.fingerprint if data.validation else None
+    own["TensorFlow's version"] = tf.__version__
+    first, *others = map(json.loads, team.all_gather_text(json.dumps(own)))
     for number, other in enumerate(others, 1):
-        for name in first:
-            if other.get(name) != first[name]:
+        for name, value in first.items():
+            if other.get(name) != value:
                 raise UserError(
-                    f"the machines were told differently: {name}: {first[name]} on worker 0, {other.get(name)} on "
-                    f"worker {number}; give all of them the same flags and files"
+                    f"workers must use identical settings: {name} is {value} on worker 0 and {other.get(name)} on "
+                    f"worker {number}; use the same flags and files on all workers"
                 )

@@ -1,4 +1,4 @@
-"""The processes of an asynchronous run: workers and parameter servers that serve, and the chief that uses them."""
+"""The processes of an asynchronous run: workers and parameter servers, and the chief that connects to them."""
 
 import logging
 import os
@@ -9,14 +9,14 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.training.devices import choose_gpus, find_gpus, open_towers
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
-from chatbot.training.machines.watch import PATIENCE, Watch, hurry
+from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
 
 
-def serve(settings: Settings, cluster: Cluster, patience: float | None = PATIENCE) -> int:
-    """Be a worker or a parameter server until the chief has ended, or until killed.
+def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:
+    """Run a worker or a parameter server until the chief has ended.
 
-    patience: leave when the chief is gone for so many seconds. A parent that looks after its processes itself says
-    None.
+    peer_timeout: seconds without an answer after which the chief has ended. None runs until killed, for a process
+    whose parent ends it.
     """
     on_gpu = cluster.job == WORKER
     open_towers(choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else [], None)
@@ -24,31 +24,31 @@ def serve(settings: Settings, cluster: Cluster, patience: float | None = PATIENC
 
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")
     print(f"{cluster.job} {cluster.index} serves at {cluster.own}.", flush=True)
-    if patience is not None and cluster.chief is not None:
-        Watch({CHIEF: cluster.chief}, settings.parallel.start_limit, _chief_ended, patience).start()
+    if peer_timeout is not None and cluster.chief is not None:
+        Watch({CHIEF: cluster.chief}, settings.parallel.start_limit, _exit_after_chief, peer_timeout).start()
     server.join()
     return 0
 
 
-def _chief_ended(_: str) -> None:
+def _exit_after_chief(_: str) -> None:
     print("The chief has ended.", flush=True)
     os._exit(0)
 
 
 def connect(cluster: Cluster, watch: Watch) -> Any:
-    """A coordinator that is connected to all workers and parameter servers; waits until they are there."""
+    """Return a coordinator connected to all workers and parameter servers; wait until they run."""
     import tensorflow as tf
 
-    # It prints several lines for each worker that is lost; the watch says it in one.
+    # TensorFlow prints several lines for each lost worker; the watch prints one.
     logging.getLogger("tensorflow").setLevel(logging.CRITICAL)
     while watch.missing:
         time.sleep(0.1)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _spec(cluster), task_type=CHIEF, task_id=0, rpc_layer="grpc"
     )
-    # A thread of its that dies took a worker with it: fetching what that one owed would wait for ever.
-    threading.excepthook = lambda died: watch.explain(died.exc_value or died.exc_type())
-    with hurry():
+    # When a thread of the coordinator fails, the results of its worker never arrive: fetching one would not return.
+    threading.excepthook = lambda failure: watch.exit_after_error(failure.exc_value or failure.exc_type())
+    with join_timeout():
         return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
 
 

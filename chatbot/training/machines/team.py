@@ -1,4 +1,4 @@
-"""The machines of a synchronous run, and what they say to each other beside gradients."""
+"""The machines of a synchronous run, and the exchange of texts between them."""
 
 import dataclasses
 import functools
@@ -12,15 +12,16 @@ import tensorflow as tf
 
 from chatbot.training.exchange import Exchange, exchange_by
 
+# Texts are exchanged in multiples of so many bytes, so that few shapes are traced.
 BLOCK = 8192
 
 
 @dataclasses.dataclass(frozen=True)
 class Team:
-    """This machine among all of them.
+    """The machines that train together, and which of them this one is.
 
-    strategy: of tf.distribute, over all of them; None for one alone. leave: called when the work is done and
-    machines may go their own ways.
+    machine: the index of this one. machines: their number. strategy: of tf.distribute, over all of them; None for a
+    single machine. leave: called after the last exchange; from then on machines may end at different times.
     """
 
     machine: int = 0
@@ -30,17 +31,17 @@ class Team:
 
     @property
     def chief(self) -> bool:
-        """Whether this machine is the one that validates, reports, and writes checkpoints and curves."""
+        """Whether this machine validates, reports, and writes checkpoints and curves."""
         return self.machine == 0
 
     @property
     def alone(self) -> bool:
-        """Whether there is one machine only."""
+        """Whether there is only one machine."""
         return self.machines == 1
 
     @property
     def replicas(self) -> int:
-        """How many copies of the weights tf.distribute sees on each machine: its GPUs, or the CPU."""
+        """The number of tf.distribute's replicas on each machine: its GPUs, or 1 for the CPU."""
         return self.strategy.num_replicas_in_sync // self.machines
 
     @property
@@ -49,36 +50,35 @@ class Team:
         return exchange_by(self.strategy, self.machine * self.replicas)
 
     def all_gather_text(self, text: str) -> list[str]:
-        """What every machine says, in their order. All of them must call it at the same point."""
+        """Return the texts of all machines, by machine. All machines must call it at the same point."""
         if self.alone:
             return [text]
-        words = text.encode()
+        encoded = text.encode()
         lengths = np.zeros(self.machines)
-        lengths[self.machine] = len(words)
-        lengths = self._summed(lengths)
-        # In whole blocks, so that few shapes are traced; nothing was said is the most frequent case.
-        spoken = np.zeros((self.machines, BLOCK * math.ceil(lengths.max() / BLOCK)))
-        if not spoken.size:
+        lengths[self.machine] = len(encoded)
+        lengths = self._all_reduce(lengths)
+        if not lengths.any():  # the most frequent case
             return [""] * self.machines
-        spoken[self.machine, : len(words)] = list(words)
-        heard = self._summed(spoken).astype(np.uint8)
-        return [row[: int(length)].tobytes().decode() for row, length in zip(heard, lengths, strict=True)]
+        sent = np.zeros((self.machines, BLOCK * math.ceil(lengths.max() / BLOCK)))
+        sent[self.machine, : len(encoded)] = list(encoded)
+        received = self._all_reduce(sent).astype(np.uint8)
+        return [row[: int(length)].tobytes().decode() for row, length in zip(received, lengths, strict=True)]
 
     def broadcast_text(self, text: str) -> str:
-        """The chief's text, on every machine. All of them must call it at the same point."""
+        """Return the chief's text on every machine. All machines must call it at the same point."""
         return self.all_gather_text(text if self.chief else "")[0]
 
     def agree(self, reason: str) -> str:
-        """The first reason that a machine has, on all of them; "" when none has one."""
+        """Return the first reason that is not empty, or "". All machines must call it at the same point."""
         return next(filter(None, self.all_gather_text(reason)), "")
 
-    def _summed(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        tensor = tf.constant(numbers, tf.float32)  # small whole numbers, which every device and link can add
+    def _all_reduce(self, numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        tensor = tf.constant(numbers, tf.float32)  # exact for these small integers, and summed on every device
         parts = [[tensor], *([tf.zeros_like(tensor)] for _ in range(self.replicas - 1))]
-        return np.asarray(self._sum(parts)[0][0].numpy(), np.float64)
+        return np.asarray(self._exchange_graph(parts)[0][0].numpy(), np.float64)
 
     @functools.cached_property
-    def _sum(self) -> Any:
+    def _exchange_graph(self) -> Any:
         return tf.function(self.exchange, autograph=False)
 
 
@@ -86,9 +86,11 @@ ALONE = Team()
 
 
 def tower_names(team: Team, names: Sequence[str]) -> list[str]:
-    """The towers of all machines as TensorBoard shows them."""
+    """Return the names of the towers of all machines, as in TensorBoard."""
     if team.alone:
         return list(names)
     return [
-        f"worker_{i}_{name}" for i, said in enumerate(team.all_gather_text(",".join(names))) for name in said.split(",")
+        f"worker_{i}_{name}"
+        for i, joined in enumerate(team.all_gather_text(",".join(names)))
+        for name in joined.split(",")
     ]

@@ -1,8 +1,8 @@
-"""A thread that waits for the other machines, and ends this process when one of them is gone.
+"""A thread that probes the other machines and ends this process when one of them is lost.
 
-A collective operation whose peer has died may hang for ever inside TensorFlow, where no exception and
-no signal handler of Python's can reach it. Whether a peer lives is asked of the operating system: its
-port takes connections as long as its process is there.
+A collective operation whose peer has died may block for ever inside TensorFlow, out of reach of Python's exceptions
+and signal handlers. So peers are probed through the operating system: the port of a process accepts connections
+as long as the process exists.
 """
 
 import os
@@ -16,118 +16,144 @@ from contextlib import contextmanager
 
 from chatbot.training.machines.cluster import WORKER, host_and_port
 
-# The exit code of a process that lost another one: start all again. Kubeflow's TFJob retries it.
-LOST = 138
-# A peer whose port is closed for so many seconds is gone; a busy one may refuse now and then.
-PATIENCE = 5.0
-EVERY = 1.0
-SAID_EVERY = 30.0
-# Seconds for machines that are all there to join.
-JOINING = 120
+# Exit code of a process that lost another one; all processes must be started again. Kubeflow's TFJob retries it.
+PEER_LOST = 138
+# Times in seconds. A peer is lost when its port was closed for so long; a busy one may refuse single connections.
+PEER_TIMEOUT = 5.0
+PROBE_INTERVAL = 1.0
+REPORT_INTERVAL = 30.0
+# For TensorFlow to connect machines that are all running.
+JOIN_TIMEOUT = 120
 
 
 class Watch:
-    """Watches the peers from `start` until `stop`.
+    """Probes the peers from `start` until `stop`.
 
-    peers: the address of each, by name. limit: seconds to wait for a peer that was never there, and for any worker
-    when all are gone. lost: what to do about a peer that is gone; without it, leave. It is called once, until the
-    peer is back. patience: seconds without an answer until a peer is gone.
+    peers: the address of each, by name. limit: seconds to wait for peers to start, and for a worker to come back
+    when all are lost. on_lost: called with the name of a lost peer, once until the peer is back; the default ends
+    this process. timeout: seconds without an answer after which a peer is lost.
     """
 
     def __init__(
         self,
         peers: Mapping[str, str],
         limit: float,
-        lost: Callable[[str], None] | None = None,
-        patience: float = PATIENCE,
+        on_lost: Callable[[str], None] | None = None,
+        timeout: float = PEER_TIMEOUT,
     ) -> None:
-        self._peers, self._limit, self._patience = dict(peers), limit, patience
-        self._lost = lost or self._leave_without
+        self._peers, self._limit, self._timeout = dict(peers), limit, timeout
+        self._on_lost = on_lost or self._exit_without
         self._stopped = threading.Event()
-        self._gone: set[str] = set()
-        self.missing = list(peers)  # those that never answered yet
+        self._started = 0.0  # time.monotonic(), as the two below
+        self._last_answer: dict[str, float] = {}
+        self._last_report: float | None = None
+        self._lost: set[str] = set()
+        self.missing = list(peers)  # those that have not answered yet
 
     def start(self) -> None:
-        """Begin to watch."""
-        threading.Thread(target=self._watch, daemon=True, name="watch").start()
+        """Start to probe."""
+        self._started = time.monotonic()
+        self._last_answer = dict.fromkeys(self._peers, self._started)
+        threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def stop(self) -> None:
-        """From here on the peers may leave."""
+        """Stop to probe, so that peers may end."""
         self._stopped.set()
 
-    def explain(self, error: BaseException) -> None:
-        """Leave because of an error that a lost peer may have caused: by the peer's name if it is found in time."""
-        self._stopped.wait(4 * PATIENCE)
+    def exit_after_error(self, error: BaseException) -> None:
+        """End this process after an error that a lost peer may have caused; name the peer if it is found in time."""
+        self._stopped.wait(4 * PEER_TIMEOUT)
         reason = str(error).strip().split("\n")[0][:200]
-        self.leave(f"the connection to the other machines failed ({reason})")
+        self.exit_process(f"the connection to the other machines failed ({reason})")
 
-    def leave(self, why: str) -> None:
-        """End this process with a line."""
+    def exit_process(self, reason: str) -> None:
+        """End this process with a line on standard error. Does nothing after `stop`."""
         if not self._stopped.is_set():
-            say(f"\nerror: {why}. The last checkpoint is kept: start all machines again with the same commands")
-            os._exit(LOST)
+            remedy = "The last checkpoint is kept: start all machines again with the same commands"
+            print_status(f"\nerror: {reason}. {remedy}")
+            os._exit(PEER_LOST)
 
-    def _leave_without(self, name: str) -> None:
-        self.leave(f"{name} ({self._peers[name]}) was lost: it has not answered for {self._patience:.0f} seconds")
+    def _exit_without(self, name: str) -> None:
+        self.exit_process(f"{name} ({self._peers[name]}) was lost: it has not answered for {self._timeout:.0f} seconds")
 
-    def _watch(self) -> None:
-        began = said = time.monotonic()
-        answered = dict.fromkeys(self._peers, began)
+    def _run(self) -> None:
         while True:
             for name, address in self._peers.items():
-                if _answers(address):
-                    answered[name] = time.monotonic()
-                    if name in self._gone:
-                        self._gone.remove(name)
-                        say(f"\n{name} ({address}) is back.")
-                    if name in self.missing:
-                        self.missing.remove(name)
-                elif name not in (*self.missing, *self._gone) and time.monotonic() - answered[name] > self._patience:
-                    self._gone.add(name)
-                    self._lost(name)
-            missing = ", ".join(f"{name} ({self._peers[name]})" for name in self.missing)
-            waited = time.monotonic() - began
-            if missing and waited > self._limit:
-                self.leave(
-                    f"{missing} did not start within {self._limit:.0f} seconds (--start-limit): "
-                    "start it with the same command and its own --task-index, or open the way to its port"
-                )
-            workers = {name for name in self._peers if name.startswith(WORKER)}
-            if workers and workers <= self._gone:
-                silent = time.monotonic() - max(answered[name] for name in workers)
-                if silent > self._limit:
-                    self.leave(f"all workers were lost: none has answered for {silent:.0f} seconds (--start-limit)")
-            if missing and (said == began or time.monotonic() - said > SAID_EVERY) and waited > 2 * EVERY:
-                said = time.monotonic()
-                say(f"Waiting for {missing}: {waited:.0f} of at most {self._limit:.0f} seconds.")
-            if self._stopped.wait(EVERY):
+                self._probe(name, address)
+            self._check_missing()
+            self._check_workers()
+            if self._stopped.wait(PROBE_INTERVAL):
                 return
+
+    def _probe(self, name: str, address: str) -> None:
+        if is_listening(address):
+            self._last_answer[name] = time.monotonic()
+            if name in self._lost:
+                self._lost.remove(name)
+                print_status(f"\n{name} ({address}) is back.")
+            if name in self.missing:
+                self.missing.remove(name)
+        elif name not in (*self.missing, *self._lost) and self._silence(name) > self._timeout:
+            self._lost.add(name)
+            self._on_lost(name)
+
+    def _silence(self, name: str) -> float:
+        """Return the seconds since the last answer of a peer."""
+        return time.monotonic() - self._last_answer[name]
+
+    def _check_missing(self) -> None:
+        """Report peers that have not started yet; end this process when they are too late."""
+        if not self.missing:
+            return
+        missing = ", ".join(f"{name} ({self._peers[name]})" for name in self.missing)
+        now = time.monotonic()
+        waited = now - self._started
+        if waited > self._limit:
+            self.exit_process(
+                f"{missing} did not start within {self._limit:.0f} seconds (--start-limit): "
+                "start it with the same command and its own --task-index, or allow connections to its port"
+            )
+        due = self._last_report is None or now - self._last_report > REPORT_INTERVAL
+        if due and waited > 2 * PROBE_INTERVAL:
+            self._last_report = now
+            print_status(f"Waiting for {missing}: {waited:.0f} of at most {self._limit:.0f} seconds.")
+
+    def _check_workers(self) -> None:
+        """End this process when all workers have been lost for too long."""
+        workers = {name for name in self._peers if name.startswith(WORKER)}
+        if workers and workers <= self._lost:
+            silence = min(map(self._silence, workers))
+            if silence > self._limit:
+                self.exit_process(f"all workers were lost: none has answered for {silence:.0f} seconds (--start-limit)")
 
 
 @contextmanager
-def hurry() -> Iterator[None]:
-    """Where TensorFlow joins the machines: in a call that no thread of ours and, from then on, no SIGTERM can end.
+def join_timeout() -> Iterator[None]:
+    """Limit the time of the block in which TensorFlow connects the machines.
 
-    Should one be lost in just these seconds, an alarm ends this process.
+    That call holds Python's lock, so no thread runs and no SIGTERM is handled. If a machine is lost meanwhile, an
+    alarm ends this process.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(JOINING)
+    signal.alarm(JOIN_TIMEOUT)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TensorFlow has put a handler of its own there
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TensorFlow has installed a handler that ignores it
 
 
-def _answers(address: str) -> bool:
+def is_listening(address: str) -> bool:
+    """Whether a process accepts connections at host:port."""
     try:
         with socket.create_connection(host_and_port(address), timeout=2) as probe:
-            # On one machine a free port may be given to the probe itself, which then meets itself.
+            # On one machine the system may give the probe the very port it connects to: it is then its own peer.
             return probe.getsockname() != probe.getpeername()
     except OSError:
         return False
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
+    """Print to standard error, after what is buffered for standard output."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)

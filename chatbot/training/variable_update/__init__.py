@@ -1,1 +1,1 @@
-"""Where the variables live and how gradients meet: one file a way."""
+"""Where the variables are stored and how gradients are summed: one file for each variable update."""

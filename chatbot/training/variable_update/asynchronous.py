@@ -1,8 +1,8 @@
-"""Workers that do not wait for each other: each takes the next batch, and updates variables on parameter servers.
+"""Asynchronous updates: each worker takes the next batch and updates variables on parameter servers without waiting.
 
-The chief makes the batches and hands each to whichever worker is free, by tf.distribute's coordinator;
-a batch whose worker dies goes to another one. Every update is applied exactly once: a parameter server
-keeps a ledger of the steps that it has applied (Dean et al., 2012, lose and repeat some).
+The chief makes the batches, and tf.distribute's coordinator gives each to a free worker; a batch whose worker dies
+goes to another one. Every update is applied exactly once, because each parameter server keeps a ledger of the
+steps that it has applied. DistBelief (Dean et al., 2012) may lose or repeat some.
 """
 
 import collections
@@ -15,70 +15,72 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.gradients import Share, gradient_function
-from chatbot.training.optimizer import apply_update, averaged, make_slots
+from chatbot.training.gradients import Share, gradient_function, share_spec
+from chatbot.training.optimizer import apply_update, average_and_clip, make_slots
 from chatbot.training.variable_update.replica import Values
-from chatbot.training.variable_update.synchronous import StepResult, share_spec
+from chatbot.training.variable_update.synchronous import StepResult
 
-HERE = "/job:chief/replica:0/task:0/device:CPU:0"
-# Steps that may be under way for each worker: one it computes, one that is on its way to it.
-AHEAD = 2
-# Steps that a ledger remembers, more than can be under way: then an old number can be told from a new one.
-REMEMBERED = 1024
+CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
+# Scheduled steps for each worker: one that it computes and one in its queue.
+STEPS_PER_WORKER = 2
+# Entries of a ledger. There are fewer steps in flight, so an entry is overwritten only by a later step.
+LEDGER_SIZE = 1024
 
 
-class Shelf:
-    """What one parameter server holds: some weights, their slots, and the ledger of the steps applied to them."""
+class ServerShard:
+    """The variables of one parameter server: some of the weights, their slots, and the ledger of applied steps."""
 
     def __init__(self, device: str, rule: str) -> None:
         self.device, self._rule = device, rule
         self.weights: list[tf.Variable] = []
         self.slots: list[list[tf.Variable]] = []
         with tf.device(device):
-            self._ledger = tf.Variable(tf.fill([REMEMBERED], tf.constant(-1, tf.int64)), trainable=False)
-            self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)  # applied since the start; tests count it
-            self._door = tf.CriticalSection(name="ledger")
+            # Step n is applied if entry n % LEDGER_SIZE is at least n.
+            self._ledger = tf.Variable(tf.fill([LEDGER_SIZE], tf.constant(-1, tf.int64)), trainable=False)
+            self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)  # applied since the start, for tests
+            self._lock = tf.CriticalSection(name="ledger")
 
     @property
     def bytes(self) -> int:
-        """Of the weights."""
+        """The size of the weights."""
         return sum(4 * weight.shape.num_elements() for weight in self.weights)
 
     def add(self, value: tf.Tensor) -> None:
-        """Keep a weight."""
+        """Store a weight."""
         with tf.device(self.device):
             self.weights.append(tf.Variable(value))
         self.slots += make_slots(self._rule, self.weights[-1:])
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, number: tf.Tensor) -> Any:
-        """Apply step `number` to all weights here, unless that was done before."""
+        """Apply step `number` to all weights of this shard; return whether it was applied, False if it was before."""
         with tf.device(self.device):
-            # All that comes over the wire is here before the first change: a worker that dies later leaves no half.
-            arrived = [tf.identity(tensor) for tensor in (*gradients, rate, number)]
-            with tf.control_dependencies(arrived):
-                *gradients, rate, number = (tf.identity(tensor) for tensor in arrived)
+            # All tensors are received before the first weight changes, so a worker that dies leaves no partial update.
+            received = [tf.identity(tensor) for tensor in (*gradients, rate, number)]
+            with tf.control_dependencies(received):
+                *gradients, rate, number = (tf.identity(tensor) for tensor in received)
 
-            def once() -> tf.Tensor:
-                place = number % REMEMBERED
+            def apply_once() -> tf.Tensor:
+                entry = number % LEDGER_SIZE
 
-                def first_time() -> tf.Tensor:
-                    written = tf.raw_ops.ResourceScatterUpdate(
-                        resource=self._ledger.handle, indices=place, updates=number
+                def apply_gradients() -> tf.Tensor:
+                    recorded = tf.raw_ops.ResourceScatterUpdate(
+                        resource=self._ledger.handle, indices=entry, updates=number
                     )
-                    with tf.control_dependencies([written]):
-                        done = [self.updates.assign_add(1, read_value=False)]
+                    with tf.control_dependencies([recorded]):
+                        updates = [self.updates.assign_add(1, read_value=False)]
                         for weight, slots, gradient in zip(self.weights, self.slots, gradients, strict=True):
-                            done.append(apply_update(self._rule, weight, slots, gradient, rate, number + 1))
-                    with tf.control_dependencies(done):
+                            updates.append(apply_update(self._rule, weight, slots, gradient, rate, number + 1))
+                    with tf.control_dependencies(updates):
                         return tf.constant(True)
 
-                return tf.cond(tf.gather(self._ledger, place) < number, first_time, lambda: tf.constant(False))
+                not_applied = tf.gather(self._ledger, entry) < number
+                return tf.cond(not_applied, apply_gradients, lambda: tf.constant(False))
 
-            return self._door.execute(once, exclusive_resource_access=False)
+            return self._lock.execute(apply_once, exclusive_resource_access=False)
 
 
 class Asynchronous:
-    """The chief's side: hands out steps, and collects what became of them.
+    """The training step of the chief, which schedules steps on workers and collects their results.
 
     coordinator: of tf.distribute, connected to the workers and parameter servers. A step is one worker's
     batch of the full --batch-size.
@@ -91,89 +93,96 @@ class Asynchronous:
     ) -> None:
         self._model, self._settings, self._coordinator = model, settings, coordinator
         self.tower_names = [f"worker_{i}" for i in range(workers)]
-        self.shelves = [Shelf(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings.optimizer) for i in range(servers)]
+        self.shards = [
+            ServerShard(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings.optimizer) for i in range(servers)
+        ]
         variables = model.trainable_variables
-        self._places: list[tuple[Shelf, int]] = [(self.shelves[0], 0)] * len(variables)
+        # For each variable its shard, and its index there. The largest come first, each to the smallest shard.
+        self._locations: list[tuple[ServerShard, int]] = [(self.shards[0], 0)] * len(variables)
         for i in sorted(range(len(variables)), key=lambda i: -variables[i].value.shape.num_elements()):
-            shelf = min(self.shelves, key=lambda shelf: shelf.bytes)
-            self._places[i] = shelf, len(shelf.weights)
-            shelf.add(variables[i].value)
+            shard = min(self.shards, key=lambda shard: shard.bytes)
+            self._locations[i] = shard, len(shard.weights)
+            shard.add(variables[i].value)
         self._gradients = gradient_function(model)
-        self._step = tf.function(self._stepped)
-        self._traced: dict[tuple[int, int], Any] = {}
-        self._under_way: collections.deque[Any] = collections.deque()
-        self._ended: list[StepResult] = []
-        self._next = 0  # the number of the next step
+        self._train_step_graph = tf.function(self._train_step)
+        self._concrete_functions: dict[tuple[int, int], Any] = {}
+        self._in_flight: collections.deque[Any] = collections.deque()
+        self._finished: list[StepResult] = []
+        self._next_step = 0
 
     @property
     def traces(self) -> int:
         """How often the step was traced: once a bucket, whichever worker runs it."""
-        return self._step.experimental_get_tracing_count()
+        return self._train_step_graph.experimental_get_tracing_count()
 
     def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
-        """Hand the batch to a worker. Waits while more than enough steps are under way."""
+        """Schedule step `number` on a worker. Waits while every worker has its full number of steps."""
         (share,) = shares
         shape = share[0].shape[1], share[1].shape[1]
-        with tf.device(HERE):
+        with tf.device(CHIEF_DEVICE):
             inputs = tuple(share), tf.constant(number, tf.int64), tf.constant(rate, tf.float32)
-            if shape not in self._traced:
-                self._traced[shape] = self._step.get_concrete_function(share_spec(*shape), *inputs[1:])
-        self._under_way.append(self._coordinator.schedule(self._traced[shape], args=inputs))
-        self._next = number + 1
-        if len(self._under_way) > AHEAD * len(self.tower_names):
-            self._collect()
+            if shape not in self._concrete_functions:
+                function = self._train_step_graph.get_concrete_function(share_spec(*shape), *inputs[1:])
+                self._concrete_functions[shape] = function
+        self._in_flight.append(self._coordinator.schedule(self._concrete_functions[shape], args=inputs))
+        self._next_step = number + 1
+        if len(self._in_flight) > STEPS_PER_WORKER * len(self.tower_names):
+            self._collect_oldest()
 
     def finished_steps(self) -> list[StepResult]:
-        """The results of steps that ended since this was asked last, at least one."""
-        if not self._ended:
-            self._collect()
-        ended, self._ended = self._ended, []
-        return ended
+        """Return the results of the steps that finished since the last call, at least one."""
+        if not self._finished:
+            self._collect_oldest()
+        finished, self._finished = self._finished, []
+        return finished
 
-    def _collect(self) -> None:
-        """Wait for the step that was handed out first."""
-        value = self._under_way.popleft()
+    def _collect_oldest(self) -> None:
+        """Wait for the result of the step that was scheduled first."""
+        value = self._in_flight.popleft()
         while True:
             try:
                 loss, weight, pairs, norm, worker = value.fetch()
                 break
-            except tf.errors.OpError:  # of several kinds, by how quickly its worker came back
-                # Its worker died after the step and before its result was fetched: it runs again, and finds itself
-                # in the ledger. What cannot be mended so, such as a lost parameter server, this raises.
+            except tf.errors.OpError:  # which subclass depends on how soon the worker restarts
+                # The worker died after the step and before its result was fetched. The coordinator runs the step
+                # again, and the ledger prevents a second update. done() raises errors that a new worker cannot solve,
+                # such as a lost parameter server.
                 self._coordinator.done()
                 time.sleep(0.1)
-        mine = np.eye(len(self.tower_names), dtype=np.float32)[int(worker)]
-        self._ended.append(StepResult(*(tf.constant(x) for x in (mine * loss, mine * weight, pairs, norm))))
+        one_hot = np.eye(len(self.tower_names), dtype=np.float32)[int(worker)]
+        self._finished.append(StepResult(*(tf.constant(x) for x in (one_hot * loss, one_hot * weight, pairs, norm))))
 
-    def _stepped(self, share: Share, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        weights = [tf.identity(shelf.weights[at]) for shelf, at in self._places]
+    def _train_step(self, share: Share, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
+        weights = [tf.identity(shard.weights[index]) for shard, index in self._locations]
         step_seed = tf.random.experimental.stateless_fold_in([self._settings.seed, 0], number)
         sums = self._gradients(weights, share, tf.random.experimental.stateless_fold_in(step_seed, 0))
-        gradients, norm = averaged(sums.gradients, sums.weight, self._settings.max_gradient_norm)
-        done = []
-        for shelf in self.shelves:
-            if shelf.weights:
-                places = {at: i for i, (other, at) in enumerate(self._places) if other is shelf}
-                done.append(shelf.apply([gradients[places[at]] for at in range(len(places))], rate, number))
-        with tf.control_dependencies(done):
+        gradients, norm = average_and_clip(sums.gradients, sums.weight, self._settings.max_gradient_norm)
+        applied = []
+        for shard in self.shards:
+            if shard.weights:
+                variables = {index: i for i, (other, index) in enumerate(self._locations) if other is shard}
+                shard_gradients = [gradients[variables[index]] for index in range(len(variables))]
+                applied.append(shard.apply(shard_gradients, rate, number))
+        with tf.control_dependencies(applied):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
             pairs = tf.math.count_nonzero(share[3][:, 0], dtype=tf.float32)
             return tuple(tf.identity(x) for x in (sums.loss, sums.weight, pairs, norm, worker))
 
     def gather_state(self) -> Values:
-        """Wait for all steps that are under way, then bring weights and slots here."""
-        while self._under_way:
-            self._collect()
-        for variable, (shelf, at) in zip(self._model.trainable_variables, self._places, strict=True):
-            variable.assign(shelf.weights[at].numpy())
-        slots = [slot.numpy() for shelf, at in self._places for slot in shelf.slots[at]]
-        return [np.asarray(self._next, np.int64), *slots]
+        """Wait for all scheduled steps, copy the weights into the model, and return the next step and the slots."""
+        while self._in_flight:
+            self._collect_oldest()
+        for variable, (shard, index) in zip(self._model.trainable_variables, self._locations, strict=True):
+            variable.assign(shard.weights[index].numpy())
+        slots = [slot.numpy() for shard, index in self._locations for slot in shard.slots[index]]
+        return [np.asarray(self._next_step, np.int64), *slots]
 
     def scatter_state(self, state: Values) -> None:
-        """Take the model's weights, and slots as `gather_state` returns them, to the parameter servers."""
-        self._next = int(state[0])
+        """Copy the model's weights, and a state as `gather_state` returns it, to the parameter servers."""
+        self._next_step = int(state[0])
         values = iter(state[1:])
-        for variable, (shelf, at) in zip(self._model.trainable_variables, self._places, strict=True):
-            shelf.weights[at].assign(variable.value)
-            for slot in shelf.slots[at]:
+        for variable, (shard, index) in zip(self._model.trainable_variables, self._locations, strict=True):
+            shard.weights[index].assign(variable.value)
+            for slot in shard.slots[index]:
                 slot.assign(next(values))

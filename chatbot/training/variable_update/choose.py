@@ -1,4 +1,4 @@
-"""Which way of updating variables a run takes."""
+"""Choice of the variable update of a run."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,49 +17,49 @@ from chatbot.training.variable_update.synchronous import StepResult, Synchronous
 
 
 class VariableUpdate(Protocol):
-    """A training step, and the state it keeps wherever it keeps it."""
+    """A training step and its state, on whatever devices or machines it is stored."""
 
     @property
     def tower_names(self) -> list[str]:
-        """What its towers are called; each result has a loss for each of them."""
+        """The names of the towers, in the order of the losses in a result."""
 
     @property
     def num_shares(self) -> int:
-        """How many shares of a batch a step takes in this process."""
+        """How many shares of a global batch a step takes in this process."""
 
     def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
-        """Train on the global batch of step `number`."""
+        """Train on the global batch of step `number`, from 0, at learning rate `rate`."""
 
     def finished_steps(self) -> list[StepResult]:
-        """The results, at least one, of steps that ended since this was asked last."""
+        """Return the results of the steps that finished since the last call, at least one."""
 
     def gather_state(self) -> Values:
-        """Put the weights into the model; returns what else a checkpoint must hold."""
+        """Copy the weights into the model; return the rest of a checkpoint."""
 
     def scatter_state(self, state: Values) -> None:
-        """Begin with the model's weights and a state as `gather_state` returns it."""
+        """Continue from the model's weights and a state as `gather_state` returns it."""
 
 
-Way = Callable[[Seq2Seq, Settings, Sequence[Tower]], Synchronous]
-WAYS: dict[str | None, Way] = {
+Factory = Callable[[Seq2Seq, Settings, Sequence[Tower]], Synchronous]
+FACTORIES: dict[str | None, Factory] = {
     "parameter_server": parameter_server,
     "replicated": replicated,
     "independent": independent,
 }
 
 
-def way_of(settings: Settings, towers: Sequence[Tower]) -> Way:
-    """What --variable-update names on one machine; by default replicated on several GPUs, else parameter_server."""
-    if settings.parallel.variable_update in WAYS:
-        return WAYS[settings.parallel.variable_update]
+def factory_of(settings: Settings, towers: Sequence[Tower]) -> Factory:
+    """The --variable-update of a run on one machine; default: replicated on several GPUs, else parameter_server."""
+    if settings.parallel.variable_update in FACTORIES:
+        return FACTORIES[settings.parallel.variable_update]
     gpus = sum("GPU" in tower.device for tower in towers)
-    one_copy = settings.parallel.model_parallel or settings.parallel.local_parameter_device is not None
-    copied = (gpus > 1 or settings.parallel.all_reduce != "auto") and not one_copy
-    return replicated if copied else parameter_server
+    needs_single_copy = settings.parallel.model_parallel or settings.parallel.local_parameter_device is not None
+    wants_copies = gpus > 1 or settings.parallel.all_reduce != "auto"
+    return replicated if wants_copies and not needs_single_copy else parameter_server
 
 
 def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team = ALONE) -> Synchronous:
-    """The way that --variable-update names. Raises UserError where the devices do not allow it."""
+    """Make the synchronous training step of --variable-update. Raises UserError if the devices do not support it."""
     if not team.alone:
         return distributed_replicated(model, settings, towers, team)
-    return way_of(settings, towers)(model, settings, towers)
+    return factory_of(settings, towers)(model, settings, towers)

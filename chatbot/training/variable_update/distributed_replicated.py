@@ -1,7 +1,7 @@
-"""A copy of the variables on each machine; gradients are summed over the machines, and each copy gets the same update.
+"""A copy of the variables on each machine; gradients are summed over machines, and each copy gets the same update.
 
-tf.distribute's collectives do the sum: a ring between hosts, NCCL's where machines have GPUs. On CPUs,
-where tf.distribute knows of one device a process, towers of a machine sum their gradients before they travel.
+tf.distribute's collectives compute the sums: NCCL's between GPUs, otherwise a ring between hosts. On CPUs
+tf.distribute has one device a process, so the towers of a machine sum their gradients before the exchange.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from chatbot.training.variable_update.synchronous import Synchronous
 
 
 def distributed_replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team) -> Synchronous:
-    """The replicas of this machine: one a GPU, or one that all towers on the CPU share."""
+    """Make a step over the replicas of this machine: one for each GPU, or one that all towers on the CPU share."""
     if team.replicas == len(towers):
         replicas = copies(model, settings, towers)
     else:

@@ -1,6 +1,6 @@
-"""No exchange: every device trains a model of its own, on its own share of each batch.
+"""No exchange of gradients: every device trains a model of its own, on its own share of each batch.
 
-To measure what the exchange costs. Checkpoints, validation and replies are those of the first tower.
+This measures the cost of the exchange. Checkpoints, validation and replies use the first tower's model.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from chatbot.training.variable_update.synchronous import Synchronous
 
 
 def independent(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Synchronous:
-    """A replica a tower, that meets nobody."""
+    """Make a step with a replica for each tower and no exchange between them."""
     return Synchronous(
         model,
         copies(model, settings, towers),

@@ -1,7 +1,7 @@
-"""Variables on one device; every tower reads them from there, and its gradients go back there.
+"""Variables on one device: every tower reads them from there and sends its gradients there.
 
-The least memory and the quickest start: no copies, one trace of the update. Best on CPUs, on one GPU,
-and where GPUs reach each other only through the host's memory.
+It needs the least memory and starts fastest: no copies, one trace of the update. It is the best choice on CPUs, on
+one GPU, and between GPUs that exchange data only through host memory.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from chatbot.training.variable_update.synchronous import Synchronous
 
 
 def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Synchronous:
-    """Towers that share the model's own weights, or weights on the CPU (--local-parameter-device cpu).
+    """Make a step whose towers share the model's own weights, or a copy on the CPU (--local-parameter-device cpu).
 
-    With towers that are spread over several devices, each weight lives where the first of them uses it.
-    Raises UserError when the GPU is asked for and there is none.
+    With --model-parallel each weight is on the device where the first tower uses it.
+    Raises UserError for --local-parameter-device gpu without a GPU.
     """
     if settings.parallel.local_parameter_device == "gpu" and "GPU" not in towers[0].device:
         raise UserError(

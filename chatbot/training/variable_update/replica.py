@@ -1,4 +1,4 @@
-"""A copy of the weights, with what the optimizer keeps of them."""
+"""A copy of the weights with its optimizer slots."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,16 +7,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.optimizer import apply_update, averaged, make_slots
+from chatbot.training.optimizer import apply_update, average_and_clip, make_slots
 
 Values = list[npt.NDArray[Any]]
 Place = str | Sequence[str] | None
 
 
 class Replica:
-    """Weights, slots and the count of updates, each on its device.
+    """Weights, slots and the number of updates, each on its device.
 
-    place: the device of all weights, or of each; without it the replica is the model's own weights.
+    place: the device of all weights, or of each; None uses the model's own weights, without a copy.
     """
 
     def __init__(
@@ -36,20 +36,22 @@ class Replica:
                     self.weights.append(tf.Variable(variable.value))
         self._slots = make_slots(rule, self.weights)
         with tf.device(self.home):
-            # A variable of ours: concurrent updates lose counts of an optimizer's.
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     @property
     def home(self) -> str:
-        """The device of the largest weight, where scalars are computed."""
+        """The device of the largest weight, on which scalars are computed."""
         return max(self.weights, key=lambda weight: weight.shape.num_elements()).device
 
     def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Update every weight once, by the gradient sums over so many tokens. Returns the gradient's norm."""
+        """Update every weight once and return the gradient norm before clipping.
+
+        sums: gradients of the loss sum, one for each weight. tokens: scalar, the target tokens in the sum.
+        """
         with tf.device(self.home):
-            gradients, norm = averaged(sums, tokens, self._max_gradient_norm)
-            # Counted when all gradients are there, and before any weight changes: who finds the count unchanged after
-            # an error knows that no weight was touched.
+            gradients, norm = average_and_clip(sums, tokens, self._max_gradient_norm)
+            # Counted after all gradients are computed and before any weight changes: if the count is unchanged after
+            # an error, so are the weights.
             with tf.control_dependencies([norm]):
                 number = self.updates.assign_add(1, read_value=True)
         with tf.control_dependencies([number]):
@@ -59,14 +61,14 @@ class Replica:
         return norm
 
     def gather_state(self) -> Values:
-        """Put the weights into the model; returns the rest in the order a checkpoint keeps it."""
+        """Copy the weights into the model; return the rest in the order of a checkpoint."""
         for variable, weight in zip(self._model.trainable_variables, self.weights, strict=True):
             if variable.value is not weight:
                 variable.assign(weight)
         return [variable.numpy() for variable in self._state()]
 
     def scatter_state(self, state: Values) -> None:
-        """Take the model's weights, and the rest as `gather_state` returned it."""
+        """Set the weights to the model's, and the rest to `state` as `gather_state` returns it."""
         for variable, weight in zip(self._model.trainable_variables, self.weights, strict=True):
             if variable.value is not weight:
                 weight.assign(variable.value)

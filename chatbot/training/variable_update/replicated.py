@@ -1,7 +1,7 @@
 """A copy of the variables on each device; gradients are summed by an all-reduce, and each copy gets the same update.
 
-tf.distribute does the all-reduce, NCCL's ring where there are GPUs. It sums tensors and knows of nothing else:
-towers, weights and optimizer are those of every other way.
+tf.distribute does the all-reduce, with NCCL on GPUs. It only sums tensors: towers, weights and optimizer are the
+same as in the other variable updates.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,12 @@ ALL_REDUCE = {
 
 
 def replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Synchronous:
-    """A replica a tower. Raises UserError when NCCL is asked for and there are no GPUs."""
+    """Make a step with a replica for each tower. Raises UserError for --all-reduce nccl without GPUs."""
     gpus = all("GPU" in tower.device for tower in towers)
     if settings.parallel.all_reduce == "nccl" and not gpus:
-        raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; leave it at auto")
-    # Named, not left to tf.distribute, whose own choice numbers collectives anew in each strategy.
+        raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; use --all-reduce auto")
+    # Always explicit: tf.distribute's default restarts the numbers of its collectives in each strategy, so that two
+    # strategies in a process clash.
     kind = settings.parallel.all_reduce
     if kind == "auto":
         kind = "nccl" if gpus else "one_device"
@@ -44,7 +45,7 @@ def replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> S
 
 
 def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> list[tuple[Replica, list[Tower]]]:
-    """A replica on the device of each tower; the first is the model's own weights."""
+    """Return a replica on the device of each tower; the first one uses the model's own weights."""
     return [
         (
             Replica(

@@ -1,7 +1,7 @@
-"""The synchronous step: every tower computes, gradients meet, every copy of the weights gets the same update.
+"""The synchronous step: every tower computes gradients, their sums are exchanged, every replica gets the same update.
 
-The ways of doing that differ in two things only: how many copies of the weights there are, and how
-sums meet (`Exchange`). So each of them is a few lines that make a `Synchronous`.
+The synchronous variable updates differ in two things only: how many replicas of the weights there are, and
+how sums are exchanged between them (`Exchange`). Each is a short function that makes a `Synchronous`.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,34 +9,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
-from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.exchange import Exchange
-from chatbot.training.gradients import Share, Sums, accumulated, gradient_function
+from chatbot.training.gradients import Share, Sums, accumulate_gradients, gradient_function, share_spec
+from chatbot.training.variable_update.out_of_memory import more_pieces
 from chatbot.training.variable_update.replica import Replica, Values
 
 
 class StepResult(NamedTuple):
-    """What a step leaves on the devices; nothing is copied to the host until somebody looks."""
+    """The result of a step, on the devices; reading it copies it to the host."""
 
     loss_sums: tf.Tensor  # [towers of all machines] float32, nats
     weight_sums: tf.Tensor  # [towers of all machines] float32, real target tokens
     examples: tf.Tensor  # scalar float32, pairs in the global batch
-    gradient_norm: tf.Tensor  # scalar, of the averaged gradient before clipping
+    gradient_norm: tf.Tensor  # scalar float32, of the averaged gradient before clipping
 
 
 class Synchronous:
     """A training step over replicas, each a copy of the weights with the towers that read it.
 
     replicas: those of this process.
-    exchange: how sums meet; None where there is nobody to meet.
-    accumulate: into how many pieces each share is cut, which are computed one after another.
-    staged: apply the gradients of a step while the next one computes, so that their exchange is hidden:
+    exchange: sums over the replicas of all processes; None if replicas do not exchange gradients.
+    accumulate: into how many pieces each share is split, which are computed one after another.
+    staged: apply the gradients of a step while the next one computes, so that their exchange takes no extra time:
     w[t+1] = w[t] - update(gradient of batch t-1 at w[t-1]).
-    machine, machines: of several processes with as many towers each, which this is.
+    machine, machines: the index of this process, and the number of processes, which have as many towers each.
     """
 
     def __init__(
@@ -52,38 +51,38 @@ class Synchronous:
     ) -> None:
         self._model, self._replicas, self._seed = model, list(replicas), seed
         self._exchange: Exchange = exchange or (lambda parts: parts)
-        self._alone = exchange is None and len(replicas) == 1
+        self._single_replica = exchange is None and len(replicas) == 1
         self._towers = [tower for _, towers in replicas for tower in towers]
         self._machine, self._machines = machine, machines
         shared = gradient_function(model)
-        self.gradients = [gradient_function(model, t.parts) if t.parts else shared for t in self._towers]
-        self._staged = staged
-        self._pending: list[Sums] | None = None  # computed, and not applied yet
-        self._updates = 0  # as the replicas count them
-        self._ended: list[StepResult] = []
-        self._update, self._report = _graph(self._updated), _graph(self._reported)
-        self._meet, self._read = _graph(self._met), _graph(self._values)
-        self._accumulate = accumulate
-        self._cut(accumulate)
+        self.gradient_functions = [gradient_function(model, t.parts) if t.parts else shared for t in self._towers]
+        self._accumulate, self._staged = accumulate, staged
+        self._pending: list[Sums] | None = None  # staged: computed, not applied yet
+        self._updates = 0  # equals the replicas' own count unless an update failed
+        self._finished: list[StepResult] = []
+        self._read_weights_graph = _graph(self._read_weights)
+        self._sum_gradients_graph = _graph(self._sum_gradients)
+        self._apply_gradients_graph = _graph(self._apply_gradients)
+        self._sum_report_graph = _graph(self._sum_report)
+        self._split_shares(accumulate)
 
-    def _cut(self, pieces: int) -> None:
-        """Compute each share in so many pieces from now on."""
+    def _split_shares(self, pieces: int) -> None:
+        """Compute each share in so many pieces from now on. The graphs that do it are traced again."""
         self._pieces = pieces
-        self._compute = _graph(lambda shares, number: self._computed(shares, number, self._values()))
-        self._whole = _graph(
-            lambda shares, number, rate: self._updated(*self._computed(shares, number, self._values()), rate)
-        )
-        self._overlap = _graph(self._overlapped)
-        self.traced: dict[tuple[Any, ...], Any] = {}
+        self._compute_gradients_graph = _graph(self._compute_gradients)
+        self._train_step_graph = _graph(self._train_step)
+        self._staged_step_graph = _graph(self._staged_step)
+        self.concrete_functions: dict[tuple[Any, ...], Any] = {}
 
     @property
     def traces(self) -> int:
         """How often a step was traced: once a bucket, and once more for the first of staged steps."""
-        return sum(f.experimental_get_tracing_count() for f in (self._compute, self._whole, self._overlap))
+        graphs = self._compute_gradients_graph, self._train_step_graph, self._staged_step_graph
+        return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
     @property
     def tower_names(self) -> list[str]:
-        """Of the towers of this process, one for each share."""
+        """The names of the towers of this process, in the order of their shares."""
         return [tower.name for tower in self._towers]
 
     @property
@@ -92,148 +91,156 @@ class Synchronous:
         return len(self._towers)
 
     def finished_steps(self) -> list[StepResult]:
-        """The results of the steps since this was asked last."""
-        ended, self._ended = self._ended, []
-        return ended
+        """Return the results of the steps since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
 
     def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
         """Train on one global batch.
 
-        shares: one for each tower of this process, all of one bucket's shape. number: the step, from 0.
+        shares: one for each tower of this process, all of one bucket's shape. number: of the step, from 0.
         rate: the learning rate. Raises UserError when memory does not suffice however small the pieces.
         """
         inputs = tuple(map(tuple, shares)), tf.constant(number)
-        step = self._overlapping_step if self._staged else self._step
+        run_step = self._run_staged_step if self._staged else self._run_step
         while True:
             try:
-                self._ended.append(step(inputs, tf.constant(rate, tf.float32)))
+                self._finished.append(run_step(inputs, tf.constant(rate, tf.float32)))
                 return
             except tf.errors.ResourceExhaustedError as error:
-                self._make_room(max(len(share[0]) for share in shares), number, error)
+                first_time = self._pieces == self._accumulate
+                rows = max(len(share[0]) for share in shares)
+                intact = self._weights_intact()
+                self._split_shares(more_pieces(error, number, self._pieces, rows, first_time, intact))
 
-    def _step(self, inputs: tuple[Any, ...], rate: tf.Tensor) -> StepResult:
-        """Two calls where replicas meet, so that what meets was computed whole: memory runs out in the first.
+    def _weights_intact(self) -> bool:
+        """Whether the step that failed changed no weight, on this machine or another one."""
+        if self._staged and self._machines > 1:
+            return False  # one graph computes and exchanges, so other machines may have updated their weights
+        return bool(self._replicas[0][0].updates.numpy() == self._updates)
 
-        One replica takes one call: gradients are scaled where they stand, and Python is asked once.
+    def _run_step(self, inputs: tuple[Any, ...], rate: tf.Tensor) -> StepResult:
+        """Run one graph for a single replica, which is faster; otherwise two.
+
+        The first of two computes gradients and the second exchanges and applies them. Memory runs out in the first,
+        where no other replica waits and no weight changes.
         """
-        if self._alone:
-            result = self._function(self._whole, (*inputs, rate))(*inputs, rate)
+        if self._single_replica:
+            result = self._concrete(self._train_step_graph, (*inputs, rate))(*inputs, rate)
         else:
-            sums, report = self._function(self._compute, inputs)(*inputs)
-            result = self._update(sums, report, rate)
+            sums, report = self._concrete(self._compute_gradients_graph, inputs)(*inputs)
+            result = self._apply_gradients_graph(sums, report, rate)
         self._updates += 1
         return result
 
-    def _overlapping_step(self, inputs: tuple[Any, ...], rate: tf.Tensor) -> StepResult:
+    def _run_staged_step(self, inputs: tuple[Any, ...], rate: tf.Tensor) -> StepResult:
         if self._pending is None:
-            self._pending, report = self._function(self._compute, inputs)(*inputs)
-            return self._report(report)
-        inputs = *inputs, self._read(), self._pending, rate
-        self._pending, result = self._function(self._overlap, inputs)(*inputs)
+            self._pending, report = self._concrete(self._compute_gradients_graph, inputs)(*inputs)
+            return self._sum_report_graph(report)
+        inputs = *inputs, self._read_weights_graph(), self._pending, rate
+        self._pending, result = self._concrete(self._staged_step_graph, inputs)(*inputs)
         self._updates += 1
         return result
 
-    def _function(self, function: Any, inputs: tuple[Any, ...]) -> Any:
-        """The function traced for this bucket, whatever the number of rows."""
+    def _concrete(self, graph: Any, inputs: tuple[Any, ...]) -> Any:
+        """Return the concrete function of this bucket, for any number of rows."""
         shares, *rest = inputs
         shape = shares[0][0].shape[1], shares[0][1].shape[1]
-        key = (function is self._compute, *shape)
-        if key not in self.traced:
-            self.traced[key] = function.get_concrete_function(tuple(share_spec(*shape) for _ in shares), *rest)
-        return self.traced[key]
+        key = (graph is self._compute_gradients_graph, *shape)
+        if key not in self.concrete_functions:
+            specs = tuple(share_spec(*shape) for _ in shares)
+            self.concrete_functions[key] = graph.get_concrete_function(specs, *rest)
+        return self.concrete_functions[key]
 
-    def _make_room(self, rows: int, number: int, error: tf.errors.ResourceExhaustedError) -> None:
-        """Cut shares into twice as many pieces; the batch stays what it was. Raises UserError where that is no help."""
-        kept = "the last checkpoint is kept, and the same command goes on from it"
-        if self._replicas[0][0].updates.numpy() != self._updates or (self._staged and self._machines > 1):
-            raise UserError(
-                f"out of memory while the weights were updated, at step {number}; {kept}: first free memory on the "
-                "device"
-            ) from error
-        if self._pieces >= rows:
-            raise UserError(
-                f"out of memory at step {number}, with one pair at a time; {kept} where there is more memory; "
-                "a smaller --max-length, --rnn-size or --vocabulary-size, and another --attempt, begin a smaller model"
-            ) from error
-        if self._pieces == self._accumulate:
-            tqdm.write(
-                "Out of memory: shares are cut into pieces from here on, computed one after another. Batches stay as "
-                "large as before. Said once; --accumulate with a smaller --batch-size does it from the start."
-            )
-        self._cut(2 * self._pieces)
+    # Methods that are traced: `_read_weights_graph` is the graph of `_read_weights`, and so on.
 
-    def _values(self) -> list[list[tf.Tensor]]:
-        """The weights of each replica as they are now."""
+    def _read_weights(self) -> list[list[tf.Tensor]]:
+        """Return the current weights of each replica, [replica][weight]."""
         return [[tf.identity(weight) for weight in replica.weights] for replica, _ in self._replicas]
 
-    def _computed(
-        self, shares: Sequence[Share], number: tf.Tensor, values: list[list[tf.Tensor]]
-    ) -> tuple[list[Sums], tf.Tensor]:
-        """The sums of each tower; and [3, towers of all machines] losses, weights and pairs of those here."""
-        step_seed = tf.random.experimental.stateless_fold_in([self._seed, 0], number)
-        first, sums = self._machine * len(self._towers), []
-        owners = [at for at, (_, towers) in enumerate(self._replicas) for _ in towers]
-        for i, (tower, owner, share) in enumerate(zip(self._towers, owners, shares, strict=True)):
-            with tf.device(tower.device):
-                seed = tf.random.experimental.stateless_fold_in(step_seed, first + i)
-                sums.append(accumulated(self.gradients[i], values[owner], share, seed, self._pieces, tower.device))
-        with tf.device(self._replicas[0][0].home):
-            # A tower without a share of its own has a row without weight.
-            pairs = [tf.math.count_nonzero(weights[:, 0], dtype=tf.float32) for *_, weights in shares]
-            here = tf.stack([[s.loss for s in sums], [s.weight for s in sums], pairs])  # [3, towers]
-            after = len(self._towers) * self._machines - first - len(sums)
-            return sums, tf.pad(here, [[0, 0], [first, after]])
+    def _compute_gradients(self, shares: Sequence[Share], number: tf.Tensor) -> tuple[list[Sums], tf.Tensor]:
+        return self._tower_sums(shares, number, self._read_weights())
 
-    def _met(self, sums: Sequence[Sums], report: tf.Tensor) -> list[tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]]:
-        """For each replica the gradients, tokens and report of all."""
-        parts, rest = [], list(sums)
-        for at, (replica, towers) in enumerate(self._replicas):
-            own, rest = rest[: len(towers)], rest[len(towers) :]
+    def _tower_sums(
+        self, shares: Sequence[Share], number: tf.Tensor, weights: list[list[tf.Tensor]]
+    ) -> tuple[list[Sums], tf.Tensor]:
+        """Return the sums of each tower, and a report.
+
+        The report is [3, towers of all machines] float32: losses, target tokens and pairs; 0 for other machines.
+        """
+        step_seed = tf.random.experimental.stateless_fold_in([self._seed, 0], number)
+        first_tower, sums = self._machine * len(self._towers), []
+        replica_of_tower = [i for i, (_, towers) in enumerate(self._replicas) for _ in towers]
+        for i, (tower, replica, share) in enumerate(zip(self._towers, replica_of_tower, shares, strict=True)):
+            with tf.device(tower.device):
+                seed = tf.random.experimental.stateless_fold_in(step_seed, first_tower + i)
+                gradients = self.gradient_functions[i]
+                sums.append(accumulate_gradients(gradients, weights[replica], share, seed, self._pieces, tower.device))
+        with tf.device(self._replicas[0][0].home):
+            # A tower without a pair gets a row whose token weights are all 0.
+            pairs = [tf.math.count_nonzero(token_weights[:, 0], dtype=tf.float32) for *_, token_weights in shares]
+            report = tf.stack([[s.loss for s in sums], [s.weight for s in sums], pairs])  # [3, towers]
+            towers_after = len(self._towers) * self._machines - first_tower - len(sums)
+            return sums, tf.pad(report, [[0, 0], [first_tower, towers_after]])
+
+    def _sum_gradients(
+        self, sums: Sequence[Sums], report: tf.Tensor
+    ) -> list[tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]]:
+        """Return for each replica the gradients, target tokens and report, summed over all towers."""
+        parts, remaining = [], list(sums)
+        for i, (replica, towers) in enumerate(self._replicas):
+            tower_sums, remaining = remaining[: len(towers)], remaining[len(towers) :]
             gradients = []
-            for weight, *terms in zip(replica.weights, *(s.gradients for s in own), strict=True):
+            for weight, *terms in zip(replica.weights, *(s.gradients for s in tower_sums), strict=True):
                 with tf.device(weight.device):
                     gradients.append(tf.add_n(terms))
             with tf.device(replica.home):
-                said = tf.identity(report) if at == 0 else tf.zeros_like(report)
-                parts.append([*gradients, tf.add_n([s.weight for s in own]), said])
-        return [(gradients, tokens, said) for *gradients, tokens, said in self._exchange(parts)]
+                replica_report = tf.identity(report) if i == 0 else tf.zeros_like(report)
+                parts.append([*gradients, tf.add_n([s.weight for s in tower_sums]), replica_report])
+        return [(gradients, tokens, total) for *gradients, tokens, total in self._exchange(parts)]
 
-    def _updated(self, sums: Sequence[Sums], report: tf.Tensor, rate: tf.Tensor) -> StepResult:
-        met = self._met(sums, report)
+    def _apply_gradients(self, sums: Sequence[Sums], report: tf.Tensor, rate: tf.Tensor) -> StepResult:
+        """Sum the gradients over all towers and update every replica."""
+        totals = self._sum_gradients(sums, report)
         norms = [
             replica.apply(gradients, tokens, rate)
-            for (replica, _), (gradients, tokens, _) in zip(self._replicas, met, strict=True)
+            for (replica, _), (gradients, tokens, _) in zip(self._replicas, totals, strict=True)
         ]
-        return _result(met[0][2], norms[0])
+        return _result(totals[0][2], norms[0])
 
-    def _overlapped(
+    def _train_step(self, shares: Sequence[Share], number: tf.Tensor, rate: tf.Tensor) -> StepResult:
+        return self._apply_gradients(*self._compute_gradients(shares, number), rate)
+
+    def _staged_step(
         self,
         shares: Sequence[Share],
         number: tf.Tensor,
-        values: list[list[tf.Tensor]],
+        weights: list[list[tf.Tensor]],
         pending: Sequence[Sums],
         rate: tf.Tensor,
     ) -> tuple[list[Sums], StepResult]:
-        """Two halves that nothing ties together.
+        """Compute the gradients of this step and apply those of the last; neither depends on the other.
 
-        values: the weights, read in a call before this one: in one graph with tf.distribute's reduction, after
-        TensorFlow's optimizer of graphs, some were read after their update.
+        weights: read in a call before this one. Read in the same graph as tf.distribute's reduction, some had their
+        updated values, because TensorFlow's graph optimiser reorders the reads.
         """
-        sums, report = self._computed(shares, number, values)
-        return sums, self._updated(pending, report, rate)
+        sums, report = self._tower_sums(shares, number, weights)
+        return sums, self._apply_gradients(pending, report, rate)
 
-    def _reported(self, report: tf.Tensor) -> StepResult:
+    def _sum_report(self, report: tf.Tensor) -> StepResult:
+        """Return the result of a staged run's first step, which updates nothing."""
         parts = [[report], *([tf.zeros_like(report)] for _ in self._replicas[1:])]
         return _result(self._exchange(parts)[0][0], tf.constant(0.0))
 
     def gather_state(self) -> Values:
-        """Put the weights into the model; returns what else a checkpoint must hold, the same on every machine."""
+        """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
         state = self._replicas[0][0].gather_state()
         if self._staged:
             gradients: Any = [tf.zeros_like(w) for w in self._model.trainable_variables]
             tokens = tf.constant(0.0)
             if self._pending is not None:
-                gradients, tokens, _ = self._meet(self._pending, tf.zeros([3, len(self._towers) * self._machines]))[0]
+                no_report = tf.zeros([3, len(self._towers) * self._machines])
+                gradients, tokens, _ = self._sum_gradients_graph(self._pending, no_report)[0]
             state += [tensor.numpy() for tensor in (*gradients, tokens)]
         return state
 
@@ -241,23 +248,24 @@ class Synchronous:
         """Copy machine 0's model and state, as `gather_state` returns it, to every replica of every machine."""
         weights = [variable.value for variable in self._model.trainable_variables]
         if self._machines > 1:
-            mine = [tf.cast(value, tf.float64) for value in (*weights, *state)]  # which holds every kind exactly
+            # A broadcast as a sum in which only machine 0 has values. float64 holds every dtype of the state exactly.
+            values = [tf.cast(value, tf.float64) for value in (*weights, *state)]
             if self._machine > 0:
-                mine = [tf.zeros_like(value) for value in mine]
-            parts = [mine, *([tf.zeros_like(value) for value in mine] for _ in self._replicas[1:])]
-            theirs = [tensor.numpy() for tensor in _graph(self._exchange)(parts)[0]]
-            for weight, value in zip(weights, theirs, strict=False):
+                values = [tf.zeros_like(value) for value in values]
+            parts = [values, *([tf.zeros_like(value) for value in values] for _ in self._replicas[1:])]
+            received = [tensor.numpy() for tensor in _graph(self._exchange)(parts)[0]]
+            for weight, value in zip(weights, received, strict=False):
                 weight.assign(value.astype(np.float32))
-            state = [new.astype(old.dtype) for old, new in zip(state, theirs[len(weights) :], strict=True)]
+            state = [new.astype(old.dtype) for old, new in zip(state, received[len(weights) :], strict=True)]
         if self._staged:
             state, (*gradients, tokens) = state[: -len(weights) - 1], state[-len(weights) - 1 :]
-            self._pending = self._as_pending(gradients, tokens) if tokens > 0 else None
+            self._pending = self._pending_sums(gradients, tokens) if tokens > 0 else None
         for replica, _ in self._replicas:
             replica.scatter_state(state)
         self._updates = int(state[0])
 
-    def _as_pending(self, gradients: Values, tokens: Any) -> list[Sums]:
-        """Sums of all towers as if the first one, of machine 0, had computed them and the others nothing."""
+    def _pending_sums(self, gradients: Values, tokens: Any) -> list[Sums]:
+        """Return sums for each tower that add up to these: the first tower of machine 0 has all, the others 0."""
         sums = []
         for i, tower in enumerate(self._towers):
             share = 1.0 if (self._machine, i) == (0, 0) else 0.0
@@ -268,20 +276,10 @@ class Synchronous:
 
 
 def _graph(function: Callable[..., Any]) -> Any:
-    """A tf.function. Its Python has no branch on a tensor, so AutoGraph would only make the tracing longer."""
+    """Return a tf.function without AutoGraph: no branch depends on a tensor, and tracing is faster."""
     return tf.function(function, autograph=False)
 
 
 def _result(report: tf.Tensor, norm: tf.Tensor) -> StepResult:
-    losses, weights, pairs = tf.unstack(report)
-    return StepResult(losses, weights, tf.reduce_sum(pairs), norm)
-
-
-def share_spec(source_length: int, target_length: int) -> tuple[tf.TensorSpec, ...]:
-    """A share of a bucket: the lengths are static, the number of rows is not."""
-    return (
-        tf.TensorSpec([None, source_length], tf.int32),
-        tf.TensorSpec([None, target_length], tf.int32),
-        tf.TensorSpec([None, target_length], tf.int32),
-        tf.TensorSpec([None, target_length], tf.float32),
-    )
+    losses, tokens, pairs = tf.unstack(report)
+    return StepResult(losses, tokens, tf.reduce_sum(pairs), norm)

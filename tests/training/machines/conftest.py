@@ -1,20 +1,20 @@
-"""A folder with a few pairs, where no process is left when the test ends."""
+"""A folder with a few pairs; all processes of a test are ended after it."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.training.machines.running import Command, kill, marked, write_pairs
+from tests.training.machines.running import Command, kill, running_processes, write_pairs
 
 
 @pytest.fixture
-def place(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, with pairs.tsv."""
+def pairs_folder(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current directory with pairs.tsv."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
     write_pairs(workplace / "pairs.tsv")
     yield workplace
-    for pid in marked():
+    for pid in running_processes():
         kill(pid)
     for command in Command.started:
         command.process.wait(10)

@@ -1,6 +1,6 @@
-"""An asynchronous cluster whose gradients are ones: every step lowers every weight by one.
+"""An asynchronous cluster whose gradients are all 1: every step lowers every weight by 1.
 
-`python -m tests.training.machines.counting` takes steps until there is a file `enough`, then writes counted.json.
+`python -m tests.training.machines.counting` trains until the file `stop` exists, then writes counts.json.
 """
 
 import json
@@ -22,9 +22,9 @@ SERVERS, WORKERS = 2, 2
 
 
 def main() -> int:
-    """As --asynchronous does it, with two parameter servers and a chief that counts."""
+    """Run the processes of --asynchronous, with two parameter servers and `count_steps` as the chief."""
     *hosts, chief = free_addresses(SERVERS + WORKERS + 1)
-    told = compose(
+    shared = compose(
         Settings,
         rnn_size=16,
         embedding_size=8,
@@ -39,13 +39,13 @@ def main() -> int:
     jobs = []
     for job, count, restarts in ((PS, SERVERS, 0), (WORKER, WORKERS, 20)):
         for i in range(count):
-            settings = replace(told, job_name=job, task_index=i)
+            settings = replace(shared, job_name=job, task_index=i)
             jobs.append(Job(f"{job} {i}", run_process, (settings, None), restarts, quiet=True, server=True))
-    return run_jobs([*jobs, Job(CHIEF, count_steps, (replace(told, job_name=CHIEF),))])
+    return run_jobs([*jobs, Job(CHIEF, count_steps, (replace(shared, job_name=CHIEF),))])
 
 
 def count_steps(settings: Settings) -> int:
-    """Take steps, then compare what the parameter servers hold with their number."""
+    """Train, then write how often the steps, their results and their updates were counted."""
     open_towers([], None)
     import numpy as np
     import tensorflow as tf
@@ -56,23 +56,23 @@ def count_steps(settings: Settings) -> int:
     from chatbot.training.selftest import VOCABULARY, random_pairs
     from chatbot.training.variable_update import asynchronous
 
-    def ones(model: Seq2Seq, parts: Parts | None = None) -> Any:
+    def constant_gradients(model: Seq2Seq, parts: Parts | None = None) -> Any:
         return lambda weights, share, seed: Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(w) for w in weights])
 
-    asynchronous.gradient_function = ones
+    asynchronous.gradient_function = constant_gradients
     cluster = cluster_of(settings.parallel)
     assert cluster is not None
     watch = Watch(cluster.others, 120, lambda name: None)
     watch.start()
     coordinator = connect(cluster, watch)
-    with tf.device(asynchronous.HERE):
+    with tf.device(asynchronous.CHIEF_DEVICE):
         model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     update = asynchronous.Asynchronous(model, settings.learning, coordinator, WORKERS, SERVERS)
     update.scatter_state(update.gather_state())
     before = [variable.numpy() for variable in model.trainable_variables]
     share = tuple(map(tf.constant, pad_batch(random_pairs(4, 1), np.arange(4), 12, 12)))
     number, results = 0, 0.0
-    while not Path("enough").exists():
+    while not Path("stop").exists():
         update([share], number, 1.0)
         number += 1
         if number % 20 == 0:
@@ -80,16 +80,16 @@ def count_steps(settings: Settings) -> int:
             Path("steps").write_text(str(number))
     update.gather_state()
     results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.finished_steps())
-    lowered = [was - now.numpy() for was, now in zip(before, model.trainable_variables, strict=True)]
-    counted = {
+    decrease = [old - new.numpy() for old, new in zip(before, model.trainable_variables, strict=True)]
+    counts = {
         "steps": number,
         "results": results,
-        "updates": [int(shelf.updates.numpy()) for shelf in update.shelves],
-        "weights": [len(shelf.weights) for shelf in update.shelves],
-        "least": min(float(x.min()) for x in lowered),
-        "most": max(float(x.max()) for x in lowered),
+        "updates": [int(shard.updates.numpy()) for shard in update.shards],
+        "weights": [len(shard.weights) for shard in update.shards],
+        "smallest_decrease": min(float(x.min()) for x in decrease),
+        "largest_decrease": max(float(x.max()) for x in decrease),
     }
-    Path("counted.json").write_text(json.dumps(counted))
+    Path("counts.json").write_text(json.dumps(counts))
     watch.stop()
     return 0
 

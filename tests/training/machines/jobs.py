@@ -1,4 +1,4 @@
-"""Processes that do next to nothing: `python -m tests.training.machines.jobs NAME` runs some of them as jobs."""
+"""Short jobs for tests of `run_jobs`; `python -m tests.training.machines.jobs NAME` runs a list of them."""
 
 import os
 import sys
@@ -11,31 +11,31 @@ from chatbot.training.machines.processes import Job, run_jobs
 
 
 def end_with(*codes: int) -> int:
-    """End with the next of these codes each time it is started; one below zero is the signal that kills it."""
-    place = Path(f"started-{os.environ.get('NAME', '')}")
-    count = len(place.read_text()) if place.exists() else 0
-    place.write_text("x" * (count + 1))
+    """End with the next of these exit codes at each start; a negative code is a signal that kills the process."""
+    starts = Path("starts")
+    count = int(starts.read_text()) if starts.exists() else 0
+    starts.write_text(str(count + 1))
     code = codes[min(count, len(codes) - 1)]
     if code < 0:
         os.kill(os.getpid(), -code)
     return code
 
 
-def stay(seconds: float = 300) -> int:
-    """Stay until killed."""
+def run_for(seconds: float = 300) -> int:
+    """Run for so many seconds, by default until killed."""
     time.sleep(seconds)
     return 0
 
 
-def fail_alike() -> int:
-    """What the user can mend."""
-    raise UserError("the file is not there")
+def fail() -> int:
+    """Raise an error that the user can fix."""
+    raise UserError("the file is missing")
 
 
-def save_when_told() -> int:
-    """As training does."""
+def save_at_signal() -> int:
+    """Write the signal that ends the job, as training writes a checkpoint."""
     with interrupts() as received:
-        print("trains", flush=True)
+        print("started", flush=True)
         while not received:
             time.sleep(0.05)
         Path("saved").write_text(str(received[0]))
@@ -43,11 +43,11 @@ def save_when_told() -> int:
 
 
 JOBS = {
-    "training": [Job("ps 0", stay, server=True), Job("chief", save_when_told)],
-    "starting": [Job("worker 0", stay), Job("worker 1", stay)],
-    "restarting": [Job("worker 0", end_with, (-9,), 1), Job("worker 1", stay)],
-    "alike": [Job(f"worker {i}", fail_alike, quiet=i > 0) for i in range(3)],
+    "training": [Job("ps 0", run_for, server=True), Job("chief", save_at_signal)],
+    "starting": [Job("worker 0", run_for), Job("worker 1", run_for)],
+    "restarting": [Job("worker 0", end_with, (-9,), 1), Job("worker 1", run_for)],
+    "failing": [Job(f"worker {i}", fail, quiet=i > 0) for i in range(3)],
 }
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(lambda: run_jobs(JOBS[sys.argv[1]], pause=5.0)))
+    sys.exit(exit_code_of(lambda: run_jobs(JOBS[sys.argv[1]], restart_delay=5.0)))

@@ -1,4 +1,4 @@
-"""Commands in the background, in a folder of the test's own; whatever they started is found by a mark and ended."""
+"""Commands in the background. An environment variable marks the processes of a test, so that all can be found."""
 
 import contextlib
 import json
@@ -16,102 +16,102 @@ import tensorflow as tf
 
 from tests.commands import ENVIRONMENT, command
 
-# In the environment of every process of a test; its value is the test's folder.
-MARK = "CHATBOT_TEST_FOLDER"
+# Set for every process of a test, to the folder of the test.
+MARKER = "CHATBOT_TEST_FOLDER"
 SMALL = ("--rnn-size", "16", "--embedding-size", "8", "--vocabulary-size", "50")
-# Two cores may be shared with other work: patience only, nothing is slower for it.
-PATIENCE = 120.0
+# Seconds; generous, since the cores may be busy with other work.
+TIMEOUT = 120.0
 
 
 class Command:
-    """A command that runs in the background; what it says goes to a file."""
+    """A command that runs in the background and writes its output to a file."""
 
     started: ClassVar[list[Any]] = []
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *arguments: str) -> None:
         self.log = Path(f"command-{time.monotonic_ns()}.log").absolute()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                words,
+                arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**ENVIRONMENT, MARK: os.getcwd()},
+                env={**ENVIRONMENT, MARKER: os.getcwd()},
                 start_new_session=True,
             )
         self.started.append(self)
 
     @property
-    def said(self) -> str:
-        """All so far, the bar's rewritten lines as lines of their own."""
+    def output(self) -> str:
+        """Standard output and standard error so far; each update of the progress bar is a line."""
         return self.log.read_text(errors="replace").replace("\r", "\n")
 
-    def wait_for(self, words: str, seconds: float = PATIENCE) -> None:
-        """Wait until it has said these words."""
-        until(lambda: words in self.said or self.process.poll() is not None, seconds, lambda: self.said)
-        assert words in self.said, self.said
+    def wait_for(self, text: str, seconds: float = TIMEOUT) -> None:
+        """Wait until the output contains a text."""
+        until(lambda: text in self.output or self.process.poll() is not None, seconds, lambda: self.output)
+        assert text in self.output, self.output
 
-    def ended(self, seconds: float = PATIENCE) -> int:
-        """Wait until it has ended; returns its exit code."""
-        until(lambda: self.process.poll() is not None, seconds, lambda: self.said)
-        assert "Traceback" not in self.said, self.said
+    def wait(self, seconds: float = TIMEOUT) -> int:
+        """Wait until the command has ended; return its exit code."""
+        until(lambda: self.process.poll() is not None, seconds, lambda: self.output)
+        assert "Traceback" not in self.output, self.output
         return self.process.returncode
 
     def children(self) -> list[int]:
-        """The processes that train, by age. Python's own helper of such processes is none of them."""
+        """The processes that run jobs, oldest first; without multiprocessing's resource tracker."""
         found = []
-        for pid in marked():
+        for pid in running_processes():
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if int(state[1]) == self.process.pid and b"spawn_main" in words:
-                found.append((int(state[19]), pid))  # the time it started, in ticks
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if int(state[1]) == self.process.pid and b"spawn_main" in command_line:
+                found.append((int(state[19]), pid))  # the start time, in clock ticks
         return [pid for _, pid in sorted(found)]
 
 
 def train(*arguments: str, data: str = "pairs.tsv") -> Command:
-    """train.py with a small model."""
+    """Start train.py with a small model."""
     return Command(*command("train.py", "--data", data, *SMALL, *arguments))
 
 
 def module(name: str, *arguments: str) -> Command:
-    """A module of the tests as a command."""
+    """Start a module of the tests."""
     return Command(sys.executable, "-m", name, *arguments)
 
 
-def until(true: Callable[[], Any], seconds: float, why: Callable[[], str] = lambda: "") -> None:
-    """Wait until something is true. Fails after so many seconds."""
+def until(condition: Callable[[], Any], seconds: float, details: Callable[[], str] = lambda: "") -> None:
+    """Wait until a condition is true. Fails after so many seconds, with details."""
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, f"not within {seconds:.0f} seconds: {why()}"
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:.0f} seconds: {details()}"
         time.sleep(0.1)
 
 
-def marked() -> list[int]:
-    """The processes that this test started and that they started in turn; none that has ended."""
-    mark, found = f"{MARK}={os.getcwd()}".encode(), []
+def running_processes() -> list[int]:
+    """The running processes that this test has started, directly or not."""
+    marker, found = f"{MARKER}={os.getcwd()}".encode(), []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+            if entry.name.isdigit() and marker in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # it has ended, or belongs to another user
     return found
 
 
 def kill(pid: int) -> None:
-    """End a process at once, if it is still there."""
+    """Send SIGKILL to a process if it still exists."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def write_pairs(path: Path, count: int = 24, question: str = "what is") -> None:
-    """Questions with a number each, and their answers, in two lengths."""
+    """Write numbered questions with answers of two lengths."""
     lines = [f"{question} {i}\tit is {i * 7 % 10}" + " and a few words more" * (i % 2) for i in range(count)]
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def metrics(attempt: str) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl."""
+    """The lines of metrics.jsonl; none before the first."""
     path = Path("checkpoints", attempt, "metrics.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
 

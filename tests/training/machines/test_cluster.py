@@ -1,4 +1,4 @@
-"""Who the machines are: from flags and from TF_CONFIG, and each mistake by its own line."""
+"""The cluster from flags and from TF_CONFIG, and an error message for each mistake."""
 
 import contextlib
 import json
@@ -23,11 +23,11 @@ TWO = {"worker_hosts": "a:1,b:2"}
 SERVED = {"asynchronous": True, "worker_hosts": "a:1,b:2", "ps_hosts": "c:3"}
 
 
-def by_flags(**flags: Any) -> Cluster | None:
+def cluster_from_flags(**flags: Any) -> Cluster | None:
     return cluster_of(ParallelSettings(**flags), {})
 
 
-def by_environment(config: Any, **flags: Any) -> Cluster | None:
+def cluster_from_environment(config: Any, **flags: Any) -> Cluster | None:
     return cluster_of(
         ParallelSettings(**flags), {"TF_CONFIG": config if isinstance(config, str) else json.dumps(config)}
     )
@@ -37,18 +37,18 @@ def config_of(cluster: Any, job: Any = "worker", index: Any = 0) -> dict[str, An
     return {"cluster": cluster, "task": {"type": job, "index": index}}
 
 
-def test_flags_say_who_is_there() -> None:
-    assert by_flags() is None
-    assert by_flags(worker_hosts="a:1", task_index=0) is None  # one machine trains alone
-    assert by_flags(**TWO, task_index=1) == Cluster(("a:1", "b:2"), "worker", 1)
-    assert by_flags(worker_hosts=" a:1 ,,b:2,", task_index=1) == Cluster(("a:1", "b:2"), "worker", 1)
-    assert by_flags(**SERVED, job_name="ps", task_index=0) == Cluster(("a:1", "b:2"), "ps", 0, ("c:3",))
-    chief = by_flags(**SERVED, job_name="chief", chief_host="d:4")
+def test_cluster_from_flags() -> None:
+    assert cluster_from_flags() is None
+    assert cluster_from_flags(worker_hosts="a:1", task_index=0) is None  # one machine trains alone
+    assert cluster_from_flags(**TWO, task_index=1) == Cluster(("a:1", "b:2"), "worker", 1)
+    assert cluster_from_flags(worker_hosts=" a:1 ,,b:2,", task_index=1) == Cluster(("a:1", "b:2"), "worker", 1)
+    assert cluster_from_flags(**SERVED, job_name="ps", task_index=0) == Cluster(("a:1", "b:2"), "ps", 0, ("c:3",))
+    chief = cluster_from_flags(**SERVED, job_name="chief", chief_host="d:4")
     assert chief == Cluster(("a:1", "b:2"), "chief", 0, ("c:3",), "d:4")
-    assert by_flags(asynchronous=True, worker_hosts="a:1", ps_hosts="c:3", job_name="worker", task_index=0)
+    assert cluster_from_flags(asynchronous=True, worker_hosts="a:1", ps_hosts="c:3", job_name="worker", task_index=0)
 
 
-def test_each_has_its_own_address_and_those_of_others() -> None:
+def test_addresses_of_this_and_of_other_machines() -> None:
     cluster = Cluster(("a:1", "b:2"), "worker", 1, ("c:3",), "d:4")
     assert (cluster.own, cluster.others) == ("b:2", {"worker 0": "a:1", "ps 0": "c:3"})
     assert Cluster(("a:1",), "ps", 0, ("c:3",)).own == "c:3"
@@ -57,34 +57,40 @@ def test_each_has_its_own_address_and_those_of_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (TWO, "--task-index: missing"),
         ({"task_index": 0}, "--worker-hosts: missing"),
         ({"worker_hosts": ",", "task_index": 0}, "--worker-hosts: missing"),
-        ({**TWO, "task_index": 2}, "--task-index 2: there are 2 of the job worker, numbered from 0 to 1"),
-        ({"worker_hosts": "a:1,a:1", "task_index": 0}, "a:1: stands twice"),
-        ({**SERVED, "ps_hosts": "b:2", "job_name": "ps", "task_index": 0}, "b:2: stands twice"),
-        ({**SERVED, "chief_host": "c:3", "job_name": "chief"}, "c:3: stands twice"),
+        ({**TWO, "task_index": 2}, "--task-index 2: expected 0 to 1, since the number of worker hosts is 2"),
+        ({"worker_hosts": "a:1,a:1", "task_index": 0}, "a:1: listed twice"),
+        ({**SERVED, "ps_hosts": "b:2", "job_name": "ps", "task_index": 0}, "b:2: listed twice"),
+        ({**SERVED, "chief_host": "c:3", "job_name": "chief"}, "c:3: listed twice"),
         ({**SERVED, "ps_hosts": None, "job_name": "chief"}, "--ps-hosts: missing"),
         (SERVED, "--job-name: missing"),
         ({"asynchronous": True, "job_name": "chief"}, "--worker-hosts: missing"),
         ({"asynchronous": True, "chief_host": "d:4"}, "--worker-hosts: missing"),
         ({**SERVED, "job_name": "worker"}, "--task-index: missing"),
-        ({**SERVED, "job_name": "ps", "task_index": 1}, "--task-index 1: there are 1 of the job ps"),
-        ({**SERVED, "job_name": "chief", "task_index": 1}, "--task-index 1: there are 1 of the job chief"),
-        ({**SERVED, "chief_host": "d", "job_name": "chief"}, "'d': host:port expected"),
-        ({**SERVED, "ps_hosts": "c:x", "job_name": "chief"}, "'c:x': host:port expected"),
+        (
+            {**SERVED, "job_name": "ps", "task_index": 1},
+            "--task-index 1: expected 0 to 0, since the number of ps hosts is 1",
+        ),
+        (
+            {**SERVED, "job_name": "chief", "task_index": 1},
+            "--task-index 1: expected 0 to 0, since the number of chief hosts is 1",
+        ),
+        ({**SERVED, "chief_host": "d", "job_name": "chief"}, "'d': expected host:port"),
+        ({**SERVED, "ps_hosts": "c:x", "job_name": "chief"}, "'c:x': expected host:port"),
     ],
 )
-def test_what_flags_lack_is_said(flags: dict[str, Any], words: str) -> None:
+def test_wrong_flags(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        by_flags(**flags)
-    assert str(caught.value).startswith(words)
+        cluster_from_flags(**flags)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("address", ["a:1", "a.b-c.d_e:65535", "10.0.0.1:2222", "[::1]:1", "[fe80::1%eth0]:1"])
-def test_hosts_that_are_taken(address: str) -> None:
+def test_valid_addresses(address: str) -> None:
     host, port = host_and_port(address)
     assert f"{host}:{port}" == address.replace("[", "").replace("]", "")
 
@@ -96,85 +102,85 @@ def test_hosts_that_are_taken(address: str) -> None:
         *("http://a:1", "a/b:1", "::1:1", "[::1:1", "[]:1", "a\nb:1", "a\0b:1", "名:1", f"{'a' * 64}:1", "a:1:1"),
     ],
 )
-def test_hosts_that_are_no_hosts(address: str) -> None:
-    with pytest.raises(UserError, match="host:port expected") as caught:
+def test_invalid_addresses(address: str) -> None:
+    with pytest.raises(UserError, match="expected host:port") as caught:
         host_and_port(address)
     assert "\n" not in str(caught.value)
 
 
-def test_tf_config_says_who_is_there() -> None:
+def test_cluster_from_tf_config() -> None:
     assert cluster_of(ParallelSettings(), {"TF_CONFIG": ""}) is None
     workers = {"worker": ["a:1", "b:2"]}
-    assert by_environment(config_of(workers, index=1)) == Cluster(("a:1", "b:2"), "worker", 1)
-    assert by_environment(config_of(workers, index="1")) == Cluster(("a:1", "b:2"), "worker", 1)
+    assert cluster_from_environment(config_of(workers, index=1)) == Cluster(("a:1", "b:2"), "worker", 1)
+    assert cluster_from_environment(config_of(workers, index="1")) == Cluster(("a:1", "b:2"), "worker", 1)
     # Kubeflow's chief, or master, is the first of the workers.
     for first in ("chief", "master"):
         four = {first: ["c:3"], **workers}
-        assert by_environment(config_of(four, first)) == Cluster(("c:3", "a:1", "b:2"), "worker", 0)
-        assert by_environment(config_of(four, index=1)) == Cluster(("c:3", "a:1", "b:2"), "worker", 2)
-    assert by_environment(config_of({"worker": ["a:1"]})) is None
+        assert cluster_from_environment(config_of(four, first)) == Cluster(("c:3", "a:1", "b:2"), "worker", 0)
+        assert cluster_from_environment(config_of(four, index=1)) == Cluster(("c:3", "a:1", "b:2"), "worker", 2)
+    assert cluster_from_environment(config_of({"worker": ["a:1"]})) is None
     served = {"chief": ["d:4"], "ps": ["c:3"], **workers}
-    assert by_environment(config_of(served, "ps"), asynchronous=True) == Cluster(
+    assert cluster_from_environment(config_of(served, "ps"), asynchronous=True) == Cluster(
         ("a:1", "b:2"), "ps", 0, ("c:3",), "d:4"
     )
-    # Flags are heard before the environment.
-    told = {"TF_CONFIG": json.dumps(config_of(workers))}
-    assert cluster_of(ParallelSettings(worker_hosts="x:1,y:2", task_index=1), told) == Cluster(
+    # Flags take precedence over the environment.
+    environment = {"TF_CONFIG": json.dumps(config_of(workers))}
+    assert cluster_of(ParallelSettings(worker_hosts="x:1,y:2", task_index=1), environment) == Cluster(
         ("x:1", "y:2"), "worker", 1
     )
 
 
-WRONG = "TF_CONFIG: {"
+MALFORMED = "TF_CONFIG: expected {"
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
-        ("no JSON", WRONG),
-        ("[" * 100_000, WRONG),
-        ("null", WRONG),
-        ("[]", WRONG),
-        ("{}", WRONG),
-        ({"cluster": {}}, WRONG),
-        (config_of([]), WRONG),
-        (config_of({"worker": 3}), WRONG),
-        (config_of({"worker": None}), WRONG),
-        (config_of({"worker": [1, 2]}), WRONG),
-        (config_of({"worker": "a:1"}), WRONG),
-        (config_of({"worker": {"a:1": 0}}), WRONG),
-        (config_of({"worker": ["a:1", "b:2"]}, index=None), WRONG),
-        (config_of({"worker": ["a:1", "b:2"]}, index="one"), WRONG),
-        ('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1e999}}', WRONG),
-        ('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": NaN}}', WRONG),
-        (config_of({"worker": ["a:1", "b"]}), "'b': host:port expected"),
-        (config_of({"worker": ["a:1", "a:1"]}), "a:1: stands twice"),
-        (config_of({"worker": ["a:1", "b:2"]}, index=2), "TF_CONFIG: task index 2: there are 2 of the job worker"),
-        (config_of({"worker": ["a:1", "b:2"]}, index=-1), "TF_CONFIG: task index -1: there are 2 of the job worker"),
-        (config_of({}), "TF_CONFIG: names no worker"),
+        ("no JSON", MALFORMED),
+        ("[" * 100_000, MALFORMED),
+        ("null", MALFORMED),
+        ("[]", MALFORMED),
+        ("{}", MALFORMED),
+        ({"cluster": {}}, MALFORMED),
+        (config_of([]), MALFORMED),
+        (config_of({"worker": 3}), MALFORMED),
+        (config_of({"worker": None}), MALFORMED),
+        (config_of({"worker": [1, 2]}), MALFORMED),
+        (config_of({"worker": "a:1"}), MALFORMED),
+        (config_of({"worker": {"a:1": 0}}), MALFORMED),
+        (config_of({"worker": ["a:1", "b:2"]}, index=None), MALFORMED),
+        (config_of({"worker": ["a:1", "b:2"]}, index="one"), MALFORMED),
+        ('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1e999}}', MALFORMED),
+        ('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": NaN}}', MALFORMED),
+        (config_of({"worker": ["a:1", "b"]}), "'b': expected host:port"),
+        (config_of({"worker": ["a:1", "a:1"]}), "a:1: listed twice"),
+        (config_of({"worker": ["a:1", "b:2"]}, index=2), "TF_CONFIG: task index 2: expected 0 to 1"),
+        (config_of({"worker": ["a:1", "b:2"]}, index=-1), "TF_CONFIG: task index -1: expected 0 to 1"),
+        (config_of({}), "TF_CONFIG: lists no worker"),
         (config_of({"worker": ["a:1", "b:2"]}, "evaluator"), "TF_CONFIG: task type 'evaluator'"),
-        (config_of({"worker": ["a:1", "b:2"], "ps": ["c:3"]}), "TF_CONFIG: names parameter servers"),
-        (config_of({"worker": ["a:1", "b:2"]}, "chief"), "TF_CONFIG: task type 'chief', which its cluster does not"),
+        (config_of({"worker": ["a:1", "b:2"], "ps": ["c:3"]}), "TF_CONFIG: lists a ps"),
+        (config_of({"worker": ["a:1", "b:2"]}, "chief"), "TF_CONFIG: task type 'chief' is not in its cluster"),
     ],
 )
-def test_what_is_wrong_with_tf_config_is_said(config: Any, words: str) -> None:
+def test_wrong_tf_config(config: Any, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        by_environment(config)
-    assert str(caught.value).startswith(words)
+        cluster_from_environment(config)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("cluster", "job", "words"),
+    ("cluster", "job", "message"),
     [
-        ({"worker": ["a:1"], "chief": ["d:4"]}, "chief", "TF_CONFIG: names no ps"),
-        ({"ps": ["c:3"], "chief": ["d:4"]}, "chief", "TF_CONFIG: names no worker"),
+        ({"worker": ["a:1"], "chief": ["d:4"]}, "chief", "TF_CONFIG: lists no ps"),
+        ({"ps": ["c:3"], "chief": ["d:4"]}, "chief", "TF_CONFIG: lists no worker"),
         ({"worker": ["a:1"], "ps": ["c:3"]}, "evaluator", "TF_CONFIG: task type 'evaluator'"),
-        ({"worker": ["a:1"], "ps": ["c:3"], "chief": ["d:4", "e:5"]}, "chief", "TF_CONFIG: names 2 chiefs"),
+        ({"worker": ["a:1"], "ps": ["c:3"], "chief": ["d:4", "e:5"]}, "chief", "TF_CONFIG: lists 2 chiefs"),
     ],
 )
-def test_what_is_wrong_with_tf_config_of_parameter_servers(cluster: Any, job: str, words: str) -> None:
+def test_wrong_tf_config_with_parameter_servers(cluster: Any, job: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        by_environment(config_of(cluster, job), asynchronous=True)
-    assert str(caught.value).startswith(words)
+        cluster_from_environment(config_of(cluster, job), asynchronous=True)
+    assert str(caught.value).startswith(message)
 
 
 JSON = st.recursive(
@@ -195,29 +201,29 @@ CONFIGS = JSON | st.fixed_dictionaries(
 
 
 @hypothesis.given(CONFIGS.map(json.dumps) | st.text(), st.booleans())
-def test_whatever_tf_config_holds_the_answer_is_a_cluster_or_one_line(text: str, asynchronous: bool) -> None:
+def test_any_tf_config_gives_a_cluster_or_a_user_error(text: str, asynchronous: bool) -> None:
     with contextlib.suppress(UserError):
-        cluster = by_environment(text, asynchronous=asynchronous)
+        cluster = cluster_from_environment(text, asynchronous=asynchronous)
         assert cluster is None or cluster.own in (*cluster.workers, *cluster.ps, cluster.chief)
 
 
-def test_a_host_that_nobody_knows() -> None:
-    here, there = free_addresses(1)[0], "nobody.invalid:1"
+def test_a_host_that_cannot_be_resolved() -> None:
+    own, unknown = free_addresses(1)[0], "nobody.invalid:1"
     with pytest.raises(UserError, match=r"worker 1 \(nobody.invalid:1\): the host cannot be resolved"):
-        check_addresses(Cluster((here, there), "worker", 0), {})
-    check_addresses(Cluster((here, there), "worker", 0), {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
-    # A server that cannot find the chief would wait for it for ever.
+        check_addresses(Cluster((own, unknown), "worker", 0), {})
+    check_addresses(Cluster((own, unknown), "worker", 0), {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    # A server needs the address of the chief to notice when it ends.
     with pytest.raises(UserError, match=r"chief \(nobody.invalid:1\): the host cannot be resolved"):
-        check_addresses(Cluster((here,), "worker", 0, ("127.0.0.1:1",), there), {})
+        check_addresses(Cluster((own,), "worker", 0, ("127.0.0.1:1",), unknown), {})
 
 
-def test_a_port_that_is_taken() -> None:
-    (there,) = free_addresses(1)
+def test_a_port_in_use() -> None:
+    (other,) = free_addresses(1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"port {port} of 127.0.0.1:{port}, this machine's own, cannot be used"):
-            check_addresses(Cluster((f"127.0.0.1:{port}", there), "worker", 0), {})
-        check_addresses(Cluster((f"127.0.0.1:{port}", there), "worker", 1), {})  # the other machine's own affair
+        with pytest.raises(UserError, match=f"port {port} of 127.0.0.1:{port}, this machine's address, cannot be used"):
+            check_addresses(Cluster((f"127.0.0.1:{port}", other), "worker", 0), {})
+        check_addresses(Cluster((f"127.0.0.1:{port}", other), "worker", 1), {})  # the port of another machine
 
 
 def test_free_addresses_are_free_and_different() -> None:
