@@ -51,13 +51,13 @@ class Watch:
         self.missing = list(peers)  # those that have not answered yet
 
     def start(self) -> None:
-        """Start to probe."""
+        """Start probing."""
         self._started = time.monotonic()
         self._last_answer = dict.fromkeys(self._peers, self._started)
         threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def stop(self) -> None:
-        """Stop to probe, so that peers may end."""
+        """Stop probing. From then on peers may end."""
         self._stopped.set()
 
     def exit_after_error(self, error: BaseException) -> None:

@@ -6,13 +6,18 @@ import re
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches, pad_batch
+from chatbot.errors import UserError
+from chatbot.flags import compose
 from chatbot.training.machines.cluster import free_addresses
+from chatbot.training.machines.ring import check_identical_settings
 from chatbot.training.selftest import random_pairs
 from tests.training.machines.running import (
     kill,
@@ -96,6 +101,36 @@ def test_a_machine_reads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> 
         for ours, theirs in zip(shares, expected, strict=True):
             for a, b in zip(ours, theirs, strict=True):
                 np.testing.assert_array_equal(a, b)
+
+
+def worker(rnn_size: int = 64, attempt: str = "a", pairs: int = 24, vocabulary: str = "v", towers: int = 2) -> tuple:
+    """The settings, data and towers that a worker compares with those of the others."""
+    description = {"pairs": pairs, "fingerprint": "f", "vocabulary": vocabulary, "both_directions": False}
+    data = SimpleNamespace(description=description, validation=None)
+    return compose(Settings, rnn_size=rnn_size, attempt=attempt), data, [None] * towers
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (worker(rnn_size=32), "--rnn-size is 64 on worker 0 and 32 on worker 1"),
+        (worker(towers=1), "the number of towers is 2 on worker 0 and 1 on worker 1"),
+        (worker(pairs=23), "the number of training pairs is 24 on worker 0 and 23 on worker 1"),
+        (worker(vocabulary="w"), "the checksum of the vocabulary is v on worker 0 and w on worker 1"),
+    ],
+)
+def test_names_the_first_difference_between_workers(other: tuple, message: str) -> None:
+    texts: list[str] = []
+
+    def all_gather_text(text: str) -> list[str]:
+        texts.append(text)
+        return [texts[0], text]
+
+    team: Any = SimpleNamespace(all_gather_text=all_gather_text)
+    check_identical_settings(team, *worker())
+    check_identical_settings(team, *worker(attempt="b"))  # may differ
+    with pytest.raises(UserError, match=message):
+        check_identical_settings(team, *other)
 
 
 @pytest.mark.slow
