@@ -1,9 +1,12 @@
-# make train, make test: each installs what is needed first, into .venv, and needs nothing but python3.
+# Each target first installs what it needs into .venv; only python3 must be there before. Two sets of locked packages:
+# requirements.txt for running (train, chat, tensorboard), requirements-dev.txt for developing (test, check, bench).
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 ARGS ?=
 
-.PHONY: train test chat tensorboard bench check format install gpu beam lock clean
+.PHONY: train test chat tensorboard bench check format install install-dev gpu beam lock clean
 
 train: install
 	$(BIN)/python train.py $(ARGS)
@@ -11,49 +14,56 @@ train: install
 chat: install
 	@$(BIN)/python chat.py $(ARGS)
 
-bench: install
+bench: install-dev
 	$(BIN)/python -m benchmarks $(or $(ARGS),corpus)
 
 tensorboard: install
 	$(BIN)/tensorboard --logdir tensorboard --host localhost $(ARGS)
 
-test: install
+test: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-check: install
+check: install-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: install
+format: install-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 install: .venv/installed
+
+install-dev: .venv/installed-dev
 
 .venv/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
 	  || { echo "error: $$($(PYTHON) --version) found, 3.10 to 3.13 needed; name one: make PYTHON=python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv --clear .venv
 	@echo "Installing into .venv: half a gigabyte, a minute or two ..."
-	$(BIN)/pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements.txt
 	touch $@
 
-# The CUDA libraries that TensorFlow wants, beside an NVIDIA driver that is already there.
+.venv/installed-dev: .venv/installed requirements-dev.txt
+	@echo "Installing what tests and checks need ..."
+	$(PIP) install --use-pep517 --require-hashes -r requirements-dev.txt
+	touch $@
+
+# The CUDA libraries that TensorFlow needs. The NVIDIA driver must already be installed. Linux only.
 gpu: install
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-gpu.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements-gpu.txt
 
 # Apache Beam, to encode a corpus on many machines.
 beam: install
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-beam.txt
+	$(PIP) install --use-pep517 --require-hashes -r requirements-beam.txt
 
-# After a change of pyproject.toml.
+# After a change of pyproject.toml. Versions that still fit stay as they are.
 lock: install
-	$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
-	for pair in dev:requirements.txt gpu:requirements-gpu.txt beam:requirements-beam.txt; do \
-	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
-	    pyproject.toml --extra $${pair%%:*} -o $${pair##*:}; \
-	done
+	$(PIP) install "uv>=0.9"
+	$(COMPILE) pyproject.toml -o requirements.txt
+	$(COMPILE) pyproject.toml --extra dev --constraint requirements.txt -o requirements-dev.txt
+	$(COMPILE) pyproject.toml --extra gpu --constraint requirements.txt -o requirements-gpu.txt
+	$(COMPILE) pyproject.toml --extra beam -o requirements-beam.txt
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

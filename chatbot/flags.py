@@ -8,10 +8,17 @@ import argparse
 import dataclasses
 import math
 import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from chatbot.errors import UserError
+from chatbot.version import __version__
+
+VERSION = f"chatbot {__version__}"
+# What `python` is given from a checkout, and the installed command that does the same.
+INSTALLED = {"train.py": "chatbot-train", "chat.py": "chatbot-chat", "-m chatbot.corpus": "chatbot-data"}
 
 Composed = TypeVar("Composed")
 
@@ -136,7 +143,15 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
-        self.exit(2, f"error: {message} (see python {self.prog} --help)\n")
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+
+def program(script: str) -> str:
+    """The words that started this process: 'python train.py' for train.py, or 'chatbot-train'."""
+    for prefix, command in INSTALLED.items():
+        if script.startswith(prefix) and Path(sys.argv[0]).name == command:
+            return command + script.removeprefix(prefix)
+    return f"python {script}"
 
 
 def command_line(settings: Any) -> str:
@@ -154,15 +169,17 @@ def parse_flags(
 ) -> dict[str, Any]:
     """The flat values of the flags that were given, by name; those not given are absent.
 
-    positional: the setting that is given without its flag.
+    prog: the script or module, as `python` is given it. positional: the setting that is given without its flag.
     """
+    prog = program(prog)
     parser = OneLineParser(
         prog=prog,
-        usage=f"python {prog} FILE ... [flags]" if positional else f"python {prog} [flags]",
+        usage=f"{prog} FILE ... [flags]" if positional else f"{prog} [flags]",
         description=description,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=VERSION, help="print the version and exit")
     groups: dict[str, Any] = {}
     for name, field in fields_of(settings).items():
         heading = field.metadata["group"]

@@ -12,12 +12,13 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "chatbot").rglob("*.py"))
 
 # The packages that each package may import.
-BASE = {"errors", "flags", "config", "memory", "quiet"}
+BASE = {"version", "errors", "flags", "config", "memory", "quiet"}
 MAY_IMPORT = {
+    "version": set(),
     "errors": set(),
     "memory": set(),
     "quiet": set(),
-    "flags": {"errors"},
+    "flags": {"version", "errors"},
     "config": {"errors", "flags"},
     "corpus": BASE,
     "model": BASE | {"corpus"},
@@ -26,6 +27,7 @@ MAY_IMPORT = {
     "evaluation": BASE | {"corpus", "model", "inference"},
     "training": BASE | {"corpus", "model", "inference", "evaluation"},
     "chat": BASE | {"corpus", "model", "inference"},
+    "commands": BASE | {"corpus", "model", "inference", "training", "chat"},
 }
 # Between the sub-packages of corpus, in the order in which data pass through them.
 CORPUS = {

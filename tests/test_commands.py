@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.version import __version__
 from tests.commands import run
 
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
@@ -21,6 +22,12 @@ def test_help_is_instant_and_names_every_default(script: str) -> None:
     assert min(seconds) < 0.5
     assert done.returncode == 0
     assert b"(default: default)" in done.stdout
+
+
+@pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation", "chatbot.corpus"])
+def test_version_is_that_of_the_package(script: str) -> None:
+    done = run(script, "--version")
+    assert (done.returncode, done.stdout.decode()) == (0, f"chatbot {__version__}\n")
 
 
 @pytest.mark.parametrize(

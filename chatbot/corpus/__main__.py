@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from chatbot.config.corpus import EncodeSettings, InspectSettings
 from chatbot.errors import UserError, exit_code_of
-from chatbot.flags import compose, parse_flags
+from chatbot.flags import VERSION, compose, parse_flags, program
 
-USAGE = """usage: python -m chatbot.corpus inspect FILE ...  report what the files contain, and what training would drop
-       python -m chatbot.corpus encode FILE ...   tokenise and encode now, on this machine or with Apache Beam
-Give either --help to list its flags."""
+USAGE = """usage: {program} inspect FILE ...  report what the files contain, and what training would drop
+       {program} encode FILE ...   tokenise and encode now, on this machine or with Apache Beam
+Give either --help to list its flags. --version prints the version."""
 
 
 def main() -> int:
@@ -20,7 +20,10 @@ def main() -> int:
     if command == "encode":
         return encode_command(arguments)
     if command in ("-h", "--help"):
-        print(USAGE)
+        print(USAGE.format(program=program("-m chatbot.corpus")))
+        return 0
+    if command == "--version":
+        print(VERSION)
         return 0
     raise UserError(f"{command}: no such command; choose inspect or encode")
 

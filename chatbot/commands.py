@@ -1,0 +1,49 @@
+"""The commands: parse the flags, then import TensorFlow, then work. Each function returns the exit code.
+
+`train.py` and `chat.py` call these functions, and so do the installed commands `chatbot-train`, `chatbot-chat` and
+`chatbot-data`.
+"""
+
+from chatbot.config.chat import chat_settings
+from chatbot.config.stored import train_settings
+from chatbot.errors import exit_code_of
+
+
+def train() -> int:
+    """Train a chatbot on question-answer pairs."""
+    return exit_code_of(_train)
+
+
+def chat() -> int:
+    """Talk to a trained chatbot."""
+    return exit_code_of(_chat)
+
+
+def data() -> int:
+    """Inspect or encode a corpus; equal to `python -m chatbot.corpus`."""
+    from chatbot.corpus.__main__ import main
+
+    return exit_code_of(main)
+
+
+def _train() -> int:
+    settings = train_settings()
+    from chatbot.training.start import start
+
+    return start(settings)
+
+
+def _chat() -> int:
+    settings = chat_settings()
+    from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
+
+    import_tensorflow()
+    let_gpu_memory_grow()
+    from chatbot.chat.terminal import chat
+    from chatbot.config.attempts import trained_directory
+    from chatbot.inference.responder import Responder
+    from chatbot.model.saved import load_trained
+
+    trained = load_trained(trained_directory(settings.attempt))
+    responder = Responder(trained, settings.beam_size, settings.length_penalty)
+    return chat(responder, f"{settings.attempt} (step {trained.step:,})")
