@@ -227,23 +227,25 @@ def test_kubeflow_decides_by_exit_code_and_stops_some_time() -> None:
     assert policy["activeDeadlineSeconds"] > 0
 
 
-def test_the_image_holds_code_and_locked_packages_and_runs_as_the_user_of_the_manifests() -> None:
-    dockerfile = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
-    sources = [word for line in re.findall(r"^COPY (.*) \S+$", dockerfile, re.MULTILINE) for word in line.split()]
-    assert sources == ["requirements-gpu.txt", "train.py", "chat.py", "chatbot"]
-    assert all((PROJECT / source).exists() for source in sources)
-    allowed = (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
-    assert [line.removeprefix("!") for line in allowed if line.startswith("!")] == sources
+def test_each_image_holds_code_and_locked_packages_and_runs_as_the_user_of_the_manifests() -> None:
+    base, *images = re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert [image.splitlines()[0] for image in images] == ["base AS cpu", "base AS gpu"]
+    locks = ("requirements.txt", "requirements-gpu.txt")
+    code = ["train.py", "chat.py", "chatbot"]
+    for image, lock in zip(images, locks, strict=True):
+        sources = [word for line in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE) for word in line.split()]
+        assert sources == [lock, *code]
+        assert f"--require-hashes -r /app/{lock}\n" in image
+    assert all((PROJECT / source).exists() for source in (*locks, *code))
+    allowed = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert [line.removeprefix("!") for line in allowed if line.startswith("!")] == [*locks, *code]
     assert allowed[0] == "*"
-    assert "--require-hashes -r /app/requirements-gpu.txt" in dockerfile
-    (user,) = re.findall(r"^USER (\d+):(\d+)$", dockerfile, re.MULTILINE)
+    users = {re.findall(r"^USER (\d+):(\d+)$", image, re.MULTILINE)[-1] for image in images}
+    ((user, group),) = users
+    assert f"--uid {user} " in base
     for pod in (FILES["spec"], template_of(JOB)["spec"], template_of(TFJOB)["spec"]):
         context = pod["securityContext"]
-        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (
-            int(user[0]),
-            int(user[1]),
-            int(user[1]),
-        )
+        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (int(user), int(group), int(group))
         assert context["runAsNonRoot"] is True
 
 
