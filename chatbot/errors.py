@@ -4,11 +4,27 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
     """An error that the user can fix. The message says what is wrong, where, and what to do."""
+
+
+@contextmanager
+def as_user_errors() -> Iterator[None]:
+    """Raise a UserError in place of a file that cannot be used or a package that is not installed."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        remedy = "check the path, its permissions and the free space"
+        raise UserError(f"{place}{error.strerror or error}; {remedy}") from error
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error}; give `make install`, then `source .venv/bin/activate`") from error
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
@@ -22,26 +38,18 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # such as an emoji on a terminal with GBK
     try:
-        code = main() or 0
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        with as_user_errors():
+            code = main() or 0
+            if sys.stdout is not None:
+                sys.stdout.flush()
         return code
     except UserError as error:
-        return _fail(str(error))
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
     except BrokenPipeError:
         # The reader of a pipe has exited. Without this, the interpreter would print an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{place}{error.strerror or error}; check the path, its permissions and the free space")
-    except ModuleNotFoundError as error:
-        return _fail(f"{error}; give `make install`, then `source .venv/bin/activate`")
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr, flush=True)
         return 130
-
-
-def _fail(text: str) -> int:
-    print(f"error: {text}", file=sys.stderr, flush=True)
-    return 2

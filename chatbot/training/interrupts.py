@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,9 +12,13 @@ from types import FrameType
 def interrupts(announced: bool = True) -> Iterator[list[int]]:
     """A list that receives the number of the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt at once.
 
-    announced: whether the first one prints a line.
+    announced: whether the first one prints a line. Outside the main thread, where Python allows no handlers, the list
+    stays empty.
     """
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
 
     def receive(number: int, frame: FrameType | None) -> None:
         if received:

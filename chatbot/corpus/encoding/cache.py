@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,6 +82,9 @@ def is_complete(folder: Path) -> bool:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Make Ctrl-C raise KeyboardInterrupt, so that temporary files are removed; see `exit_code_of` for the default."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python allows handlers in the main thread only
+        return
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
