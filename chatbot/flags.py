@@ -6,6 +6,7 @@ On the command line and in JSON all flags are flat: `compose` makes the parts fr
 
 import argparse
 import dataclasses
+import functools
 import math
 import shlex
 import sys
@@ -138,6 +139,15 @@ def check_fields(settings: Any) -> None:
                 raise UserError(f"{flag} {item}: must be above {meta['above']}")
 
 
+def unknown_flags(settings: Any, names: Sequence[str]) -> str:
+    """The message about flags that these settings lack; it names the flag that is nearest to the first."""
+    import difflib
+
+    known = [flag_of(name) for name in fields_of(settings) if flag_of(name) != names[0]]  # a positional's name is none
+    nearest = difflib.get_close_matches(names[0], known, n=1)
+    return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is {flag}" for flag in nearest)
+
+
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser whose errors are one line."""
 
@@ -190,8 +200,11 @@ def parse_flags(
             groups[heading].add_argument(name, nargs="*", metavar=metavar, help=text)
         else:
             groups[heading].add_argument(flag_of(name), dest=name, **_argparse_options(field))
-    given = vars(parser.parse_args(arguments))
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        parser.error(unknown_flags(settings, names or unknown))
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(given).items()}
 
 
 def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
@@ -204,9 +217,16 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     if default not in (None, "", (), ...):
         text += f" (default: {' '.join(default) if meta['many'] else default})"
     metavar = meta["metavar"] or "|".join(meta["choices"] or ()) or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
-    options = {"type": meta["kind"], "metavar": metavar, "help": text, "required": field.default is ...}
-    if meta["choices"]:
-        options["choices"] = meta["choices"]
+    convert = functools.partial(_value, flag_of(field.name), meta["kind"])
+    options = {"type": convert, "metavar": metavar, "help": text, "required": field.default is ...}
     if meta["many"]:
         options["nargs"], options["action"] = meta["count"] or "+", "extend"
     return options
+
+
+def _value(flag: str, kind: type, text: str) -> Any:
+    """A value of the command line. `check_fields` has the same message, and checks everything else."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise UserError(f"{flag} {text!r}: {kind.__name__} expected") from None

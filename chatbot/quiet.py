@@ -1,5 +1,6 @@
 """TensorFlow's first import without its log lines, and GPU memory that grows as needed."""
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -33,5 +34,6 @@ def let_gpu_memory_grow() -> None:
     """Allocate GPU memory as needed, so that other processes can use the rest."""
     import tensorflow as tf
 
-    for device in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(device, True)
+    with contextlib.suppress(RuntimeError):  # TensorFlow has computed in this process before, and keeps its way
+        for device in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(device, True)

@@ -33,11 +33,11 @@ def test_version_is_that_of_the_package(script: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--steps", "many"], "--steps: invalid int value: 'many'"),
-        (["--stepz", "1"], "unrecognized arguments: --stepz"),
+        (["--steps", "many"], "--steps 'many': int expected"),
+        (["--stepz", "1"], "unrecognized arguments: --stepz; the nearest is --steps (see python train.py --help)"),
         (["--steps", "1", "--epochs", "1"], "give one of the two"),
         (["--keep-prob", "0"], "--keep-prob 0.0: must be above 0"),
-        (["--cell", "rnn"], "--cell: invalid choice: 'rnn'"),
+        (["--cell", "rnn"], "--cell rnn: choose one of lstm, gru"),
         (["--attempt", "../other"], "without slashes"),
         (["--config", "none.json"], "none.json: settings cannot be read"),
         (["--gpus", "0,1"], "requested 0, 1; found none"),

@@ -15,13 +15,13 @@ AUTO = "auto"
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
     """The command line of train.py: defaults, then --config, then flags. Raises UserError."""
-    given = parse_flags(
-        Settings,
-        "train.py",
-        "Train an attention seq2seq chatbot on question-answer pairs, one tower a device.",
-        arguments,
-    )
-    values = read_settings(Path(given["config"])) if "config" in given else {}
+    about = "Train an attention seq2seq chatbot on question-answer pairs, one tower a device."
+    return settings_over_config(parse_flags(Settings, "train.py", about, arguments))
+
+
+def settings_over_config(given: dict[str, Any]) -> Settings:
+    """Defaults, then the file that `config` names, then the given flat values. Raises UserError."""
+    values = read_settings(Path(given["config"])) if given.get("config") else {}
     if {"steps", "epochs"} & given.keys():
         values.pop("steps", None)
         values.pop("epochs", None)

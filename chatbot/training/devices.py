@@ -6,13 +6,14 @@ Call `open_towers` before TensorFlow is used: CUDA reads CUDA_VISIBLE_DEVICES on
 import dataclasses
 import os
 import re
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 import pynvml
 
 from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory
-from chatbot.quiet import import_tensorflow
+from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +120,10 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     """Create TensorFlow's logical devices and return the tower of each.
 
     Sets GPU visibility, memory growth and soft placement. Without a GPU, or with a single one, the device is split
-    into `towers` logical devices. Raises UserError if TensorFlow does not see the selected GPUs.
+    into `towers` logical devices. Raises UserError if TensorFlow does not see the selected GPUs, or has already
+    computed in this process on other devices.
     """
+    running = "tensorflow" in sys.modules
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's order; CUDA's default is by speed
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu.number) for gpu in gpus)
     if not gpus:
@@ -133,11 +136,15 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     if not gpus:
         count = towers or 1
         (cpu,) = tf.config.list_physical_devices("CPU")
-        split = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
-        tf.config.set_logical_device_configuration(cpu, split)
+        _split(cpu, count, tf.config.LogicalDeviceConfiguration())
         return [Tower(f"cpu_{i}", f"/CPU:{i}", _cpu_name(), None) for i in range(count)]
 
     physical = tf.config.list_physical_devices("GPU")
+    if running and len(physical) != len(gpus):
+        raise UserError(
+            f"{len(gpus)} GPUs chosen, but TensorFlow already computes in this process with {len(physical)}; "
+            "train in a new process"
+        )
     if len(physical) != len(gpus):
         raise UserError(
             f"TensorFlow sees {len(physical)} of the GPUs {', '.join(str(g.number) for g in gpus)}; "
@@ -146,11 +153,26 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     if len(gpus) == 1 and towers is not None and towers > 1:
         share = int(gpus[0].memory * 0.9) // towers
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=share >> 20)
-        tf.config.set_logical_device_configuration(physical[0], [limit] * towers)
+        _split(physical[0], towers, limit)
         return [Tower(f"gpu_{gpus[0].number}_{i}", f"/GPU:{i}", gpus[0].name, share) for i in range(towers)]
-    for device in physical:
-        tf.config.experimental.set_memory_growth(device, True)
+    let_gpu_memory_grow()
     return [Tower(f"gpu_{g.number}", f"/GPU:{i}", g.name, g.memory) for i, g in enumerate(gpus)]
+
+
+def _split(device: Any, towers: int, configuration: Any) -> None:
+    """Split a physical device into as many logical ones. configuration: TensorFlow's, of each of them."""
+    import tensorflow as tf
+
+    try:
+        tf.config.set_logical_device_configuration(device, [configuration] * towers)
+    except RuntimeError:  # TensorFlow has computed in this process before, for chatbot.load for example
+        kind = device.device_type
+        devices = len(tf.config.list_logical_devices(kind))
+        if devices < towers:
+            raise UserError(
+                f"--towers {towers}: TensorFlow already computes in this process, with its {kind} as {devices}; "
+                "train in a new process"
+            ) from None
 
 
 def table(towers: list[Tower]) -> str:

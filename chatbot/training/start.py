@@ -1,9 +1,11 @@
 """From settings to running processes: data, devices, machines, training."""
 
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from chatbot.config.parallel import ParallelSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 # --asynchronous without host flags: the number of workers if neither flags nor GPUs give one, and their restarts.
 LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
 EXIT_INTERRUPTED = 130  # the exit code of a run that was interrupted, as shells have it for Ctrl-C
+WINDOWS = os.name == "nt"
 
 
 def start(settings: Settings) -> int:
@@ -39,6 +42,9 @@ def start(settings: Settings) -> int:
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
+    several = several_processes(settings.parallel)
+    if WINDOWS and several:
+        raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
     cluster = cluster_of(settings.parallel)  # checked here, so that a mistake is reported once and not by each process
     if cluster is not None and settings.parallel.local_workers is not None:
         raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
@@ -51,6 +57,20 @@ def start(settings: Settings) -> int:
         arguments = for_one_process(settings), settings.parallel.start_limit
         return run_jobs([Job("training", run_process, arguments, settings.parallel.restarts)])
     return run_process(settings)
+
+
+def several_processes(parallel: ParallelSettings) -> str:
+    """The setting that makes other processes take part, here or on other machines; "" if there is none.
+
+    They need the signals and process groups of POSIX.
+    """
+    several = {
+        "--local-workers": parallel.local_workers is not None,
+        "--asynchronous": parallel.asynchronous,
+        "--restarts": parallel.restarts > 0,
+        "--worker-hosts or TF_CONFIG": cluster_of(parallel) is not None,
+    }
+    return next((name for name, given in several.items() if given), "")
 
 
 def run_local_workers(settings: Settings, workers: int) -> int:

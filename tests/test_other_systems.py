@@ -1,0 +1,62 @@
+"""What Windows and macOS lack. They are not here, so the parts of Python that they lack are taken away."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chatbot.config.stored import train_settings
+from chatbot.errors import UserError
+from chatbot.training import start
+from tests.commands import ENVIRONMENT
+
+# Of Linux only, or of POSIX only.
+WITHOUT = """
+import os, signal, sys
+for module, names in {
+    os: ["fork", "getpgid", "getuid", "killpg", "sched_getaffinity", "setpgid", "setpgrp", "setsid"],
+    signal: ["SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIG_BLOCK", "SIG_UNBLOCK", "alarm", "pthread_sigmask"],
+}.items():
+    for name in names:
+        delattr(module, name)
+sys.modules.update(dict.fromkeys(["readline", "resource", "pwd", "grp"]))
+"""
+
+
+@pytest.mark.slow
+def test_one_machine_trains_and_chats_without_what_is_posix_only(workplace: Path) -> None:
+    Path("pairs.tsv").write_text("你好\t你好呀\n早上好\t早\n", encoding="utf-8")
+    sizes = ["--rnn-size", "8", "--embedding-size", "8", "--steps", "2"]
+    for name, *arguments in (("train", "--data", "pairs.tsv", *sizes), ("chat",)):
+        code = f"{WITHOUT}import chatbot.commands; sys.argv[1:] = {arguments}; sys.exit(chatbot.commands.{name}())"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            input="你好\n",
+            capture_output=True,
+            encoding="utf-8",
+            env=ENVIRONMENT,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--local-workers", "2"], "--local-workers"),
+        (["--asynchronous"], "--asynchronous"),
+        (["--restarts", "1"], "--restarts"),
+        (["--worker-hosts", "localhost:2222,localhost:2223", "--task-index", "0"], "--worker-hosts or TF_CONFIG"),
+    ],
+)
+def test_windows_is_refused_several_processes(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], named: str
+) -> None:
+    monkeypatch.setattr(start, "WINDOWS", True)
+    with pytest.raises(
+        UserError, match=f"^{named}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2$"
+    ):
+        start.start(train_settings(flags))
