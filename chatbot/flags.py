@@ -5,6 +5,7 @@ On the command line and in JSON all flags are flat: `compose` makes the parts fr
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import math
@@ -118,25 +119,31 @@ def check_fields(settings: Any) -> None:
     for field in dataclasses.fields(settings):
         if not field.metadata:
             continue  # a part, which was checked when it was made
-        meta, flag, value = field.metadata, flag_of(field.name), getattr(settings, field.name)
+        value = getattr(settings, field.name)
         if value is None and field.default is None:
             continue
-        kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
-        for item in value if meta["many"] else (value,):
-            if not isinstance(item, kinds) or (isinstance(item, bool) and meta["kind"] is not bool):
-                raise UserError(f"{flag} {item!r}: {meta['kind'].__name__} expected")
-            if (item == "" and field.default != "") or (isinstance(item, str) and not item.isprintable()):
-                raise UserError(f"{flag} {item!r}: a printable text is needed")
-            if isinstance(item, float) and not math.isfinite(item):
-                raise UserError(f"{flag} {item}: a finite number is needed")
-            if meta["choices"] and item not in meta["choices"]:
-                raise UserError(f"{flag} {item}: choose one of {', '.join(meta['choices'])}")
-            if meta["least"] is not None and item < meta["least"]:
-                raise UserError(f"{flag} {item}: must be at least {meta['least']}")
-            if meta["most"] is not None and item > meta["most"]:
-                raise UserError(f"{flag} {item}: must be at most {meta['most']}")
-            if meta["above"] is not None and item <= meta["above"]:
-                raise UserError(f"{flag} {item}: must be above {meta['above']}")
+        for item in value if field.metadata["many"] else (value,):
+            check_value(field, item)
+
+
+def check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
+    """Raises UserError for a value, one of several if the flag takes many, that is not allowed."""
+    meta, flag = field.metadata, flag_of(field.name)
+    kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
+        raise UserError(f"{flag} {value!r}: {meta['kind'].__name__} expected")
+    if (value == "" and field.default != "") or (isinstance(value, str) and not value.isprintable()):
+        raise UserError(f"{flag} {value!r}: a printable text is needed")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{flag} {value}: a finite number is needed")
+    if meta["choices"] and value not in meta["choices"]:
+        raise UserError(f"{flag} {value}: choose one of {', '.join(meta['choices'])}")
+    if meta["least"] is not None and value < meta["least"]:
+        raise UserError(f"{flag} {value}: must be at least {meta['least']}")
+    if meta["most"] is not None and value > meta["most"]:
+        raise UserError(f"{flag} {value}: must be at most {meta['most']}")
+    if meta["above"] is not None and value <= meta["above"]:
+        raise UserError(f"{flag} {value}: must be above {meta['above']}")
 
 
 def unknown_flags(settings: Any, names: Sequence[str]) -> str:
@@ -217,16 +224,17 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     if default not in (None, "", (), ...):
         text += f" (default: {' '.join(default) if meta['many'] else default})"
     metavar = meta["metavar"] or "|".join(meta["choices"] or ()) or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
-    convert = functools.partial(_value, flag_of(field.name), meta["kind"])
+    convert = functools.partial(_value, field)
     options = {"type": convert, "metavar": metavar, "help": text, "required": field.default is ...}
     if meta["many"]:
         options["nargs"], options["action"] = meta["count"] or "+", "extend"
     return options
 
 
-def _value(flag: str, kind: type, text: str) -> Any:
-    """A value of the command line. `check_fields` has the same message, and checks everything else."""
-    try:
-        return kind(text)
-    except ValueError:
-        raise UserError(f"{flag} {text!r}: {kind.__name__} expected") from None
+def _value(field: "dataclasses.Field[Any]", text: str) -> Any:
+    """A value of the command line. Raises UserError where `check_value` does."""
+    value: Any = text
+    with contextlib.suppress(ValueError):
+        value = field.metadata["kind"](text)
+    check_value(field, value)
+    return value
