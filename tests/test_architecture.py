@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "evaluation": BASE | {"corpus", "model", "inference"},
     "training": BASE | {"corpus", "model", "inference", "evaluation"},
     "chat": BASE | {"corpus", "model", "inference"},
+    "api": BASE | {"corpus", "model", "inference", "training"},
     "commands": BASE | {"corpus", "model", "inference", "training", "chat"},
 }
 # Between the sub-packages of corpus, in the order in which data pass through them.

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chatbot.config.parallel import ParallelSettings
 from chatbot.config.training import Settings
@@ -25,9 +25,7 @@ from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
 from chatbot.training.model_parallel import plan, spread
-
-if TYPE_CHECKING:
-    from chatbot.training.trainer import Result
+from chatbot.training.result import TrainingResult
 
 # --asynchronous without host flags: the number of workers if neither flags nor GPUs give one, and their restarts.
 LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
@@ -131,7 +129,7 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
     return EXIT_INTERRUPTED if train_here(settings, cluster).interrupted else 0
 
 
-def train_here(settings: Settings, cluster: Cluster | None = None) -> "Result":
+def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
     """Train in this process: alone, or as one of a cluster. TensorFlow is imported after settings and data are checked.
 
     Raises UserError.
@@ -146,7 +144,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> "Result":
         return train_as_worker(settings, data, cluster)
 
 
-def train_alone(settings: Settings, data: Data) -> "Result":
+def train_alone(settings: Settings, data: Data) -> TrainingResult:
     """Train on the devices of this machine."""
     towers = devices(settings)
     from chatbot.training.trainer import train
@@ -155,7 +153,7 @@ def train_alone(settings: Settings, data: Data) -> "Result":
     return train(settings, data, towers[0].device, lambda model, chosen: open_update(model, chosen, towers))
 
 
-def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> "Result":
+def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
     """Train as one worker of a synchronous cluster."""
     towers = devices(settings)
     import tensorflow as tf
@@ -178,7 +176,7 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> "Result
         raise
 
 
-def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> "Result":
+def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
     """Train as the chief of an asynchronous cluster."""
     open_towers([], None, settings.parallel.log_device_placement)  # the chief only validates, on the CPU
     import tensorflow as tf

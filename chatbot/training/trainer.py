@@ -1,8 +1,6 @@
 """The training loop, in the order in which it runs."""
 
-import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
 from chatbot.config.training import Settings
@@ -11,30 +9,13 @@ from chatbot.training.data import Data
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.reporter import Reporter, open_reporter
+from chatbot.training.result import INTERRUPTED, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
 from chatbot.training.window import Window
 
-INTERRUPTED = "interrupted"
 
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """How a run ended."""
-
-    directory: Path  # of the attempt
-    step: int
-    stopped: str  # the reason, in words
-    best_step: int  # 0 without validation
-    best_nats_per_character: float | None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM ended the run, which can be resumed."""
-        return self.stopped == INTERRUPTED
-
-
-def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team = ALONE) -> Result:
+def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team = ALONE) -> TrainingResult:
     """Train until the last step, until validation stops improving, or until Ctrl-C.
 
     device: of the model that validates and replies. open_step: makes the training step of that model. With several
@@ -72,7 +53,9 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
     team.agree("")  # no machine leaves before the chief has saved
     team.leave()
     conclude(run, stop)
-    return Result(settings.run.directory, progress.step, stop, progress.best_step, progress.best_nats)
+    return TrainingResult(
+        settings.run.directory.absolute(), progress.step, stop, progress.best_step, progress.best_nats
+    )
 
 
 def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:

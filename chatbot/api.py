@@ -1,0 +1,180 @@
+"""The Python API. `import chatbot` gives all of it; TensorFlow is imported by the first `train` or `load`.
+
+import chatbot
+
+result = chatbot.train(data="pairs.tsv", attempt="weibo", rnn_size=512)
+bot = chatbot.load(result.directory)
+bot.reply("你好")
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chatbot.config.chat import ChatSettings
+from chatbot.config.stored import settings_over_config
+from chatbot.config.training import Settings
+from chatbot.errors import UserError, as_user_errors
+from chatbot.flags import fields_of, flag_of, unknown_flags
+from chatbot.training.result import INTERRUPTED, TrainingResult
+
+if TYPE_CHECKING:
+    from chatbot.inference.responder import Responder
+
+
+class Bot:
+    """A trained chatbot, made by `load`.
+
+    directory: of the attempt. step: of the checkpoint that was loaded.
+    """
+
+    def __init__(self, directory: Path, step: int, responder: "Responder") -> None:
+        self.directory = directory
+        self.step = step
+        self._responder = responder
+
+    def __repr__(self) -> str:
+        return f"<chatbot.Bot of {self.directory}, step {self.step:,}>"
+
+    def reply(self, question: str) -> str:
+        """The best reply, one line. A question without a visible character gets a request to say something.
+
+        >>> bot = chatbot.load("checkpoints/weibo")
+        >>> isinstance(bot.reply("你好"), str)
+        True
+        """
+        return self._responder.reply(question)
+
+    def replies(self, questions: Iterable[str]) -> list[str]:
+        """`reply` to each question, in batches, which is faster than one by one.
+
+        >>> bot = chatbot.load("checkpoints/weibo")
+        >>> questions = ["你好", "早上好"]
+        >>> bot.replies(questions) == [bot.reply(question) for question in questions]
+        True
+        """
+        return self._responder.replies(list(questions))
+
+
+def load(
+    directory: str | os.PathLike[str],
+    *,
+    beam_size: int = ChatSettings.beam_size,
+    length_penalty: float = ChatSettings.length_penalty,
+) -> Bot:
+    """The chatbot in the directory of an attempt, which may be anywhere: its best checkpoint.
+
+    beam_size: hypotheses of beam search; 1 is greedy search. length_penalty: the exponent of beam search's length
+    penalty; a larger one prefers longer replies. Raises UserError for a missing or damaged directory or file.
+
+    >>> chatbot.load("checkpoints/weibo", beam_size=1)
+    <chatbot.Bot of checkpoints/weibo, step 2>
+    >>> chatbot.load("nowhere")
+    Traceback (most recent call last):
+    chatbot.errors.UserError: nowhere: no such directory; give that of a trained attempt, such as checkpoints/default
+    """
+    settings = ChatSettings(beam_size=beam_size, length_penalty=length_penalty)
+    with as_user_errors():
+        from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
+
+        import_tensorflow()
+        let_gpu_memory_grow()
+        from chatbot.inference.responder import Responder
+        from chatbot.model.saved import load_trained
+
+        path = Path(directory)
+        trained = load_trained(path)
+        return Bot(path, trained.step, Responder(trained, settings.beam_size, settings.length_penalty))
+
+
+def train(**settings: Any) -> TrainingResult:
+    """Train an attempt, or go on with it, as `python train.py` does with the same settings as flags.
+
+    The keywords are the flags of `python train.py --help` with underscores: data="pairs.tsv" or a list of files,
+    rnn_size=512, steps=1000, bidirectional=False. Checkpoints are written to checkpoints/ and curves to tensorboard/ in
+    the current folder. Ctrl-C in the main thread ends the run after the current step and saves; elsewhere no signal
+    handler is changed.
+
+    The result has the attempt's directory, the number of steps, the reason of the end, and the best validation.
+    TensorFlow fixes its devices when a process first computes, so towers= and gpus= cannot change afterwards.
+
+    Raises UserError, with the line that the command prints, for settings, files or devices that cannot be used.
+
+    >>> result = chatbot.train(data="pairs.tsv", attempt="weibo", steps=2, rnn_size=8, embedding_size=8)
+    Training on 2 pairs of pairs.tsv; ...
+    >>> result.directory.name, result.step, result.interrupted
+    ('weibo', 2, False)
+    >>> chatbot.train(data="pairs.tsv", rnnsize=8)
+    Traceback (most recent call last):
+    chatbot.errors.UserError: unrecognized arguments: --rnnsize; the nearest is --rnn-size
+    """
+    with as_user_errors(), _script_not_imported():
+        chosen = settings_over_config(_values(settings))
+        from chatbot.training.start import several_processes, train_here
+
+        if chosen.parallel.selftest or several_processes(chosen.parallel):
+            return _train_with_others(chosen)
+        return train_here(chosen)
+
+
+def _train_with_others(settings: Settings) -> TrainingResult:
+    """Run `start`, which gives an exit code; the result is what the attempt's directory has."""
+    from chatbot.training.start import EXIT_INTERRUPTED, start
+
+    code, directory = start(settings), settings.run.directory.absolute()
+    if code not in (0, EXIT_INTERRUPTED):
+        raise UserError(f"{directory}: training failed with exit code {code}; the lines above say why")
+    if settings.parallel.selftest:
+        return TrainingResult(directory, 0, "the self-test has passed", 0, None)
+    from chatbot.model.saved import LAST, read_pointer
+
+    last = read_pointer(directory / LAST)
+    stopped = INTERRUPTED if code == EXIT_INTERRUPTED else "all processes have ended"
+    return TrainingResult(directory, last["step"], stopped, last["best_step"], last["best_nats"])
+
+
+def _values(given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords as flat values of settings: paths as text, and one value where several may be given as a tuple."""
+    fields = fields_of(Settings)
+    unknown = [flag_of(name) for name in given if name not in fields]
+    if unknown:
+        raise UserError(unknown_flags(Settings, unknown))
+    values = {}
+    for name, value in given.items():
+        if not fields[name].metadata["many"]:
+            values[name] = _text(value)
+            continue
+        if value is None:
+            continue
+        items = value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        values[name] = tuple(map(_text, items))
+        if not values[name]:
+            raise UserError(f"argument {flag_of(name)}: expected at least one argument")
+    return values
+
+
+def _text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+@contextmanager
+def _script_not_imported() -> Iterator[None]:
+    """Let worker processes import the package only.
+
+    multiprocessing imports the main module again in each process that it spawns. In a script that calls `train` without
+    `if __name__ == "__main__":` each worker would start training itself.
+    """
+    main = sys.modules["__main__"]
+    spec, file = main.__spec__, getattr(main, "__file__", None)
+    main.__spec__ = None
+    if file is not None:
+        del main.__file__
+    try:
+        yield
+    finally:
+        main.__spec__ = spec
+        if file is not None:
+            main.__file__ = file

@@ -1,0 +1,22 @@
+"""The end of a training run. It needs no TensorFlow, which the trainer does."""
+
+import dataclasses
+from pathlib import Path
+
+INTERRUPTED = "interrupted"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """The end of a training run."""
+
+    directory: Path  # of the attempt, absolute
+    step: int  # the steps of earlier runs included
+    stopped: str  # the reason, in words
+    best_step: int  # 0 without validation
+    best_nats_per_character: float | None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM ended the run, which can be resumed."""
+        return self.stopped == INTERRUPTED
