@@ -97,7 +97,10 @@ def _segmenter(cut: Callable[..., list[str]], has_word: Callable[[str], bool]) -
 
 
 def _load(path: str) -> tuple[rjieba.Jieba, frozenset[str]]:
-    """(jieba's words and those of the user dictionary, the words of frequency 0, which jieba always splits)."""
+    """Returns (the words of jieba and of the user dictionary, words to be split).
+
+    jieba splits words of frequency 0 where its model finds them.
+    """
     import jieba  # half a second, which only a user dictionary needs
     from jieba import finalseg
 
