@@ -1,0 +1,213 @@
+"""Makes the pictures of the README from a real run: terminal.png and tensorboard.png, beside this file.
+
+    pip install '.[pictures]'
+    apt-get install chromium chromium-driver fonts-noto-cjk    # on Debian
+    python docs/pictures/make.py
+
+The script trains on the built-in corpus in a temporary folder (about a minute on 2 CPU cores) and talks to the result,
+both in a real pseudo-terminal, whose screen it draws. Then it starts TensorBoard on the loopback interface and takes a
+picture of its page with headless Chromium. Neither the text nor the curves are edited.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pexpect
+import pyte
+from PIL import Image, ImageDraw, ImageFont
+from selenium import webdriver
+
+PICTURES = Path(__file__).resolve().parent
+ROOT = PICTURES.parents[1]
+LARGEST_FILE = 300_000  # bytes
+
+ATTEMPT = "pictures"
+TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2"
+CHAT = f"python chat.py --attempt {ATTEMPT}"
+QUESTIONS = ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")
+
+# The terminal: the progress bar needs 116 columns. Its picture is shown at about 60% of its size.
+COLUMNS, ROWS = 120, 44
+FONT_SIZE, ROW_HEIGHT, MARGIN = 24, 32, 28  # pixels
+BLOCKS = "█▉▊▋▌▍▎▏"  # of the progress bar, 8 to 1 eighths of a cell wide; the font's own are too wide
+BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
+
+# The page, in CSS pixels, drawn at twice that resolution.
+PAGE_WIDTH, PAGE_HEIGHT = 1000, 734
+CHROMIUM_FLAGS = f"""
+    --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync --hide-scrollbars --force-device-scale-factor=2
+    --window-size={PAGE_WIDTH},{PAGE_HEIGHT}
+""".split()
+# TensorBoard's own settings, as its Settings pane stores them in the browser.
+PAGE_SETTINGS = {
+    "theme": "light",
+    "ignoreOutliers": False,
+    "scalarSmoothing": 0,
+    "sideBarWidthInPercent": 17,
+    "timeSeriesSettingsPaneOpened": False,
+    "timeSeriesCardMinWidth": 735,
+}
+PAGE_LIMIT = 60.0  # seconds
+
+
+def main() -> int:
+    """Make both pictures."""
+    with tempfile.TemporaryDirectory(prefix="pictures-") as temporary:
+        folder = Path(temporary)
+        save(terminal_picture(recorded_session(folder)), PICTURES / "terminal.png")
+        save(tensorboard_picture(folder / "tensorboard" / ATTEMPT), PICTURES / "tensorboard.png")
+    return 0
+
+
+def save(picture: Image.Image, path: Path) -> None:
+    """Write a PNG of at most 64 colours. Raises ValueError where it is larger than LARGEST_FILE."""
+    picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise ValueError(
+            f"{path}: {size:,} bytes, at most {LARGEST_FILE:,} wanted; make the screen or the page smaller"
+        )
+    print(f"{path.relative_to(ROOT)}: {picture.width} x {picture.height} pixels, {size:,} bytes")
+
+
+def recorded_session(folder: Path) -> pyte.Screen:
+    """Train and chat in a shell in `folder`. Returns the terminal's screen at the end."""
+    for script in ("train.py", "chat.py"):
+        (folder / script).symlink_to(ROOT / script)
+    environment = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "PS1": r"\[\e[32m\]$\[\e[0m\] ",
+    }
+    screen = pyte.Screen(COLUMNS, ROWS)
+    stream = pyte.Stream(screen)
+    size = {"dimensions": (ROWS, COLUMNS), "encoding": "utf-8", "timeout": 600}
+    with pexpect.spawn("bash", ["--norc", "--noprofile"], cwd=str(folder), env=environment, **size) as shell:
+        shell.logfile_read = types.SimpleNamespace(write=stream.feed, flush=lambda: None)
+        shell.expect_exact("$")
+        shell.sendline(TRAIN)
+        shell.expect_exact(f"Talk to it: {CHAT}")
+        shell.expect_exact("$")
+        shell.sendline(CHAT)
+        for question in QUESTIONS:
+            shell.expect_exact("> ")
+            shell.sendline(question)
+        shell.expect_exact("> ")
+    return screen
+
+
+def terminal_picture(screen: pyte.Screen) -> Image.Image:
+    """Draw the used rows of a terminal's screen, each character in its cell; a Chinese one takes two cells."""
+    font, cell_width = terminal_font(), FONT_SIZE // 2
+    used = max(row for row, line in enumerate(screen.display) if line.strip()) + 1
+    size = (2 * MARGIN + COLUMNS * cell_width, 2 * MARGIN + used * ROW_HEIGHT)
+    picture = Image.new("RGB", size, BACKGROUND)
+    draw = ImageDraw.Draw(picture)
+    for row in range(used):
+        for column in range(COLUMNS):
+            cell = screen.buffer[row][column]
+            x, y = MARGIN + column * cell_width, MARGIN + row * ROW_HEIGHT
+            if cell.data and cell.data in BLOCKS:  # the second cell of a Chinese character is empty
+                width = cell_width * (len(BLOCKS) - BLOCKS.index(cell.data)) // len(BLOCKS)
+                draw.rectangle((x, y + 6, x + width - 1, y + ROW_HEIGHT - 2), TEXT)
+            else:
+                draw.text((x, y), cell.data, PROMPT if cell.fg == "green" else TEXT, font)
+    return picture
+
+
+def terminal_font() -> ImageFont.FreeTypeFont:
+    """Noto Sans Mono CJK, whose Latin characters are half as wide as its Chinese ones."""
+    command = ["fc-match", "--format=%{file}\n%{index}", "Noto Sans Mono CJK SC"]
+    file, index = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
+    return ImageFont.truetype(file, FONT_SIZE, index=int(index))
+
+
+def tensorboard_picture(logs: Path) -> Image.Image:
+    """The page of a TensorBoard on `logs`, with the chart `loss`: a curve for each tower and one for all."""
+    with tensorboard(logs) as address, chromium() as browser:
+        browser.get(address)
+        settings = json.dumps(PAGE_SETTINGS)
+        browser.execute_script("localStorage.setItem('_tb_global_settings', arguments[0])", settings)
+
+        def loaded() -> bool:
+            """The page reads the curves when it is loaded, and TensorBoard may not have read the files by then."""
+            browser.get(f"{address}/?tagFilter=%5Eloss%24#timeseries")
+            time.sleep(5)
+            return bool(browser.find_elements("css selector", "line-chart"))
+
+        wait_for(loaded)
+        screenshots = [b""]
+
+        def drawn() -> bool:
+            """The page no longer changes: chart and legend appear one after the other."""
+            time.sleep(2)
+            screenshots.append(browser.get_screenshot_as_png())
+            return screenshots[-1] == screenshots[-2]
+
+        wait_for(drawn)
+    return Image.open(io.BytesIO(screenshots[-1]))
+
+
+@contextlib.contextmanager
+def tensorboard(logs: Path) -> Iterator[str]:
+    """A running TensorBoard on the loopback interface. Yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1"]
+    with subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[webdriver.Chrome]:
+    """A headless browser with an empty profile."""
+    with tempfile.TemporaryDirectory(prefix="browser-") as profile:
+        options = webdriver.ChromeOptions()
+        options.binary_location = program("chromium")
+        for flag in (*CHROMIUM_FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        browser = webdriver.Chrome(options, webdriver.ChromeService(program("chromedriver")))
+        try:
+            yield browser
+        finally:
+            browser.quit()
+
+
+def program(name: str) -> str:
+    """The path of an installed program. Raises FileNotFoundError where there is none."""
+    path = shutil.which(name)
+    if path is None:
+        raise FileNotFoundError(f"{name}: not installed; see the top of {__file__}")
+    return path
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Raises TimeoutError after PAGE_LIMIT seconds."""
+    end = time.monotonic() + PAGE_LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"TensorBoard's page was not ready after {PAGE_LIMIT:.0f} s")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

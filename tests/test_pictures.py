@@ -1,0 +1,14 @@
+"""The pictures of the README, which docs/pictures/make.py makes."""
+
+import pytest
+
+from tests.commands import ROOT
+
+LARGEST_FILE = 300_000  # bytes
+
+
+@pytest.mark.parametrize("name", ["terminal.png", "tensorboard.png"])
+def test_a_picture_is_a_small_png(name: str) -> None:
+    content = (ROOT / "docs/pictures" / name).read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(content) <= LARGEST_FILE
