@@ -38,9 +38,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_chat() -> Path:
-    """Ten thousand pairs of LCCC, which lie beside the project on some machines and are no part of it."""
-    path = Path(__file__).parents[2] / "shared/data/lccc_toy.tsv"
-    if not path.exists():
-        pytest.skip("no shared/data beside the project")
-    return path
+def chat_file() -> Path:
+    """200 question-answer pairs of everyday Chinese, written for these tests."""
+    return Path(__file__).parent / "data/chat.tsv"

@@ -113,13 +113,16 @@ def test_the_suggested_command_is_one(tmp_path: Path) -> None:
     assert "Longer than train.py's default --max-length 50: 0 pairs, which it drops." in lines
 
 
-def test_a_healthy_corpus_has_no_warnings(real_chat: Path, tmp_path: Path) -> None:
-    settings = TextSettings(data=(str(real_chat),), cache=str(tmp_path))
+def test_a_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = TextSettings(data=(str(chat_file),), cache=str(tmp_path))
     found = measure(training_files(settings), settings)
+    assert found.pairs == 200
+    assert found.top_replies[0] == ("好的", 3)
+    assert (found.max_length, found.vocabulary_size, found.near_duplicates) == (24, 4000, 0)
+    (warning,) = warnings(found, settings)
+    assert warning.startswith("only 200 pairs")
+    monkeypatch.setattr("chatbot.corpus.inspection.report.FEW_PAIRS", 200)
     assert warnings(found, settings) == []
-    assert found.pairs == 10_000
-    assert found.top_replies[0] == ("是的", 70)
-    assert (found.max_length, found.vocabulary_size) == (41, 8000)
 
 
 def test_histogram() -> None:
