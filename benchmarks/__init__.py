@@ -1,1 +1,1 @@
-"""What measures speed, scaling and quality: python -m benchmarks NAME, whose last line is one JSON object."""
+"""Benchmarks of speed, memory and scaling: python -m benchmarks NAME prints one JSON object on its last line."""

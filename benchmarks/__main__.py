@@ -1,4 +1,4 @@
-"""python -m benchmarks NAME: runs one benchmark; its last line is one JSON object."""
+"""python -m benchmarks NAME runs one benchmark, which prints one JSON object on its last line."""
 
 import sys
 
@@ -19,7 +19,7 @@ BENCHMARKS = {
 
 
 def main() -> int:
-    """The first word names the benchmark."""
+    """Run the benchmark that the first argument names. Raises UserError for an unknown name."""
     name, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
     if name in ("-h", "--help"):
         print(f"usage: python -m benchmarks {'|'.join(BENCHMARKS)} ...; with --help after the name for its flags")

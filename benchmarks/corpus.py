@@ -1,4 +1,4 @@
-"""How fast a corpus is encoded, how soon a second run starts, what memory that takes, whether input is waited for."""
+"""Speed and memory of encoding a corpus, of a second start and of batching, and the time a step waits for input."""
 
 import dataclasses
 import itertools
@@ -16,26 +16,27 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.generated import write_corpus
+from benchmarks.report import log, print_json
+from benchmarks.synthetic import write_corpus
 from chatbot.flags import check_fields, compose, parse_flags, setting
 
-# The loop to be compared with is timed on so many pairs at most: its rate does not change with more.
-BARE_PAIRS = 1_100_000
-TRAINING_STEPS, WARM_UP = 300, 100
+# The jieba loop is timed on at most this many pairs: its rate does not change with more.
+JIEBA_PAIRS = 1_100_000
+TRAINING_STEPS, WARM_UP_STEPS = 300, 100
 ROOT = Path(__file__).parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusBenchmark:
-    """What python -m benchmarks corpus is told."""
+    """The flags of python -m benchmarks corpus."""
 
     pairs: int = setting(1_100_000, "corpus", "pairs of the generated corpus", kind=int, least=1)
-    data: str | None = setting(None, "corpus", "real pairs to measure padding on, at --max-length 20", metavar="FILE")
+    data: str | None = setting(None, "corpus", "pairs to measure padding on, at --max-length 20", metavar="FILE")
     folder: str | None = setting(
-        None, "corpus", "where corpus and cache are written and stay; default: a temporary folder", metavar="FOLDER"
+        None, "corpus", "folder that keeps the corpus and the cache; default: a temporary folder", metavar="FOLDER"
     )
     training: bool = setting(
-        True, "corpus", "train for a few hundred steps to see how long input is waited for", kind=bool
+        True, "corpus", "train for 300 steps and measure the share of the time that steps wait for input", kind=bool
     )
 
     def __post_init__(self) -> None:
@@ -43,62 +44,58 @@ class CorpusBenchmark:
 
 
 def corpus_benchmark(arguments: Sequence[str]) -> int:
-    """Run all parts, each in a process of its own, and print one JSON object."""
-    about = "Measure the way from a file of pairs to batches on a generated corpus."
-    settings = CorpusBenchmark(**parse_flags(CorpusBenchmark, "-m benchmarks corpus", about, arguments))
+    """Run all measurements, each in a process of its own, and print one JSON object."""
+    about = "Measure every stage from a file of pairs to batches on a synthetic corpus."
+    flags = CorpusBenchmark(**parse_flags(CorpusBenchmark, "-m benchmarks corpus", about, arguments))
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
-        folder = Path(settings.folder or temporary)
+        folder = Path(flags.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / f"{settings.pairs}.tsv"
+        file = folder / f"{flags.pairs}.tsv"
         if not file.exists():
-            _say(f"Writing {settings.pairs:,} pairs ...")
-            write_corpus(file, settings.pairs)
-        found: dict[str, Any] = {"pairs": settings.pairs, "bytes": file.stat().st_size, "cores": _cores()}
-        _say("A bare loop of jieba.lcut ...")
-        found |= _apart(_bare, file)
-        _say("The first encode ...")
-        found |= _apart(_encode, file, folder)
-        found["speedup"] = found["pairs_per_s"] / found["bare_pairs_per_s"]
-        _say("The second start ...")
-        found |= _apart(_second_start, file, folder)
-        _say("An epoch's batches ...")
-        found |= _apart(_epoch, file, folder)
-        if settings.training:
-            _say("Training ...")
-            found |= _train(file, folder)
-        if settings.data is not None:
-            found |= _apart(_padding, Path(settings.data), folder)
-    print(json.dumps({name: round(value, 4) if isinstance(value, float) else value for name, value in found.items()}))
+            log(f"Writing {flags.pairs:,} pairs ...")
+            write_corpus(file, flags.pairs)
+        results: dict[str, Any] = {"pairs": flags.pairs, "bytes": file.stat().st_size, "cores": _cores()}
+        log("A bare loop of jieba.lcut ...")
+        results |= _in_own_process(_measure_jieba, file)
+        log("The first encode ...")
+        results |= _in_own_process(_measure_encoding, file, folder)
+        results["speedup"] = results["pairs_per_s"] / results["bare_pairs_per_s"]
+        log("The second start ...")
+        results |= _in_own_process(_measure_second_start, file, folder)
+        log("An epoch's batches ...")
+        results |= _in_own_process(_measure_batching, file, folder)
+        if flags.training:
+            log("Training ...")
+            results |= _measure_input_wait(file, folder)
+        if flags.data is not None:
+            results |= _in_own_process(_measure_padding, Path(flags.data), folder)
+    print_json(results)
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _apart(part: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """What a part of the benchmark found in a process of its own, so that memory is its own, too."""
+def _in_own_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Call measure(*arguments) in a new process, so that its peak memory is that of this measurement alone."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(part, *arguments).result()
+        return pool.submit(measure, *arguments).result()
 
 
 def _peak_gb(workers: int = 0) -> float:
-    """The most memory this process held, and so many workers if each held what the largest of them did."""
+    """Peak memory of this process plus `workers` times that of its largest child, in GB."""
     own, largest_child = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return (own + workers * largest_child) * 1024 / 1e9
 
 
-def _bare(file: Path) -> dict[str, Any]:
-    """One process, jieba as it comes, texts already in memory, the words thrown away."""
+def _measure_jieba(file: Path) -> dict[str, Any]:
+    """The reference: jieba.lcut over all texts in one process; the texts are in memory and the words are dropped."""
     import jieba
 
     jieba.initialize()
     with file.open(encoding="utf-8") as lines:
-        texts = [text for line in itertools.islice(lines, BARE_PAIRS) for text in line.rstrip("\n").split("\t")]
+        texts = [text for line in itertools.islice(lines, JIEBA_PAIRS) for text in line.rstrip("\n").split("\t")]
     began = time.perf_counter()
     for text in texts:
         jieba.lcut(text)
@@ -112,8 +109,8 @@ def _settings(file: Path, folder: Path, **changes: Any) -> Any:
     return compose(Settings, data=(str(file),), cache=str(folder / "cache"), **changes)
 
 
-def _encode(file: Path, folder: Path) -> dict[str, Any]:
-    """Everything from the file to shards on disk: reading, cleaning, jieba, vocabulary, ids."""
+def _measure_encoding(file: Path, folder: Path) -> dict[str, Any]:
+    """The whole encoding, from the file to shards on disk: reading, cleaning, jieba, vocabulary, ids."""
     import shutil
 
     from chatbot.corpus.training_set import training_set
@@ -130,8 +127,8 @@ def _encode(file: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def _second_start(file: Path, folder: Path) -> dict[str, Any]:
-    """From the settings to the first batch, TensorFlow's import aside."""
+def _measure_second_start(file: Path, folder: Path) -> dict[str, Any]:
+    """The time from the settings to the first batch with a filled cache, without the import of TensorFlow."""
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
@@ -146,8 +143,8 @@ def _second_start(file: Path, folder: Path) -> dict[str, Any]:
     return {"second_start_seconds": time.perf_counter() - began}
 
 
-def _epoch(file: Path, folder: Path) -> dict[str, Any]:
-    """All batches of an epoch, as fast as they come."""
+def _measure_batching(file: Path, folder: Path) -> dict[str, Any]:
+    """The rate of one epoch's batches when nothing consumes them."""
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
@@ -170,21 +167,19 @@ def _epoch(file: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def _train(file: Path, folder: Path) -> dict[str, Any]:
-    """The real command at default sizes; the share of the time that steps waited for their batch."""
+def _measure_input_wait(file: Path, folder: Path) -> dict[str, Any]:
+    """Run train.py at default sizes and read the share of the time that steps waited for their batch."""
     command = [sys.executable, str(ROOT / "train.py"), "--data", str(file), "--cache", str(folder / "cache")]
     options = ["--steps", str(TRAINING_STEPS), "--save-every", str(TRAINING_STEPS), "--attempt", "input"]
-    with tempfile.TemporaryDirectory(prefix="training-") as place:
-        subprocess.run(
-            [*command, *options], cwd=place, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        lines = Path(place, "checkpoints/input/metrics.jsonl").read_text().splitlines()
-    records = [record for record in map(json.loads, lines) if record["step"] > WARM_UP]
+    with tempfile.TemporaryDirectory(prefix="training-") as work:
+        subprocess.run([*command, *options], cwd=work, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        lines = Path(work, "checkpoints/input/metrics.jsonl").read_text().splitlines()
+    records = [record for record in map(json.loads, lines) if record["step"] > WARM_UP_STEPS]
     return {name: statistics.median(r[name] for r in records) for name in ("input_wait", "examples_per_s")}
 
 
-def _padding(file: Path, folder: Path) -> dict[str, Any]:
-    """The share of target positions that are real tokens, in batches and if all were padded to one length."""
+def _measure_padding(file: Path, folder: Path) -> dict[str, Any]:
+    """The share of target positions that are real tokens: in the batches, and with all pairs padded to one length."""
     from chatbot.corpus.batching.batches import Batches
     from chatbot.corpus.training_set import training_set
 

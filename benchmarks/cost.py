@@ -1,8 +1,7 @@
-"""How the cost of training grows with batch, vocabulary, units and length: a table, and a plot."""
+"""How time and memory of a training step grow with batch size, vocabulary, units and length: a table and a plot."""
 
 import dataclasses
 import itertools
-import json
 import os
 import resource
 import statistics
@@ -14,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.apart import Apart, together
-from benchmarks.train import rounded
+from benchmarks.report import print_json
+from benchmarks.worker import Worker, ask_all
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
@@ -24,27 +23,27 @@ from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, replace, setting
 from chatbot.training.devices import open_towers
 
-# Where each growth starts from, and how far it goes.
-MIDDLE = {"batch_size": 64, "vocabulary_size": 16_000, "rnn_size": 512, "max_length": 20}
-GROWTH = {
+# All sizes stay at BASE but one, which takes the values in SIZES.
+BASE = {"batch_size": 64, "vocabulary_size": 16_000, "rnn_size": 512, "max_length": 20}
+SIZES = {
     "batch_size": (16, 32, 64, 128, 256, 512),
     "vocabulary_size": (4_000, 8_000, 16_000, 32_000, 64_000),
     "rnn_size": (128, 256, 512, 1024),
     "max_length": (5, 10, 20, 40, 80),
 }
-SHORT = {"batch_size": (16, 32), "vocabulary_size": (4_000,), "rnn_size": (128,), "max_length": (5,)}
+SMALLEST_SIZES = {"batch_size": (16, 32), "vocabulary_size": (4_000,), "rnn_size": (128,), "max_length": (5,)}
 
 
 @dataclasses.dataclass(frozen=True)
 class CostBenchmark:
-    """What python -m benchmarks cost is told."""
+    """The flags of python -m benchmarks cost."""
 
-    precision: str = setting("float32", "model", "of matrix products", choices=("float32", "bfloat16"))
+    precision: str = setting("float32", "model", "precision of matrix products", choices=("float32", "bfloat16"))
     num_layers: int = setting(2, "model", "recurrent layers of each side", kind=int, least=1)
     embedding_size: int = setting(256, "model", "units of an embedding", kind=int, least=1)
     steps: int = setting(5, "measuring", "steps, whose median counts", kind=int, least=1)
-    short: bool = setting(False, "measuring", "the smallest sizes only, to see that it runs", kind=bool)
-    plot: str | None = setting(None, "measuring", "draw it, too (needs matplotlib)", metavar="FILE.png")
+    short: bool = setting(False, "measuring", "measure the smallest sizes only, to check that it runs", kind=bool)
+    plot: str | None = setting(None, "measuring", "also draw a plot (needs matplotlib)", metavar="FILE.png")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,59 +53,60 @@ class CostBenchmark:
 
 def cost_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
-    about = "Measure how training costs grow with batch, vocabulary, units and length."
-    told = CostBenchmark(**parse_flags(CostBenchmark, "-m benchmarks cost", about, arguments))
+    about = "Measure how time and memory of a training step grow with batch size, vocabulary, units and length."
+    flags = CostBenchmark(**parse_flags(CostBenchmark, "-m benchmarks cost", about, arguments))
     rows = []
     print(f"{'what grows':>16}  {'to':>6}  ms a step  target tokens/s  memory, GB")
-    for what, values in (SHORT if told.short else GROWTH).items():
+    for what, values in (SMALLEST_SIZES if flags.short else SIZES).items():
         for value in values:
-            with Apart(_measured, told, {**MIDDLE, what: value}) as process:
-                row = {"what": what, "value": value, **together([process])[0]}
+            with Worker(_training_worker, flags, {**BASE, what: value}) as worker:
+                row = {"what": what, "value": value, **ask_all([worker])[0]}
             rows.append(row)
             print(
                 f"{what:>16}  {value:6}  {1e3 * row['step_s']:9.0f}  {row['target_tokens_per_s']:15,.0f}  "
                 f"{row['peak_gb']:10.2f}",
                 flush=True,
             )
-    if told.plot is not None:
-        _draw(rows, Path(told.plot))
-    worst = max(cliffs(rows), key=lambda cliff: cliff["ratio"], default=None)
+    if flags.plot is not None:
+        _draw(rows, Path(flags.plot))
+    worst = max(growth_ratios(rows), key=lambda growth: growth["ratio"], default=None)
     if worst:
         print(
             f"Verdict: the steepest growth is {worst['what']} from {worst['from']} to {worst['to']}: "
-            f"{worst['ratio']:.2f} times the cost that growth in proportion would have."
+            f"{worst['ratio']:.2f} times the cost of growth in proportion."
         )
-    found = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(told), "rows": rows, "steepest": worst}
-    print(json.dumps(rounded(found)))
+    results = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags), "rows": rows, "steepest": worst}
+    print_json(results)
     return 0
 
 
-def cliffs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each two neighbours, the growth of a step's time over that of the product that grows fastest.
+def growth_ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For neighbouring sizes, the growth of a step's time over the expected growth; above 1 is worse than expected.
 
-    Units count by their square, as the recurrent products do; the rest in proportion.
+    The expected growth is in proportion to the size, and to its square for rnn_size, as in the recurrent products.
     """
-    found = []
-    for one, next_one in itertools.pairwise(rows):
-        if one["what"] == next_one["what"]:
-            grown = next_one["value"] / one["value"]
-            expected = grown**2 if one["what"] == "rnn_size" else grown
-            ratio = next_one["step_s"] / one["step_s"] / expected
-            found.append({"what": one["what"], "from": one["value"], "to": next_one["value"], "ratio": ratio})
-    return found
+    ratios = []
+    for small, large in itertools.pairwise(rows):
+        if small["what"] == large["what"]:
+            growth = large["value"] / small["value"]
+            expected = growth**2 if small["what"] == "rnn_size" else growth
+            ratio = large["step_s"] / small["step_s"] / expected
+            ratios.append({"what": small["what"], "from": small["value"], "to": large["value"], "ratio": ratio})
+    return ratios
 
 
-def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dict[str, float]]:
-    """Trains on pairs of one length, all of whose tokens are real."""
+def _training_worker(flags: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dict[str, float]]:
+    """Time training steps on pairs of one length, so that no position is padding."""
     towers = open_towers([], None)
     import tensorflow as tf
 
+    from chatbot.corpus.batching.batches import pad_batch
     from chatbot.model.seq2seq import built_model
     from chatbot.training.variable_update.choose import open_update
 
     vocabulary = sizes["vocabulary_size"]
     base = compose(
-        Settings, num_layers=told.num_layers, embedding_size=told.embedding_size, bidirectional=False, keep_prob=1.0
+        Settings, num_layers=flags.num_layers, embedding_size=flags.embedding_size, bidirectional=False, keep_prob=1.0
     )
     changes: dict[str, Any] = {**sizes}
     settings = replace(base, **changes)
@@ -119,27 +119,25 @@ def _measured(told: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dic
         np.zeros(settings.learning.batch_size, np.int64),
     )
     step = open_update(
-        built_model(settings.model, vocabulary, settings.learning.seed, told.precision), settings, towers
+        built_model(settings.model, vocabulary, settings.learning.seed, flags.precision), settings, towers
     )
     step.scatter_state(step.gather_state())
-
-    from chatbot.corpus.batching.batches import pad_batch
 
     batch = pad_batch(
         pairs, np.arange(settings.learning.batch_size), settings.model.max_length, settings.model.max_length
     )
     share = tuple(map(tf.constant, batch))
 
-    def timed() -> float:
+    def step_seconds() -> float:
         began = time.perf_counter()
         step([share], 0, settings.learning.learning_rate)
         step.finished_steps()[-1].gradient_norm.numpy()
         return time.perf_counter() - began
 
-    def measure(question: str) -> dict[str, float]:
+    def measure(request: str) -> dict[str, float]:
         for _ in range(2):
-            timed()
-        seconds = statistics.median(timed() for _ in range(told.steps))
+            step_seconds()
+        seconds = statistics.median(step_seconds() for _ in range(flags.steps))
         rate = settings.learning.batch_size * settings.model.max_length / seconds
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {"step_s": seconds, "target_tokens_per_s": rate, "peak_gb": peak}
@@ -159,15 +157,15 @@ def _pyplot() -> Any:
 
 
 def _draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """A panel for each that grows."""
+    """Draw one panel for each size that grows."""
     names = list(dict.fromkeys(row["what"] for row in rows))
     figure, panels = _pyplot().subplots(1, len(names), figsize=(4 * len(names), 3.5), sharey=True)
     for name, panel in zip(names, panels, strict=True):
-        some = [row for row in rows if row["what"] == name]
-        panel.plot([row["value"] for row in some], [row["target_tokens_per_s"] for row in some], marker="o")
+        series = [row for row in rows if row["what"] == name]
+        panel.plot([row["value"] for row in series], [row["target_tokens_per_s"] for row in series], marker="o")
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
-        panel.set_xticks([row["value"] for row in some], [f"{row['value']:,}" for row in some])
+        panel.set_xticks([row["value"] for row in series], [f"{row['value']:,}" for row in series])
         panel.set_xlabel(name.replace("_", " "))
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("target tokens a second")

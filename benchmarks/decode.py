@@ -1,8 +1,7 @@
-"""Replies a second, side by side with OpenNMT-py; and how long a cold chat takes to its first reply."""
+"""Replies a second, beside OpenNMT-py, and the time of chat.py from its start to its first reply."""
 
 import dataclasses
 import functools
-import json
 import os
 import statistics
 import subprocess
@@ -13,59 +12,63 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.apart import Apart, together
-from benchmarks.same_words import SameWords, words_of
-from benchmarks.train import TrainBenchmark, in_turn, rounded
+from benchmarks.report import print_json
+from benchmarks.tokenised import TokenisedPairs, read_tokenised
+from benchmarks.train import TrainBenchmark, measure_in_turns
+from benchmarks.worker import Worker, ask_all
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.flags import parse_flags, setting
 from chatbot.training.devices import open_towers
 
 ROOT = Path(__file__).parents[1]
-BEAMS, BATCHES = (5, 1), (1, 64)
-# Of the attempt that a cold chat is timed with.
+BEAM_SIZES, BATCH_SIZES = (5, 1), (1, 64)
+# The attempt that the start of chat.py is timed with.
 ATTEMPT = "cold"
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeBenchmark(TrainBenchmark):
-    """What python -m benchmarks decode is told."""
+    """The flags of python -m benchmarks decode."""
 
-    questions: int = setting(256, "measuring", "questions of a turn", kind=int, least=1)
+    questions: int = setting(256, "measuring", "questions in a turn", kind=int, least=1)
     cold: bool = setting(True, "measuring", "time python chat.py from its start to its first reply", kind=bool)
 
 
 def decode_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
-    about = "Measure replies a second on this machine, if asked for beside OpenNMT-py; models of --steps steps."
-    told = DecodeBenchmark(**parse_flags(DecodeBenchmark, "-m benchmarks decode", about, arguments))
-    words = words_of(told.data, told.max_length, told.vocabulary_size)
-    asked = dataclasses.replace(words, pairs=words.pairs[: told.questions])
-    found: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(told)}
+    about = "Measure replies a second on this machine, with --peers also those of OpenNMT-py; models of --steps steps."
+    flags = DecodeBenchmark(**parse_flags(DecodeBenchmark, "-m benchmarks decode", about, arguments))
+    pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
+    questions = dataclasses.replace(pairs, pairs=pairs.pairs[: flags.questions])
+    results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     verdicts = []
-    if told.cold:
-        found |= cold_start(told)
-        print(f"A cold chat: {found['cold_reply_s']:.2f} s; import tensorflow: {found['import_s']:.2f} s", flush=True)
-        verdicts.append(f"a cold chat replies after {found['cold_ratio']:.2f} times what import tensorflow takes")
+    if flags.cold:
+        results |= cold_start(flags)
+        print(
+            f"First reply of chat.py: {results['cold_reply_s']:.2f} s; import tensorflow: {results['import_s']:.2f} s",
+            flush=True,
+        )
+        verdicts.append(f"chat.py replies after {results['cold_ratio']:.2f} times the time of import tensorflow")
     with tempfile.TemporaryDirectory() as folder:
-        peers = told.found_peers(Path(folder))
+        peers = flags.open_peers(Path(folder))
         systems: dict[str, Callable[[], float]] = {}
-        with Apart(_ours, told, words, asked) as process:
-            for beam_size in BEAMS:
-                for batch_size in BATCHES:
+        with Worker(_replying_worker, flags, pairs, questions) as worker:
+            for beam_size in BEAM_SIZES:
+                for batch_size in BATCH_SIZES:
                     name = f"beam {beam_size}, batches of {batch_size}"
-                    systems[name] = functools.partial(_replies, process, beam_size, batch_size)
+                    systems[name] = functools.partial(_replies_per_second, worker, beam_size, batch_size)
                     if peers is not None:
                         systems[f"OpenNMT-py, {name}"] = functools.partial(
-                            peers.translate, told.steps, "asked.src", beam_size, batch_size, told.max_length
+                            peers.translate, flags.steps, "questions.src", beam_size, batch_size, flags.max_length
                         )
             if peers is not None:
-                words.write(Path(folder), "train")
-                words.write(Path(folder), "valid")
-                asked.write(Path(folder), "asked")
+                pairs.write(Path(folder), "train")
+                pairs.write(Path(folder), "valid")
+                questions.write(Path(folder), "questions")
                 peers.prepare_opennmt()
-                peers.train_opennmt(told.steps)
-            rates = in_turn(systems, told.rounds)
-    medians = {name: statistics.median(some) for name, some in rates.items()}
+                peers.train_opennmt(flags.steps)
+            rates = measure_in_turns(systems, flags.rounds)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
     print(f"{'search':>24}  replies/s" + ("  OpenNMT-py  ratio" if peers else ""))
     ratios = {}
     for name, own in medians.items():
@@ -77,26 +80,26 @@ def decode_benchmark(arguments: Sequence[str]) -> int:
             print(f"{name:>24}  {own:9.1f}")
     verdicts += [f"{ratio:.2f} times OpenNMT-py's replies at {name}" for name, ratio in ratios.items()]
     print(f"Verdict: {'; '.join(verdicts) or 'measured'}.")
-    print(json.dumps(rounded({**found, "replies_per_s": medians, "ratios": ratios})))
+    print_json({**results, "replies_per_s": medians, "ratios": ratios})
     return 0
 
 
-def _replies(process: Apart, beam_size: int, batch_size: int) -> float:
-    return float(together([process], f"{beam_size} {batch_size}")[0])
+def _replies_per_second(worker: Worker, beam_size: int, batch_size: int) -> float:
+    return float(ask_all([worker], f"{beam_size} {batch_size}")[0])
 
 
-def cold_start(told: DecodeBenchmark) -> dict[str, float]:
-    """Seconds of import tensorflow alone, and of python chat.py from its start to its first reply, in turn."""
+def cold_start(flags: DecodeBenchmark) -> dict[str, float]:
+    """Seconds of import tensorflow alone, and of python chat.py from its start to its first reply; medians."""
     with tempfile.TemporaryDirectory() as folder:
         sizes = [
             word
             for name in ("rnn_size", "num_layers", "embedding_size", "vocabulary_size", "max_length")
-            for word in (f"--{name.replace('_', '-')}", str(getattr(told, name)))
+            for word in (f"--{name.replace('_', '-')}", str(getattr(flags, name)))
         ]
-        train = [ROOT / "train.py", "--data", Path(told.data).resolve(), "--attempt", ATTEMPT, "--steps", 1, *sizes]
+        train = [ROOT / "train.py", "--data", Path(flags.data).resolve(), "--attempt", ATTEMPT, "--steps", 1, *sizes]
         _timed(train, folder)
         imports, replies = [], []
-        for _ in range(told.rounds):
+        for _ in range(flags.rounds):
             imports.append(_timed(["-c", "import tensorflow"], folder))
             replies.append(_timed([ROOT / "chat.py", "--attempt", ATTEMPT], folder, "你好"))
     seconds = {"import_s": statistics.median(imports), "cold_reply_s": statistics.median(replies)}
@@ -104,7 +107,7 @@ def cold_start(told: DecodeBenchmark) -> dict[str, float]:
 
 
 def _timed(command: Sequence[object], folder: str, question: str = "") -> float:
-    """Seconds until the command answers a question with a line, or until it ends where it is asked nothing."""
+    """Seconds until the command replies to the question; without a question, until it ends."""
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *map(str, command)],
@@ -125,35 +128,37 @@ def _timed(command: Sequence[object], folder: str, question: str = "") -> float:
     return seconds if question else time.perf_counter() - began
 
 
-def _ours(told: DecodeBenchmark, words: SameWords, asked: SameWords) -> Callable[[str], float]:
-    """Trains for so many steps; then replies, as chat.py does, by the beam and in the batches asked for."""
+def _replying_worker(
+    flags: DecodeBenchmark, pairs: TokenisedPairs, questions: TokenisedPairs
+) -> Callable[[str], float]:
+    """Trains for --steps steps, then replies as chat.py does. A request is "BEAM_SIZE BATCH_SIZE"."""
     towers = open_towers([], None)
     from chatbot.corpus.batching.batches import Batches
     from chatbot.inference.replier import Replier
     from chatbot.model.seq2seq import built_model, start_from_frequencies
     from chatbot.training.variable_update.choose import open_update
 
-    settings, pairs = told.settings, words.encoded()
-    vocabulary = Vocabulary(words.vocabulary)
+    settings, training = flags.settings, pairs.encoded()
+    vocabulary = Vocabulary(pairs.vocabulary)
     model = built_model(settings.model, len(vocabulary), settings.learning.seed)
-    start_from_frequencies(model, [pairs])
+    start_from_frequencies(model, [training])
     step = open_update(model, settings, towers)
     step.scatter_state(step.gather_state())
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).prefetched(0, step.num_shares)
-    for _ in range(told.steps):
+    batches = Batches([training], settings.learning.batch_size, settings.learning.seed).prefetched(0, step.num_shares)
+    for _ in range(flags.steps):
         step(next(batches), 0, settings.learning.learning_rate)
     step.gather_state()
-    repliers = {beam_size: Replier(model, vocabulary, settings.model, beam_size) for beam_size in BEAMS}
-    sources = asked.encoded().sources
-    questions = [sources.row(i).tolist() for i in range(len(sources))]
+    repliers = {beam_size: Replier(model, vocabulary, settings.model, beam_size) for beam_size in BEAM_SIZES}
+    sources = questions.encoded().sources
+    rows = [sources.row(i).tolist() for i in range(len(sources))]
 
-    def turn(question: str) -> float:
-        beam_size, batch_size = map(int, question.split())
+    def turn(request: str) -> float:
+        beam_size, batch_size = map(int, request.split())
         reply = repliers[beam_size].replies
-        reply(questions[:batch_size])  # traced, and warm
+        reply(rows[:batch_size])  # traces and warms up
         began = time.perf_counter()
-        for at in range(0, len(questions), batch_size):
-            reply(questions[at : at + batch_size])
-        return len(questions) / (time.perf_counter() - began)
+        for start in range(0, len(rows), batch_size):
+            reply(rows[start : start + batch_size])
+        return len(rows) / (time.perf_counter() - began)
 
     return turn

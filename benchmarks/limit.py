@@ -1,7 +1,7 @@
-"""Where a training step's time goes, beside what its matrix products alone would take on this machine.
+"""Where the time of a training step goes, and the least time that its matrix products need on this machine.
 
-Each part of the step is run by itself on batches as they come, forwards and backwards; its products are run by
-themselves, too, in the same shapes and precision. What is left of the step is overhead: ours, and TensorFlow's.
+Each part of the step runs by itself on real batches, forwards and backwards. Its matrix products also run by
+themselves, in the same shapes and precision. The rest of the step's time is overhead of this project and of TensorFlow.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import PAD
-from chatbot.model.matmul import rounded
+from chatbot.model.matmul import matmul, rounded
 from chatbot.model.packing import pack, packing_of
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
@@ -27,7 +27,7 @@ REPEATED = 9
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """So many products a step of [m, k] by [k, n]; the same shapes turned around count as theirs."""
+    """The products of one shape in a step: [m, k] by [k, n], `times` times; transposed factors count as the same."""
 
     part: str
     m: int
@@ -41,33 +41,35 @@ class Product:
 
 
 def products_of(settings: Settings, vocabulary: int, share: Sequence[tf.Tensor]) -> list[Product]:
-    """Of a step, forwards and backwards, on real tokens only.
+    """The matrix products of a step, forwards and backwards, on real tokens only.
 
-    An LSTM's products with its own state are so many as there are steps, with as many rows as go on on average.
+    An LSTM multiplies its state once a time step; the rows of that product are the mean number of unfinished sequences.
     """
     source, target_in, _, weights = share
     units, width = settings.model.rnn_size, settings.model.embedding_size
-    found = []
+    products = []
     for ids in (source, target_in):
         lengths = tf.math.count_nonzero(ids != PAD, axis=1).numpy()
         tokens, steps = int(lengths.sum()), int(lengths.max())
         for layer in range(settings.model.num_layers):
             inputs = width if layer == 0 else units
-            found += [Product("recurrent", tokens, inputs, 4 * units, 3)]  # forwards; to inputs; to weights
-            found += [Product("recurrent", round(tokens / steps), units, 4 * units, 2 * steps)]
-            found += [Product("recurrent", units, tokens, 4 * units)]
+            # Of the inputs: forwards, gradient of the inputs, gradient of the weights.
+            products += [Product("recurrent", tokens, inputs, 4 * units, 3)]
+            # Of the state: forwards and its gradient once a time step, gradient of the weights once.
+            products += [Product("recurrent", round(tokens / steps), units, 4 * units, 2 * steps)]
+            products += [Product("recurrent", units, tokens, 4 * units)]
     sources, targets = (int(tf.math.count_nonzero(ids != PAD)) for ids in (source, target_in))
-    found += [Product("attention", sources, units, units, 3), Product("attention", targets, 2 * units, width, 3)]
-    found += [Product("projection", int(tf.math.count_nonzero(weights)), width, vocabulary, 3)]
-    return found
+    products += [Product("attention", sources, units, units, 3), Product("attention", targets, 2 * units, width, 3)]
+    products += [Product("projection", int(tf.math.count_nonzero(weights)), width, vocabulary, 3)]
+    return products
 
 
 def seconds_of(products: Sequence[Product], precision: str) -> float:
-    """Of these products one after another, each at the rate of its shape."""
+    """The time of these products one after another, in seconds."""
 
     @tf.function(autograph=False)
     def repeated(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-        """In one call, so that Python is no part of it."""
+        """Repeat the product inside one graph, so that the time of Python is not measured."""
 
         def again(i: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return i + 1, tf.matmul(a, b)
@@ -77,25 +79,29 @@ def seconds_of(products: Sequence[Product], precision: str) -> float:
     total = 0.0
     for each in products:
         a, b = (rounded(tf.random.normal(shape), precision) for shape in ([each.m, each.k], [each.k, each.n]))
-        total += each.times * _median(functools.partial(repeated, a, b)) / (REPEATED + 1)
+        total += each.times * _median_seconds(functools.partial(repeated, a, b)) / (REPEATED + 1)
     return total
 
 
 def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, float]:
-    """Recurrent, attention, and projection with loss, each forwards and backwards by itself."""
+    """The time of each part by itself, forwards and backwards, in seconds.
+
+    The loss is computed in chunks together with the projection. Its time is the time of both, less that of the
+    projection by itself; on small models this difference may be below 0.
+    """
     source, target_in, target_out, weights = share
     mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
     variables = [v.value for v in model.trainable_variables]
 
     def timed(function: Callable[..., Any], *inputs: tf.Tensor) -> float:
         @tf.function(autograph=False)
-        def both(*inputs: tf.Tensor) -> Any:
+        def forwards_and_backwards(*inputs: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
                 tape.watch(inputs)
                 outputs = function(*inputs)
             return tape.gradient(outputs, [list(inputs), variables])
 
-        return _median(lambda: both(*inputs))
+        return _median_seconds(lambda: forwards_and_backwards(*inputs))
 
     def stack(stack: Stack, mask: tf.Tensor) -> Callable[[tf.Tensor], Any]:
         return lambda x: stack(x, None, mask, None)[0]
@@ -108,37 +114,45 @@ def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, fl
         state = model.decoder.start(memory, mask, [])
         return model.decoder.combined(pack(model.decoder.with_context(outputs, state), real))
 
+    def project(attended: tf.Tensor) -> tf.Tensor:
+        embeddings = tf.convert_to_tensor(model.embedding.embeddings)
+        return matmul(attended, embeddings, model.precision, transpose_b=True)
+
     targets, ones = pack(target_out, real), pack(weights, real)
+    attended = attend(memory, outputs)
+    projection = timed(project, attended)
+    with_loss = timed(lambda attended: model.summed_loss(attended, targets, ones), attended)
     return {
         "recurrent": timed(stack(model.encoder.forward, mask), model.embedding(source))
         + timed(stack(model.decoder.stack, target_mask), model.embedding(target_in)),
         "attention": timed(attend, memory, outputs),
-        "projection": timed(lambda attended: model.summed_loss(attended, targets, ones), attend(memory, outputs)),
+        "projection": projection,
+        "loss": with_loss - projection,
     }
 
 
 def seconds_of_update(model: Seq2Seq, settings: Settings) -> float:
-    """Averaging, clipping and the update rule, on gradients that are there."""
+    """The time of dividing, clipping and the update rule for given gradients, in seconds."""
     replica = Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm)
     gradients = [tf.ones_like(weight) for weight in replica.weights]
     update = tf.function(lambda sums: replica.apply(sums, tf.constant(1.0), tf.constant(0.0)), autograph=False)
-    return _median(lambda: update(gradients))
+    return _median_seconds(lambda: update(gradients))
 
 
-def _median(run: Callable[[], Any]) -> float:
-    """Seconds of a call, the first ones left out."""
+def _median_seconds(run: Callable[[], Any]) -> float:
+    """The median time of a call; the first three calls warm up and are not counted."""
     for _ in range(3):
         run()
     times = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        run()  # returns when it is done, on the CPU
+        run()  # on the CPU, returns when the computation is finished
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 
 
 def table(rows: Sequence[tuple[str, float, float]]) -> str:
-    """rows: a part, its seconds in a step, those of its products alone."""
+    """Rows of (part, seconds in a step, seconds of its products alone), as text."""
     whole = sum(seconds for _, seconds, _ in rows)
     lines = [f"{'part':>12}  ms a step   share  products alone, ms"]
     for name, seconds, least in rows:

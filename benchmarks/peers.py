@@ -1,4 +1,4 @@
-"""The systems that users would pick instead, each in a virtual environment of its own."""
+"""OpenNMT-py and a tuned PyTorch model, for comparison, each in a virtual environment of its own."""
 
 import dataclasses
 import json
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from chatbot.errors import UserError
 
-# A report of onmt_train: ... bsz:  553/ 341/61; 1313/810 tok/s; ...; source and target tokens of a batch and a second.
+# A progress line of onmt_train: "bsz:  553/ 341/61; 1313/810 tok/s", source and target tokens a batch and a second.
 REPORT = re.compile(r"bsz:\s*\d+/\s*(\d+)/\s*\d+;\s*\d+/\s*(\d+) tok/s")
 TRANSLATED = re.compile(r"Total translation time \(s\): ([\d.]+)")
-WARM_UP = 10
+WARM_UP_STEPS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Peers:
-    """Where they are. Raises UserError for what is not there.
+    """Paths of the other systems. Raises UserError for a path that does not exist.
 
     scripts: the folder with torch_seq2seq.py and opennmt.yaml. torch, opennmt: virtual environments.
-    work: a folder with train.src and train.tgt, where they may write.
+    work: the folder with train.src and train.tgt, where the systems write. cores: threads of each system.
     """
 
     scripts: Path
@@ -38,37 +38,40 @@ class Peers:
             self.opennmt / "bin/onmt_train",
         ):
             if not needed.exists():
-                raise UserError(f"{needed}: not there; see --peers, --torch and --opennmt in --help")
+                raise UserError(f"{needed}: not found; see --peers, --torch and --opennmt in --help")
 
     def train_torch(self, steps: int, bf16: bool, vocabulary_size: int) -> float:
-        """Real target tokens a second of the tuned PyTorch model."""
+        """Train the tuned PyTorch model. Returns real target tokens a second."""
         command: list[object] = [self.torch / "bin/python", (self.scripts / "torch_seq2seq.py").resolve()]
-        command += ["--source", "train.src", "--target", "train.tgt", "--steps", steps, "--warmup", WARM_UP]
+        command += ["--source", "train.src", "--target", "train.tgt", "--steps", steps, "--warmup", WARM_UP_STEPS]
         command += ["--vocab", vocabulary_size, "--threads", self.cores, *(["--bf16"] if bf16 else [])]
         return float(json.loads(self._run(command).splitlines()[-1])["target_tokens_per_s"])
 
     def train_opennmt(self, steps: int) -> float:
-        """Real target tokens a second of onmt_train, its first steps left out."""
-        said = self._run([self.opennmt / "bin/onmt_train", "-config", self._config(WARM_UP + steps)])
-        reports = [(float(tokens), float(rate)) for tokens, rate in REPORT.findall(said)][1:]
+        """Run onmt_train. Returns real target tokens a second, without the first report."""
+        output = self._run([self.opennmt / "bin/onmt_train", "-config", self._config(WARM_UP_STEPS + steps)])
+        reports = [(float(tokens), float(rate)) for tokens, rate in REPORT.findall(output)][1:]
         return sum(tokens for tokens, _ in reports) / sum(tokens / rate for tokens, rate in reports)
 
     def prepare_opennmt(self) -> None:
-        """Build its vocabulary from train.src and train.tgt."""
-        self._run([self.opennmt / "bin/onmt_build_vocab", "-config", self._config(WARM_UP), "-n_sample", -1])
+        """Build OpenNMT-py's vocabulary from train.src and train.tgt."""
+        self._run([self.opennmt / "bin/onmt_build_vocab", "-config", self._config(WARM_UP_STEPS), "-n_sample", -1])
 
     def translate(self, steps: int, questions: str, beam_size: int, batch_size: int, max_length: int) -> float:
-        """Replies a second of onmt_translate to a file of questions, its start left out; steps: of the model."""
+        """Run onmt_translate on a file of questions with the model of `steps` steps. Returns replies a second.
+
+        The start of the program is not counted.
+        """
         command: list[object] = [
             self.opennmt / "bin/onmt_translate",
             "-model",
-            f"run/model_step_{WARM_UP + steps}.pt",
+            f"run/model_step_{WARM_UP_STEPS + steps}.pt",
             "-src",
             questions,
         ]
         command += ["-output", "replies", "-beam_size", beam_size, "-batch_size", batch_size]
-        said = self._run([*command, "-max_length", max_length, "-report_time"])
-        (seconds,) = TRANSLATED.findall(said)
+        output = self._run([*command, "-max_length", max_length, "-report_time"])
+        (seconds,) = TRANSLATED.findall(output)
         return len((self.work / questions).read_text(encoding="utf-8").splitlines()) / float(seconds)
 
     def _config(self, steps: int) -> str:
@@ -82,7 +85,7 @@ class Peers:
         done = subprocess.run(
             [str(word) for word in command],
             cwd=self.work,
-            # onmt_translate's checkpoints are older than PyTorch's rule that they hold weights alone.
+            # OpenNMT-py's checkpoints hold more than weights, which PyTorch refuses to load by default.
             env={**os.environ, "OMP_NUM_THREADS": str(self.cores), "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""What a ring all-reduce costs, and what it leaves of the speed of many GPUs."""
+"""The cost of a ring all-reduce, and the speed-up of many GPUs that it predicts."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ PLANNED = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """The slowest link of a ring. Nominal rates in one direction; latency of one message, software included."""
+    """The slowest link of a ring: nominal rate in one direction, and latency of one message including software."""
 
     name: str
     bytes_per_s: float
@@ -31,23 +31,23 @@ LINKS = {
 
 
 def ring_bytes(gradient_bytes: float, members: int) -> float:
-    """What each member of a ring sends in one all-reduce, the least that any all-reduce can do.
+    """Bytes that each member of a ring sends in one all-reduce: 2 (n - 1) / n x gradient_bytes.
 
-    Once round to sum and once to spread, (n - 1) pieces of 1/n each time: 2 (n - 1) / n x bytes
+    Reduce-scatter and all-gather each send (n - 1) pieces of 1/n. This is the minimum of any all-reduce
     (Patarasuk and Yuan, 2009).
     """
     return 2 * (members - 1) / members * gradient_bytes
 
 
 def ring_seconds(gradient_bytes: float, members: int, link: Link) -> float:
-    """2 (n - 1) messages, one after another: bytes over bandwidth, and a latency each."""
+    """Seconds of one all-reduce: bytes over bandwidth, and the latency of 2 (n - 1) messages one after another."""
     return ring_bytes(gradient_bytes, members) / link.bytes_per_s + 2 * (members - 1) * link.latency
 
 
 def speed_up(step_seconds: float, gradient_bytes: float, members: int, link: Link, staged: bool = False) -> float:
-    """How many times the examples of one GPU, each with the same batch as the one.
+    """Throughput of n GPUs over that of one; every GPU has the same batch size as the one.
 
-    step_seconds: of one GPU alone. staged: the exchange hides behind the next step's computing.
+    step_seconds: a step of one GPU alone. staged: the exchange overlaps with the computation of the next step.
     """
     exchange = ring_seconds(gradient_bytes, members, link)
     step = max(step_seconds, exchange) if staged else step_seconds + exchange
@@ -55,9 +55,9 @@ def speed_up(step_seconds: float, gradient_bytes: float, members: int, link: Lin
 
 
 def plan(step_seconds: float, gradient_bytes: float, links: Sequence[Link]) -> list[dict[str, Any]]:
-    """Print the speed-up that each link allows, with the formula; returns the rows."""
+    """Print the formula and the predicted speed-up for each link. Returns the rows of the table."""
     print(
-        "Plan: n GPUs, each with the same batch as the one. An exchange takes\n"
+        "Plan: n GPUs, each with the same batch size as one GPU. An exchange takes\n"
         "2 (n - 1) / n x bytes / bandwidth + 2 (n - 1) x latency; a step takes\n"
         f"{step_seconds * 1e3:.1f} ms + the exchange of {gradient_bytes / 1e6:.1f} MB, or, with --staged-variables "
         "(in brackets), the longer of the two."

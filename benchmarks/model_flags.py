@@ -1,0 +1,24 @@
+"""Flags of the measured model and of the measurement, which the train, decode and scaling benchmarks share."""
+
+import dataclasses
+
+from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.flags import check_fields, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFlags:
+    """Sizes of the model, of a batch and of a measurement. Raises UserError for a value out of its range."""
+
+    rnn_size: int = setting(512, "model", "units of each recurrent layer", kind=int, least=2)
+    embedding_size: int = setting(256, "model", "units of an embedding", kind=int, least=1)
+    vocabulary_size: int = setting(16_000, "model", "most tokens in the vocabulary", kind=int, least=len(SPECIALS) + 1)
+    max_length: int = setting(20, "model", "tokens of the longest question and reply", kind=int, least=2)
+    batch_size: int = setting(64, "model", "pairs in a step", kind=int, least=1)
+    rounds: int = setting(
+        5, "measuring", "rounds, whose median counts; each row of the table has one turn in each", kind=int, least=1
+    )
+    steps: int = setting(60, "measuring", "steps in a turn", kind=int, least=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
