@@ -34,6 +34,6 @@ def let_gpu_memory_grow() -> None:
     """Allocate GPU memory as needed, so that other processes can use the rest."""
     import tensorflow as tf
 
-    with contextlib.suppress(RuntimeError):  # TensorFlow has computed in this process before, and keeps its way
+    with contextlib.suppress(RuntimeError):  # TensorFlow was used in this process before, so the setting cannot change
         for device in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(device, True)

@@ -120,8 +120,8 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     """Create TensorFlow's logical devices and return the tower of each.
 
     Sets GPU visibility, memory growth and soft placement. Without a GPU, or with a single one, the device is split
-    into `towers` logical devices. Raises UserError if TensorFlow does not see the selected GPUs, or has already
-    computed in this process on other devices.
+    into `towers` logical devices. Raises UserError if TensorFlow does not see the selected GPUs, or was used before in
+    this process with fewer logical devices.
     """
     running = "tensorflow" in sys.modules
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's order; CUDA's default is by speed
@@ -142,7 +142,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     physical = tf.config.list_physical_devices("GPU")
     if running and len(physical) != len(gpus):
         raise UserError(
-            f"{len(gpus)} GPUs chosen, but TensorFlow already computes in this process with {len(physical)}; "
+            f"{len(gpus)} GPUs selected, but TensorFlow already computes in this process with {len(physical)}; "
             "train in a new process"
         )
     if len(physical) != len(gpus):
@@ -160,12 +160,12 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
 
 
 def _split(device: Any, towers: int, configuration: Any) -> None:
-    """Split a physical device into as many logical ones. configuration: TensorFlow's, of each of them."""
+    """Split a physical device into a logical device for each tower. configuration: TensorFlow's, for each of them."""
     import tensorflow as tf
 
     try:
         tf.config.set_logical_device_configuration(device, [configuration] * towers)
-    except RuntimeError:  # TensorFlow has computed in this process before, for chatbot.load for example
+    except RuntimeError:  # TensorFlow was used before in this process, for example by chatbot.load
         kind = device.device_type
         devices = len(tf.config.list_logical_devices(kind))
         if devices < towers:

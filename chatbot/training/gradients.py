@@ -118,7 +118,7 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
         if loss_scale is not None:
             token_weights *= loss_scale
         source_mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
-        real = packing_of(target_mask)
+        packing = packing_of(target_mask)
 
         def embed() -> tuple[tf.Tensor, tf.Tensor]:
             return model.embedding(source), model.embedding(target_in)  # [rows, length, embedding_size]
@@ -130,7 +130,7 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
             return model.decoder(embedded, target_mask, model.decoder.start(memory, source_mask, states), seed)
 
         def project(attended: tf.Tensor) -> tf.Tensor:
-            return model.summed_loss(attended, pack(target_out, real), pack(token_weights, real), seed)
+            return model.summed_loss(attended, pack(target_out, packing), pack(token_weights, packing), seed)
 
         embedding_stage = Stage(projection_device, with_values([embedding]), embed)
         embedded_source, embedded_target = embedding_stage.outputs

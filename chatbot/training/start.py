@@ -102,7 +102,7 @@ def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
     """--gpus for each worker process of this machine. Raises UserError when the GPUs cannot be divided evenly."""
     gpus = visible_gpus(settings)
     if len(gpus) % workers:
-        raise UserError(f"{len(gpus)} GPUs cannot be shared out among {workers} workers; name some with --gpus")
+        raise UserError(f"{len(gpus)} GPUs cannot be divided evenly among {workers} workers; select some with --gpus")
     return [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
 
 
