@@ -91,7 +91,7 @@ def load(
 
 
 def train(**settings: Any) -> TrainingResult:
-    """Train an attempt, or go on with it, as `python train.py` does with the same settings as flags.
+    """Train an attempt, or resume it, as `python train.py` does with the same settings as flags.
 
     The keywords are the flags of `python train.py --help` with underscores: data="pairs.tsv" or a list of files,
     rnn_size=512, steps=1000, bidirectional=False. Checkpoints are written to checkpoints/ and curves to tensorboard/ in

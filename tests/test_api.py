@@ -34,7 +34,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         result = chatbot.train(data="pairs.tsv", attempt="weibo", **SIZES)
-    assert result.stopped.startswith("the 2 steps asked for are done")
+    assert result.stopped.startswith("step 2 was the last one")
     assert result == chatbot.TrainingResult(folder / "checkpoints/weibo", 2, result.stopped, 0, None)
     return folder
 

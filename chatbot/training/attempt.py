@@ -43,7 +43,7 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
         ) from None
 
 
-def is_begun(settings: Settings) -> bool:
+def has_checkpoint(settings: Settings) -> bool:
     """Whether the attempt has a checkpoint to resume from. Without one it starts from scratch.
 
     Raises UserError when there is a checkpoint, but its pointer or settings are missing.
@@ -56,7 +56,7 @@ def is_begun(settings: Settings) -> bool:
         if saved and not (directory / name).exists():
             raise UserError(
                 f"{directory / name}: missing, though {saved[0]} is there; "
-                f"restore it from a backup, use another --attempt, or remove {directory} to begin anew"
+                f"restore it from a backup, use another --attempt, or remove {directory} to start from scratch"
             )
     return bool(saved)
 
@@ -66,8 +66,8 @@ def check_settings(settings: Settings) -> None:
     changed = changed_settings(stored_settings(settings.run.directory / "config.json"), settings)
     if changed:
         raise UserError(
-            f"--attempt {settings.run.attempt} was begun with other settings: {'; '.join(changed)}. "
-            "Give the old values to go on, or another --attempt to begin anew"
+            f"--attempt {settings.run.attempt} was started with other settings: {'; '.join(changed)}. "
+            "Use the old values to resume, or another --attempt to start from scratch"
         )
 
 
@@ -85,15 +85,16 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
         raise UserError(f"{path}: missing or damaged; restore it from a backup, or use another --attempt") from None
     if not same_words:
         raise UserError(
-            f"{settings.run.directory / 'vocabulary.txt'}: not the vocabulary that the attempt was begun with; "
+            f"{settings.run.directory / 'vocabulary.txt'}: not the vocabulary that the attempt was started with; "
             "restore it from a backup, or use another --attempt"
         )
     if not same_pairs:
         changed = changed_corpus_settings(stored_settings(settings.run.directory / "config.json"), settings)
         why = f"; changed were {'; '.join(changed)}" if changed else "; the flags are the same, a file has changed"
         raise UserError(
-            f"--attempt {settings.run.attempt} was begun with other pairs to train on ({pairs:,} then, "
-            f"{now['pairs']:,} now{why}). Give the old files and flags to go on, or another --attempt to begin anew"
+            f"--attempt {settings.run.attempt} was started with other training pairs ({pairs:,} then, "
+            f"{now['pairs']:,} now{why}). Use the old files and flags to resume, or another --attempt to start from "
+            "scratch"
         )
     return both
 

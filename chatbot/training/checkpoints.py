@@ -78,7 +78,7 @@ class Checkpoints:
         if not all(bool(tf.reduce_all(tf.math.is_finite(weight))) for weight in self._weights):
             raise UserError(
                 f"a weight is not a number at step {progress.step}; the last checkpoint is kept: "
-                "go on from it with a lower --learning-rate"
+                "resume from it with a lower --learning-rate"
             )
         name = f"ckpt-{progress.step}"
         try:
@@ -89,7 +89,7 @@ class Checkpoints:
             reason = error.message.split("\n")[0][:150]
             raise UserError(
                 f"{self.directory / name}: cannot be written ({reason}); the checkpoint before it is kept: "
-                "make room and give the same command again"
+                "free some space and run the same command again"
             ) from None
         pointer = {"checkpoint": name, **dataclasses.asdict(progress)}
         if best:

@@ -14,7 +14,7 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.training_set import training_set, validation_files
 from chatbot.errors import UserError
-from chatbot.training.attempt import check_data, check_settings, is_begun
+from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 
 SAMPLES = 3
 FILES_SHOWN = 5
@@ -49,10 +49,10 @@ class Data:
 def prepare(settings: Settings) -> Data:
     """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
 
-    Writes only to the cache. Raises UserError when the data cannot be used, or differ from those the attempt was begun
-    with.
+    Writes only to the cache. Raises UserError when the data cannot be used, or differ from those that the attempt was
+    started with.
     """
-    resumed = is_begun(settings)
+    resumed = has_checkpoint(settings)
     if resumed:
         check_settings(settings)
     corpus = training_set(settings.corpus, settings.encoding)

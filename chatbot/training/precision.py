@@ -7,7 +7,7 @@ import tensorflow as tf
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.model.matmul import matmul
-from chatbot.training.attempt import is_begun
+from chatbot.training.attempt import has_checkpoint
 
 AUTO = "auto"
 # bfloat16 must be faster by this factor to make up for its rounding.
@@ -24,7 +24,9 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str) -> s
     """
     if settings.learning.precision != AUTO:
         return settings.learning.precision
-    before = stored_settings(settings.run.directory / "config.json").learning.precision if is_begun(settings) else AUTO
+    before = (
+        stored_settings(settings.run.directory / "config.json").learning.precision if has_checkpoint(settings) else AUTO
+    )
     if before != AUTO:
         return before
     if settings.parallel.asynchronous:  # the workers' devices cannot be measured from here

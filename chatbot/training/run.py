@@ -46,7 +46,7 @@ class Run:
         """Why the run is over; "" while it is not."""
         step, last = self.progress.step, self.calendar.last_step
         if last is not None and step >= last:
-            return f"the {last:,} steps asked for are done; --steps or --epochs with a larger number goes on"
+            return f"step {last:,} was the last one; continue with a larger --steps or --epochs"
         failures = self.progress.without_best
         if self.settings.encoding.validation is not None and failures >= self.settings.learning.patience:
             best = ""
@@ -55,7 +55,7 @@ class Run:
                     f"; the best was {self.progress.best_nats:.4f} nats per character at step "
                     f"{self.progress.best_step:,}"
                 )
-            return f"no better validation in {failures} in a row{best}; a larger --patience goes on"
+            return f"no better validation in {failures} in a row{best}; continue with a larger --patience"
         return ""
 
     def save(self, state: Values, best: bool) -> None:

@@ -74,7 +74,7 @@ def check_finite(record: dict[str, Any]) -> None:
     if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
         raise UserError(
             f"the loss is {record['loss']} at step {record['step']}; the last checkpoint is kept: "
-            "go on from it with a lower --learning-rate"
+            "resume from it with a lower --learning-rate"
         )
 
 
@@ -84,11 +84,11 @@ def announce(run: Run) -> None:
     if learning_rate:
         print(learning_rate)
     if run.progress.step:
-        print(f"Going on from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
+        print(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
     if run.data.validation is None:
         best = run.progress.best_step
-        kept = f"the best so far, of step {best:,}, stays" if best else "the last counts"
-        print(f"No --validation FILE: there is nothing to validate on. Of the checkpoints, {kept}.")
+        kept = f"the best one so far, of step {best:,}," if best else "the last one"
+        print(f"No --validation FILE: nothing is validated; {kept} is the checkpoint to use.")
 
 
 def conclude(run: Run, stop: str) -> None:
@@ -96,7 +96,7 @@ def conclude(run: Run, stop: str) -> None:
     attempt = run.settings.run.attempt
     print(f"Stopped at step {run.progress.step:,}: {stop}.")
     if stop == INTERRUPTED:
-        print(f"Saved. The same command goes on from here; to talk to it: python chat.py --attempt {attempt}")
+        print(f"Saved. The same command resumes from here; to talk to it: python chat.py --attempt {attempt}")
     elif run.team.chief:
         run.checkpoints.load_best(run.progress)
         print("Sample replies:")

@@ -74,7 +74,7 @@ def test_metrics_have_a_line_a_logged_step(pairs: Path, capsys: pytest.CaptureFi
     assert all(len(line["tower_losses"]) == 2 for line in lines)
     out = capsys.readouterr().out
     assert "甲甲 -> 子" in out.replace("甲 甲", "甲甲")
-    assert "nothing to validate on" in out
+    assert "nothing is validated" in out
     assert out.rstrip().endswith("python chat.py --attempt default")
 
 
@@ -137,14 +137,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     assert signal.getsignal(signal.SIGINT) is before
     out = capsys.readouterr().out
     assert "Stopped at step 3: interrupted." in out
-    assert "The same command goes on from here" in out
+    assert "The same command resumes from here" in out
     assert json.loads(Path("checkpoints/default/last").read_text())["step"] == 3
 
 
 def test_one_pair_is_trained_on(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (workplace / "one.tsv").write_text("你好\t你好呀\n")
     assert trained(data=("one.tsv",), steps=2) == 0
-    assert "nothing to validate on" in capsys.readouterr().out
+    assert "nothing is validated" in capsys.readouterr().out
     assert metrics()[-1]["tower_losses"][1] is None  # the second tower has no pair
 
 
@@ -164,7 +164,7 @@ def test_what_does_not_fit_the_attempt_is_refused_and_nothing_changes(pairs: Pat
     with pytest.raises(UserError, match=r"--rnn-size 16 -> 32; --optimizer adam -> sgd"):
         trained(data=data, steps=2, rnn_size=32, optimizer="sgd")
     pairs.write_text(pairs.read_text() + "新\t旧\n")
-    with pytest.raises(UserError, match=r"begun with other pairs to train on \(10 then, 11 now; the flags"):
+    with pytest.raises(UserError, match=r"started with other training pairs \(10 then, 11 now; the flags"):
         trained(data=data, steps=2)
     with pytest.raises(UserError, match="--batch-size 1: less than the 2 towers"):
         trained(data=data, steps=2, batch_size=1, attempt="other")
@@ -233,7 +233,7 @@ def test_what_a_killed_process_left_is_removed(pairs: Path) -> None:
     assert not Path("checkpoints/default/ckpt-2_temp").exists()
 
 
-def test_an_attempt_without_a_checkpoint_is_begun_anew(pairs: Path) -> None:
+def test_an_attempt_without_a_checkpoint_starts_from_scratch(pairs: Path) -> None:
     with pytest.raises(UserError, match="less than the 2 towers"):
         trained(data=(str(pairs),), steps=1, batch_size=1)
     chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "rnn_size": 32})
@@ -254,7 +254,7 @@ def test_other_validation_pairs_begin_a_new_best(pairs: Path, capsys: pytest.Cap
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
     capsys.readouterr()
     trained(1, **run, steps=6)
-    assert "the best so far, of step 4, stays" in capsys.readouterr().out
+    assert "the best one so far, of step 4, is the checkpoint to use" in capsys.readouterr().out
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
 
 
@@ -293,7 +293,7 @@ def test_the_result_of_a_run(pairs: Path) -> None:
     used = TOWERS[:1]
     result = train(chosen, prepare(chosen), used[0].device, lambda model, settings: open_update(model, settings, used))
     assert (result.directory, result.step, result.best_step) == (Path("checkpoints/default"), 3, 3)
-    assert result.stopped.startswith("the 3 steps asked for are done")
+    assert result.stopped.startswith("step 3 was the last one")
     assert not result.interrupted
     assert result.best_nats_per_character == metrics()[-1]["validation.nats_per_character"]
 

@@ -85,7 +85,7 @@ def _filter(preparation: Preparation) -> Callable[[str, str], str]:
         if most is not None and max(_visible(question), _visible(answer)) > most:
             return f"pairs with more than {most:,} characters on a side"
         if equal and question == answer:
-            return "pairs whose answer is the question"
+            return "pairs whose answer equals the question"
         if pattern is not None and (pattern.search(question) or pattern.search(answer)):
             return "pairs with a blocked word"
         return ""

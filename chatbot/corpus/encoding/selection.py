@@ -12,7 +12,7 @@ from chatbot.corpus.encoding.chunks import Hashes, Mask
 AT_ONCE = 4_000_000
 
 HELD_OUT = "pairs that are in the validation file too"
-DUPLICATE = "pairs that stood before"
+DUPLICATE = "duplicate pairs"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,7 +150,7 @@ def test_the_command_ends_with_one_json_object_a_file_and_changes_nothing(workpl
             "encoding": "UTF-8",
             "pairs": 6,
             "kept": 4,
-            "dropped": {"pairs whose answer is the question": 1, "pairs that stood before": 1},
+            "dropped": {"pairs whose answer equals the question": 1, "duplicate pairs": 1},
         },
         {
             "file": "b.conv",
@@ -158,7 +158,7 @@ def test_the_command_ends_with_one_json_object_a_file_and_changes_nothing(workpl
             "encoding": "GB18030",
             "pairs": 2,
             "kept": 1,
-            "dropped": {"pairs that stood before": 1},
+            "dropped": {"duplicate pairs": 1},
         },
     ]
 

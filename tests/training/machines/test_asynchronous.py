@@ -83,7 +83,7 @@ def test_a_lost_worker_is_restarted_and_a_lost_server_restarts_from_the_checkpoi
     print(f"noticed after {time.monotonic() - killed:.1f} seconds")
     assert "ps 0 was killed by signal 9; starting it again (1 of 1)." in command.output
     assert command.wait() == 0
-    assert "Going on from step " in command.output
+    assert "Resuming from step " in command.output
     assert saved_step("again") == metrics("again")[-1]["step"] == 800
     assert len(metrics("again")[-1]["tower_losses"]) == 2
     until(lambda: not running_processes(), 3)
@@ -103,8 +103,8 @@ def test_a_lost_server_ends_the_run_and_a_resumed_run_saves_at_ctrl_c(pairs_fold
     wait_for_checkpoint("lost", resumed, step)
     os.kill(resumed.process.pid, signal.SIGINT)
     assert resumed.wait(60) == 130
-    assert f"Going on from step {step} of checkpoints/lost." in resumed.output
-    assert "Saved. The same command goes on from here" in resumed.output
+    assert f"Resuming from step {step} of checkpoints/lost." in resumed.output
+    assert "Saved. The same command resumes from here" in resumed.output
     assert saved_step("lost") == metrics("lost")[-1]["step"] > step
     until(lambda: not running_processes(), 3)
 

@@ -62,7 +62,7 @@ def test_two_workers_with_two_towers_each_equal_one_device_after_a_lost_worker(p
     step = saved_step("two")
     resumed = [train(*shared, *own, "--steps", str(step + 7)) for own in reversed(flags)]
     assert [command.wait() for command in resumed] == [0, 0]
-    assert f"Going on from step {step} of checkpoints/two." in resumed[1].output
+    assert f"Resuming from step {step} of checkpoints/two." in resumed[1].output
     assert all(f"Stopped at step {step + 7}" in command.output for command in resumed)
     lines = metrics("two")
     assert [line["step"] for line in lines] == list(range(1, step + 8))
@@ -162,7 +162,7 @@ def test_local_workers_save_at_a_signal_and_restart_after_one_is_killed(pairs_fo
     until(lambda: not running_processes(), 3)
     step = saved_step("local")
     assert step == metrics("local")[-1]["step"] > 0
-    assert "Saved. The same command goes on from here" in interrupted.output
+    assert "Saved. The same command resumes from here" in interrupted.output
 
     resumed = train(*local, "--steps", str(step + 20))
     until(lambda: len(resumed.children()) == 2, 60)
