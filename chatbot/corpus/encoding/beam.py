@@ -112,8 +112,10 @@ def _build_pipeline(pipeline: beam.Pipeline, files: CorpusFiles, selection: Sele
     chunks = {"chunk": tokenised.chunks, "rows": rows} | beam.CoGroupByKey() | "Masks" >> beam.Map(_with_mask)
     counts = chunks | "Count" >> beam.Map(lambda selected: count_chunk(selected.chunk, selected.kept))
     counts = counts | "Add up" >> beam.CombineGlobally(add_up)
-    wanted = counts | "Most frequent" >> beam.Map(vocabulary_hashes, size)
-    texts = chunks | "Texts" >> beam.FlatMap(_texts, AsSingleton(wanted)) | "Distinct texts" >> beam.CombinePerKey(min)
+    frequent = counts | "Most frequent" >> beam.Map(vocabulary_hashes, size)
+    texts = (
+        chunks | "Texts" >> beam.FlatMap(_texts, AsSingleton(frequent)) | "Distinct texts" >> beam.CombinePerKey(min)
+    )
     vocabulary = counts | "Vocabulary" >> beam.Map(_vocabulary, AsDict(texts), size)
     _ = vocabulary | "Save vocabulary" >> beam.Map(lambda vocabulary: vocabulary.save(folder / VOCABULARY))
 
@@ -194,8 +196,8 @@ def _with_mask(grouped: tuple[Key, dict[str, Any]]) -> SelectedChunk:
     return SelectedChunk(key, chunk, kept)
 
 
-def _texts(selected: SelectedChunk, wanted: Hashes) -> Iterator[tuple[str, str]]:
-    return ((str(value), text) for value, text in texts_in(selected.chunk, wanted))
+def _texts(selected: SelectedChunk, hashes: Hashes) -> Iterator[tuple[str, str]]:
+    return ((str(value), text) for value, text in texts_in(selected.chunk, hashes))
 
 
 def _vocabulary(counts: Counts, texts: dict[str, str], size: int) -> Vocabulary:

@@ -75,16 +75,16 @@ def _summed(hashes: Sequence[Hashes], counts: Sequence[npt.NDArray[np.int64]]) -
     return distinct, np.bincount(index, np.concatenate(counts), len(distinct)).astype(np.int64)
 
 
-def token_texts(wanted: Hashes, chunks: Iterable[Path]) -> dict[int, str]:
+def token_texts(hashes: Hashes, chunks: Iterable[Path]) -> dict[int, str]:
     """The tokens with these hashes, all of which occur in the chunks, by hash."""
     texts: dict[int, str] = {}
     for path in chunks:
-        if len(texts) < len(wanted):
-            texts |= texts_in(load_chunk(path), wanted)
+        if len(texts) < len(hashes):
+            texts |= texts_in(load_chunk(path), hashes)
     return texts
 
 
-def texts_in(chunk: Chunk, wanted: Hashes) -> Iterator[tuple[int, str]]:
-    """(hash, token) of the wanted tokens that occur in a chunk."""
-    indices = np.flatnonzero(np.isin(chunk.token_hashes, wanted)).tolist()
+def texts_in(chunk: Chunk, hashes: Hashes) -> Iterator[tuple[int, str]]:
+    """(hash, token) of the tokens of a chunk that have one of these hashes."""
+    indices = np.flatnonzero(np.isin(chunk.token_hashes, hashes)).tolist()
     return ((int(chunk.token_hashes[index]), chunk.tokens[index]) for index in indices)

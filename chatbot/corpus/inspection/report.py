@@ -51,34 +51,34 @@ def report_lines(measured: Measurements, settings: TextSettings) -> list[str]:
 
 def warnings(measured: Measurements, settings: TextSettings) -> list[str]:
     """What to check before training, each with a remedy."""
-    found = []
+    lines = []
     for file in measured.files:
         dropped = {r: entry.count for r, entry in file.report.dropped.items() if not r.startswith(CHOSEN)}
         total = sum(dropped.values())
         if not file.kept:
-            found.append(f"{file.report.file}: no pair is kept; the reasons are listed above")
+            lines.append(f"{file.report.file}: no pair is kept; the reasons are listed above")
         elif total > MANY_DROPPED * (file.kept + total):
             reason = max(dropped, key=lambda reason: dropped[reason])
-            found.append(f"{file.report.file}: {total / (file.kept + total):.0%} left out, mostly {reason}")
+            lines.append(f"{file.report.file}: {total / (file.kept + total):.0%} left out, mostly {reason}")
     if measured.pairs < FEW_PAIRS:
-        found.append(f"only {measured.pairs:,} pairs: a model will memorise them and learn little else")
+        lines.append(f"only {measured.pairs:,} pairs: a model will memorise them and learn little else")
     limit = max(FREQUENT_REPLY, measured.pairs // 1000)
     repeated = measured.top_share > TOP_REPLIES_SHARE and measured.top_replies[0][1] > limit
     if settings.max_reply_frequency is None and repeated:
-        found.append(
+        lines.append(
             f"{measured.top_share:.0%} of all replies are the same {len(measured.top_replies)}, and a model trained on "
             f"them will repeat them: --max-reply-frequency {limit}"
         )
     if measured.after_space > MANY_AFTER_SPACE:
-        found.append(
+        lines.append(
             f"{measured.after_space:.0%} of the Chinese tokens follow a space, as in a corpus with spaces between "
             f"words, unlike what people type: {_with_rules(settings, 'spaces')}"
         )
     if measured.near_duplicates > MANY_NEAR_DUPLICATES * measured.pairs:
         share = f"{measured.near_duplicates / measured.pairs:.0%} of the pairs are near duplicates"
         more = {"nfkc", "punctuation"} - set(settings.clean)
-        found.append(f"{share}; some become equal with {_with_rules(settings, *sorted(more))}" if more else share)
-    return found
+        lines.append(f"{share}; some become equal with {_with_rules(settings, *sorted(more))}" if more else share)
+    return lines
 
 
 def _with_rules(settings: TextSettings, *more: str) -> str:

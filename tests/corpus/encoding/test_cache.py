@@ -161,8 +161,8 @@ def test_waiting_is_announced(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         assert part is not None
         waiting = multiprocessing.get_context("spawn").Process(target=_make_slowly, args=(folder,))
         waiting.start()
-        printed = ""
-        while "\n" not in printed:
+        printed, deadline = "", time.monotonic() + 30
+        while "\n" not in printed and time.monotonic() < deadline:
             time.sleep(0.05)
             printed += capfd.readouterr().out
         (part / "file").write_text("abc")
