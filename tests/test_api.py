@@ -69,6 +69,7 @@ def test_the_documented_examples(trained: Path, example: doctest.DocTest, monkey
     assert runner.summarize().failed == 0
 
 
+@pytest.mark.slow
 def test_an_attempt_is_loaded_from_anywhere_and_replies_as_the_command_does(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_an_attempt_is_loaded_from_anywhere_and_replies_as_the_command_does(
     assert done.stdout.decode().splitlines() == bot.replies(questions)
 
 
+@pytest.mark.slow
 def test_training_in_a_thread_changes_no_handler_and_goes_on(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
     results: list[chatbot.TrainingResult] = []
@@ -152,7 +154,7 @@ MISTAKES: list[tuple[dict[str, Any], str, bool]] = [
     ({"rnn_size": 7}, "--rnn-size 7: ", False),
     ({"attempt": "../other"}, "without slashes", False),
     ({"config": "none.json"}, "none.json: settings cannot be read", False),
-    ({"gpus": "0,1"}, "asked for 0, 1; found none", False),
+    ({"gpus": "0,1"}, "requested 0, 1; found none", False),
     ({"clean": ["none", "urls"]}, "--clean none urls: none stands alone", True),
     ({"clean": ["spelling"]}, "--clean spelling: choose one of", True),
     ({"vocabulary_size": 4}, "--vocabulary-size 4: must be at least 5", True),
