@@ -292,7 +292,7 @@ def test_the_result_of_a_run(pairs: Path) -> None:
     chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "validation": str(held_out), "steps": 3})
     used = TOWERS[:1]
     result = train(chosen, prepare(chosen), used[0].device, lambda model, settings: open_update(model, settings, used))
-    assert (result.directory, result.step, result.best_step) == (Path("checkpoints/default"), 3, 3)
+    assert (result.directory, result.step, result.best_step) == (Path("checkpoints/default").absolute(), 3, 3)
     assert result.stopped.startswith("step 3 was the last one")
     assert not result.interrupted
     assert result.best_nats_per_character == metrics()[-1]["validation.nats_per_character"]
