@@ -41,17 +41,17 @@ def test_auto_takes_what_is_faster_here(
 
 @pytest.mark.parametrize(("float32_s", "bfloat16_s"), [(4.0, 1.0), (1.0, 2.0)])
 def test_the_gain_is_the_ratio_of_times(float32_s: float, bfloat16_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that only products advance. The first call of each precision also makes its kernels."""
+    """By a clock that only products advance. The first call of each precision also compiles its kernels."""
     seconds = {"float32": float32_s, "bfloat16": bfloat16_s}
     now = [0.0]
     seen: set[str] = set()
 
-    def slow_product(a: tf.Tensor, b: tf.Tensor, dtype: str) -> tf.Tensor:
+    def timed_matmul(a: tf.Tensor, b: tf.Tensor, dtype: str) -> tf.Tensor:
         now[0] += seconds[dtype] + (0 if dtype in seen else 100)
         seen.add(dtype)
         return tf.matmul(a, b)
 
-    monkeypatch.setattr(precision, "product", slow_product)
+    monkeypatch.setattr(precision, "matmul", timed_matmul)
     monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert gain_of_bfloat16(SETTINGS, 20, "/CPU:0") == pytest.approx(float32_s / bfloat16_s)
 
