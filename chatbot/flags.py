@@ -150,9 +150,10 @@ def unknown_flags(settings: Any, names: Sequence[str]) -> str:
     """The message about flags that these settings lack; it names the flag that is nearest to the first."""
     import difflib
 
-    known = [flag_of(name) for name in fields_of(settings) if flag_of(name) != names[0]]  # a positional's name is none
-    nearest = difflib.get_close_matches(names[0], known, n=1)
-    return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is {flag}" for flag in nearest)
+    name = names[0].removeprefix("--")
+    known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}  # a positional's is no flag
+    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is --{flag}" for flag in nearest)
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -164,10 +165,11 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def program(script: str) -> str:
-    """The words that started this process: 'python train.py' for train.py, or 'chatbot-train'."""
-    for prefix, command in INSTALLED.items():
-        if script.startswith(prefix) and Path(sys.argv[0]).name == command:
-            return command + script.removeprefix(prefix)
+    """The words that run a script: 'python train.py', or 'chatbot-train' where an installed command is running."""
+    if Path(sys.argv[0]).name in INSTALLED.values():
+        for prefix, command in INSTALLED.items():
+            if script.startswith(prefix):
+                return command + script.removeprefix(prefix)
     return f"python {script}"
 
 

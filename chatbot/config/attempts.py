@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from chatbot.errors import UserError
+from chatbot.flags import program
 
 CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
@@ -26,6 +27,6 @@ def trained_directory(attempt: str) -> Path:
     directory = attempt_directory(attempt)
     if not directory.is_dir():
         known = sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
-        have = f"there are: {', '.join(known)}" if known else "there is none yet: python train.py"
+        have = f"there are: {', '.join(known)}" if known else f"there is none yet: {program('train.py')}"
         raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
     return directory

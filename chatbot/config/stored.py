@@ -8,7 +8,7 @@ from typing import Any
 from chatbot.config.corpus import EncodingSettings, TextSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import compose, fields_of, flag_of, flatten, parse_flags
+from chatbot.flags import compose, fields_of, flag_of, flatten, parse_flags, program
 
 AUTO = "auto"
 
@@ -43,7 +43,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
-        raise UserError(f"{path}: unknown setting {unknown[0]!r}; see python train.py --help for the names")
+        raise UserError(f"{path}: unknown setting {unknown[0]!r}; see {program('train.py')} --help for the names")
     return {name: tuple(value) if name in many else value for name, value in values.items()}
 
 

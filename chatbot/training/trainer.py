@@ -5,6 +5,7 @@ from typing import Any
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
+from chatbot.flags import program
 from chatbot.training.data import Data
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team
@@ -96,11 +97,12 @@ def conclude(run: Run, stop: str) -> None:
     attempt = run.settings.run.attempt
     print(f"Stopped at step {run.progress.step:,}: {stop}.")
     if stop == INTERRUPTED:
-        print(f"Saved. The same command resumes from here; to talk to it: python chat.py --attempt {attempt}")
+        chat = f"{program('chat.py')} --attempt {attempt}"
+        print(f"Saved. The same command resumes from here; to talk to it: {chat}")
     elif run.team.chief:
         run.checkpoints.load_best(run.progress)
         print("Sample replies:")
         for sample, reply in zip(run.data.samples, run.validator.replies(), strict=True):
             print(f"  {sample.question} -> {reply}")
         print(f"Curves: tensorboard --logdir tensorboard/{attempt}")
-        print(f"Talk to it: python chat.py --attempt {attempt}")
+        print(f"Talk to it: {program('chat.py')} --attempt {attempt}")

@@ -9,7 +9,7 @@ from chatbot.config.corpus import NONE, TextSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.shards import SOURCE, TARGET
 from chatbot.corpus.inspection.measurements import FITTING, File, Measurements
-from chatbot.flags import command_line
+from chatbot.flags import command_line, program
 
 BARS, BAR_WIDTH = 12, 40
 # What deserves a warning, as shares of all pairs, replies or tokens.
@@ -44,7 +44,7 @@ def report_lines(measured: Measurements, settings: TextSettings) -> list[str]:
     longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
     lines += ["", f"Longer than train.py's default --max-length {MAX_LENGTH}: {longer:,} pairs, which it drops."]
     flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
-    lines += ["", f"Suggested: python train.py {command_line(settings)} {flags}"]
+    lines += ["", f"Suggested: {program('train.py')} {command_line(settings)} {flags}"]
     lines += [f"Warning: {warning}" for warning in warnings(measured, settings)] or ["No warnings."]
     return lines
 
