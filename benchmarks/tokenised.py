@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
-from chatbot.config.corpus import TextSettings
+from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK
@@ -42,7 +42,7 @@ def read_tokenised(file: str, max_length: int, vocabulary_size: int) -> Tokenise
     Raises UserError for a file that cannot be read.
     """
     (source,) = find_sources([file])
-    tokenise = tokens_of(TextSettings())
+    tokenise = tokens_of(CorpusSettings())
     pairs = [(tokenise(question), tokenise(answer)) for question, answer in read(source, Report())]
     pairs = [(q, a) for q, a in pairs if 0 < len(q) <= max_length and 0 < len(a) < max_length]
     counts = Counter(token for pair in pairs for side in pair for token in side)

@@ -29,7 +29,7 @@ NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True)
-class TextSettings:
+class CorpusSettings:
     """Files of pairs, and what is done to their text up to its tokens. Raises UserError for a value out of range."""
 
     data: tuple[str, ...] = setting(
@@ -123,7 +123,7 @@ class EncodingSettings:
 class InspectSettings:
     """The settings of python -m chatbot.corpus inspect."""
 
-    corpus: TextSettings = dataclasses.field(default_factory=TextSettings)
+    corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     json: bool = setting(False, "report", "end with one JSON object per file, each on its own line", kind=bool)
     fail_on_warnings: bool = setting(False, "report", "exit with code 1 if there is a warning", kind=bool)
 
@@ -135,7 +135,7 @@ class InspectSettings:
 class EncodeSettings:
     """The settings of python -m chatbot.corpus encode."""
 
-    corpus: TextSettings = dataclasses.field(default_factory=TextSettings)
+    corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)
     runner: str | None = setting(
         None, "Apache Beam", "encode as a Beam pipeline on this runner, such as DirectRunner or FlinkRunner"

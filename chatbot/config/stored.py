@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.corpus import EncodingSettings, TextSettings
+from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, fields_of, flag_of, flatten, parse_flags, program
@@ -68,7 +68,7 @@ def changed_settings(then: Settings, now: Settings) -> list[str]:
 
 def changed_corpus_settings(then: Settings, now: Settings) -> list[str]:
     """The settings that differ and may give other pairs of the same files, in the same form."""
-    fields = fields_of(TextSettings) | fields_of(EncodingSettings)
+    fields = fields_of(CorpusSettings) | fields_of(EncodingSettings)
     return _differences(then, now, [name for name, field in fields.items() if field.metadata["stored"]])
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from chatbot.config.corpus import EncodingSettings, TextSettings
+from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.parallel import ParallelSettings
@@ -17,7 +17,7 @@ class Settings:
     `chatbot.flags.compose(Settings, rnn_size=64, steps=10)` makes them from flat values.
     """
 
-    corpus: TextSettings = dataclasses.field(default_factory=TextSettings)
+    corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)
     model: ModelSettings = dataclasses.field(default_factory=ModelSettings)
     learning: LearningSettings = dataclasses.field(default_factory=LearningSettings)

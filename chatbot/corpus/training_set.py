@@ -1,6 +1,6 @@
 """The pairs to train on: those of the given files, without those to validate on."""
 
-from chatbot.config.corpus import EncodingSettings, TextSettings
+from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.encoding.corpus import Corpus, encode
 from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
@@ -9,19 +9,19 @@ from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.text.utterance import without_pair_rules
 
 
-def training_files(settings: TextSettings) -> CorpusFiles:
+def training_files(settings: CorpusSettings) -> CorpusFiles:
     """The files to train on. Raises UserError when a file cannot be used."""
     return corpus_files(find_sources(settings.data, settings.source_file, settings.target_file), settings)
 
 
-def validation_files(settings: TextSettings, validation: str | None) -> CorpusFiles | None:
+def validation_files(settings: CorpusSettings, validation: str | None) -> CorpusFiles | None:
     """The validation file, with every pair of it. Raises UserError when it cannot be used."""
     if validation is None:
         return None
     return corpus_files(find_sources([validation]), without_pair_rules(settings))
 
 
-def training_selection(settings: TextSettings, validation: str | None) -> Selection:
+def training_selection(settings: CorpusSettings, validation: str | None) -> Selection:
     """Which pairs to train on: none that is in the validation file, which is tokenised for this."""
     held_out: frozenset[int] = frozenset()
     if files := validation_files(settings, validation):
@@ -30,7 +30,7 @@ def training_selection(settings: TextSettings, validation: str | None) -> Select
     return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out)
 
 
-def training_set(settings: TextSettings, encoding: EncodingSettings) -> Corpus:
+def training_set(settings: CorpusSettings, encoding: EncodingSettings) -> Corpus:
     """The encoded pairs to train on, from the cache if they are there. Raises UserError when none is left."""
     selection = training_selection(settings, encoding.validation)
     return encode(training_files(settings), selection, encoding.vocabulary_size)

@@ -26,8 +26,8 @@ def main() -> int:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
-    text_settings = without_pair_rules(trained.settings.corpus)
-    files = corpus_files(sources, dataclasses.replace(text_settings, columns=settings.columns, cache=settings.cache))
+    corpus_settings = without_pair_rules(trained.settings.corpus)
+    files = corpus_files(sources, dataclasses.replace(corpus_settings, columns=settings.columns, cache=settings.cache))
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
     for report in tokenised.reports:

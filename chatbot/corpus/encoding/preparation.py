@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, TextSettings
+from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.cleaning import cleaner
 from chatbot.errors import UserError
@@ -26,7 +26,7 @@ class Preparation:
     dictionary: str | None
 
 
-def preparation(settings: TextSettings) -> Preparation:
+def preparation(settings: CorpusSettings) -> Preparation:
     """The preparation of these settings.
 
     Raises UserError when the block list cannot be read or the library of a cleaning rule is missing.

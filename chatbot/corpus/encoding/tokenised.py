@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatbot.config.corpus import TextSettings
+from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.encoding.cache import being_made, content_key, is_complete, key_of
 from chatbot.corpus.encoding.chunks import (
     PAIRS_PER_CHUNK,
@@ -121,7 +121,7 @@ class TokenisedFiles:
             yield from load_chunk(path).pairs(np.arange(pairs))
 
 
-def corpus_files(sources: Sequence[Source], settings: TextSettings) -> CorpusFiles:
+def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
     """These sources under these settings. Raises UserError when the block list cannot be read."""
     return CorpusFiles(tuple(sources), settings.columns, preparation(settings), Path(settings.cache))
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.corpus import TextSettings
+from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.encoding.chunks import Hashes, Mask, hashes_of, load_chunk
 from chatbot.corpus.encoding.corpus import check_not_empty, complete_reports, count_tokens, most_frequent_tokens
 from chatbot.corpus.encoding.counting import Counts
@@ -70,7 +70,7 @@ class Measurements:
         return sum(count for _, count in self.top_replies) / self.pairs
 
 
-def measure(files: CorpusFiles, settings: TextSettings) -> Measurements:
+def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
     """Measure a corpus. Raises UserError when no pair is left."""
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.corpus import NONE, TextSettings
+from chatbot.config.corpus import NONE, CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.shards import SOURCE, TARGET
 from chatbot.corpus.inspection.measurements import FITTING, File, Measurements
@@ -20,7 +20,7 @@ CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with 
 MAX_LENGTH = ModelSettings().max_length
 
 
-def report_lines(measured: Measurements, settings: TextSettings) -> list[str]:
+def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
     """The whole report, for a terminal."""
     lines = []
     for file in measured.files:
@@ -49,7 +49,7 @@ def report_lines(measured: Measurements, settings: TextSettings) -> list[str]:
     return lines
 
 
-def warnings(measured: Measurements, settings: TextSettings) -> list[str]:
+def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
     """What to check before training, each with a remedy."""
     lines = []
     for file in measured.files:
@@ -81,7 +81,7 @@ def warnings(measured: Measurements, settings: TextSettings) -> list[str]:
     return lines
 
 
-def _with_rules(settings: TextSettings, *more: str) -> str:
+def _with_rules(settings: CorpusSettings, *more: str) -> str:
     """The --clean flag with the rules in use and these."""
     return " ".join(["--clean", *(rule for rule in settings.clean if rule != NONE), *more])
 

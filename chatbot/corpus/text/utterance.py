@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from chatbot.config.corpus import NONE, TEXT_RULES, TextSettings
+from chatbot.config.corpus import NONE, TEXT_RULES, CorpusSettings
 from chatbot.corpus.text.cleaning import cleaner
 from chatbot.corpus.text.tokenizer import tokenizer
 
 
-def tokens_of(settings: TextSettings) -> Callable[[str], list[str]]:
+def tokens_of(settings: CorpusSettings) -> Callable[[str], list[str]]:
     """Returns the function from any text to its tokens, which are none for a text without visible characters.
 
     Raises UserError when the dictionary or the library of a rule is missing.
@@ -16,9 +16,9 @@ def tokens_of(settings: TextSettings) -> Callable[[str], list[str]]:
     return lambda text: tokenise(clean(text))
 
 
-def without_pair_rules(settings: TextSettings) -> TextSettings:
+def without_pair_rules(settings: CorpusSettings) -> CorpusSettings:
     """Returns the settings without the rules that drop pairs, for pairs to be evaluated."""
-    return TextSettings(
+    return CorpusSettings(
         columns=settings.columns,
         clean=tuple(rule for rule in settings.clean if rule in TEXT_RULES) or (NONE,),
         tokenizer=settings.tokenizer,

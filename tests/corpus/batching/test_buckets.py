@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import EncodingSettings, TextSettings
+from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.batching.buckets import MAX_BUCKETS, Bucket, choose_buckets, lengths_of
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
@@ -64,7 +64,7 @@ def test_realistic_lengths_are_padded_little() -> None:
 
 
 def test_target_positions_of_everyday_chat_are_mostly_real(chat_file: Path, tmp_path: Path) -> None:
-    corpus = training_set(TextSettings(data=(str(chat_file),), cache=str(tmp_path)), EncodingSettings())
+    corpus = training_set(CorpusSettings(data=(str(chat_file),), cache=str(tmp_path)), EncodingSettings())
     pairs = corpus.shards[0].within(20)
     buckets = buckets_of(pairs, 4)
     assert len(buckets) == MAX_BUCKETS

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.config.corpus import TextSettings
+from chatbot.config.corpus import CorpusSettings
 from chatbot.config.stored import train_settings
 from chatbot.corpus.inspection.measurements import Measurements, measure
 from chatbot.corpus.inspection.report import histogram, report_lines, warnings
@@ -37,7 +37,7 @@ def written(path: Path, pairs: list[tuple[str, str]]) -> str:
 def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Measurements:
     """The measurements of these pairs."""
     data = written(tmp_path / "pairs.tsv", pairs)
-    settings = TextSettings(data=(data,), cache=str(tmp_path / "cache"), **changes)
+    settings = CorpusSettings(data=(data,), cache=str(tmp_path / "cache"), **changes)
     return measure(training_files(settings), settings)
 
 
@@ -76,11 +76,11 @@ def test_chunks_and_processes_change_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("chatbot.corpus.inspection.measurements.SERIAL_CHUNKS", 0)
     monkeypatch.setattr("chatbot.corpus.encoding.workers.cores", lambda: 2)
     shutil.rmtree(tmp_path / "cache")
-    assert report_lines(measured(tmp_path, pairs), TextSettings()) == report_lines(one, TextSettings())
+    assert report_lines(measured(tmp_path, pairs), CorpusSettings()) == report_lines(one, CorpusSettings())
 
 
 def test_warnings_name_the_remedy(tmp_path: Path) -> None:
-    lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), TextSettings()))
+    lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), CorpusSettings()))
     assert "50% left out, mostly pairs with an empty side" in lines
     assert "only 4 pairs" in lines
     assert "25% of the pairs are near duplicates" in lines
@@ -90,22 +90,22 @@ def test_warnings_name_the_remedy(tmp_path: Path) -> None:
 
 def test_following_a_warning_silences_it(tmp_path: Path) -> None:
     pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
-    assert "50% of all replies are the same 10" in warnings(measured(tmp_path, pairs), TextSettings())[0]
-    capped = TextSettings(max_reply_frequency=10)
+    assert "50% of all replies are the same 10" in warnings(measured(tmp_path, pairs), CorpusSettings())[0]
+    capped = CorpusSettings(max_reply_frequency=10)
     assert warnings(measured(tmp_path, pairs, max_reply_frequency=10), capped) == []
 
 
 def test_spaces_between_words_are_a_warning(tmp_path: Path) -> None:
     pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
-    (warning,) = warnings(measured(tmp_path, pairs), TextSettings())
+    (warning,) = warnings(measured(tmp_path, pairs), CorpusSettings())
     assert "follow a space" in warning
     assert warning.endswith("--clean control equal duplicates spaces")
     rules = ("control", "equal", "duplicates", "spaces")
-    assert warnings(measured(tmp_path, pairs, clean=rules), TextSettings(clean=rules)) == []
+    assert warnings(measured(tmp_path, pairs, clean=rules), CorpusSettings(clean=rules)) == []
 
 
 def test_the_suggested_command_is_one(tmp_path: Path) -> None:
-    settings = TextSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
+    settings = CorpusSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
     lines = report_lines(measured(tmp_path, PAIRS), settings)
     (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
     chosen = train_settings(shlex.split(suggested))
@@ -114,7 +114,7 @@ def test_the_suggested_command_is_one(tmp_path: Path) -> None:
 
 
 def test_a_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = TextSettings(data=(str(chat_file),), cache=str(tmp_path))
+    settings = CorpusSettings(data=(str(chat_file),), cache=str(tmp_path))
     found = measure(training_files(settings), settings)
     assert found.pairs == 200
     assert found.top_replies[0] == ("好的", 3)
