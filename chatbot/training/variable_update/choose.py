@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from chatbot.config.training import Settings
+from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.gradients import Share
@@ -41,25 +42,38 @@ class VariableUpdate(Protocol):
 
 
 Factory = Callable[[Seq2Seq, Settings, Sequence[Tower]], Synchronous]
-FACTORIES: dict[str | None, Factory] = {
+FACTORIES: dict[str, Factory] = {
     "parameter_server": parameter_server,
     "replicated": replicated,
     "independent": independent,
 }
 
 
-def factory_of(settings: Settings, towers: Sequence[Tower]) -> Factory:
-    """The --variable-update of a run on one machine; default: replicated on several GPUs, else parameter_server."""
-    if settings.parallel.variable_update in FACTORIES:
-        return FACTORIES[settings.parallel.variable_update]
-    gpus = sum("GPU" in tower.device for tower in towers)
-    needs_single_copy = settings.parallel.model_parallel or settings.parallel.local_parameter_device is not None
-    wants_copies = gpus > 1 or settings.parallel.all_reduce != "auto"
-    return replicated if wants_copies and not needs_single_copy else parameter_server
+def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
+    """Return the settings with the variable update and the all-reduce of a run on one machine.
+
+    variable_update: replicated by default on several GPUs, else parameter_server. all_reduce: for "auto", nccl on GPUs
+    and one_device on CPUs; it stays "auto" for the variable updates that use no all-reduce.
+    """
+    parallel = settings.parallel
+    on_gpu = ["GPU" in tower.device for tower in towers]
+    update, all_reduce = parallel.variable_update, parallel.all_reduce
+    if update not in FACTORIES:
+        needs_single_copy = parallel.model_parallel or parallel.local_parameter_device is not None
+        wants_copies = sum(on_gpu) > 1 or all_reduce != "auto"
+        update = "replicated" if wants_copies and not needs_single_copy else "parameter_server"
+    if update != "replicated":
+        all_reduce = "auto"
+    elif all_reduce == "auto":
+        all_reduce = "nccl" if all(on_gpu) else "one_device"
+    # A cluster of one worker is a single machine; --worker-hosts excludes these variable updates.
+    return replace(settings, variable_update=update, all_reduce=all_reduce, worker_hosts=None)
 
 
 def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team = ALONE) -> Synchronous:
     """Make the synchronous training step of --variable-update. Raises UserError if the devices do not support it."""
     if not team.alone:
         return distributed_replicated(model, settings, towers, team)
-    return factory_of(settings, towers)(model, settings, towers)
+    chosen = chosen_update(settings, towers)
+    assert chosen.parallel.variable_update is not None
+    return FACTORIES[chosen.parallel.variable_update](model, chosen, towers)

@@ -24,16 +24,17 @@ ALL_REDUCE = {
 
 
 def replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Synchronous:
-    """Make a step with a replica for each tower. Raises UserError for --all-reduce nccl without GPUs."""
-    gpus = all("GPU" in tower.device for tower in towers)
-    if settings.parallel.all_reduce == "nccl" and not gpus:
+    """Make a step with a replica for each tower. Raises UserError for --all-reduce nccl without GPUs.
+
+    settings: from `chosen_update`, so that all_reduce is a key of ALL_REDUCE.
+    """
+    all_reduce = settings.parallel.all_reduce
+    if all_reduce == "nccl" and not all("GPU" in tower.device for tower in towers):
         raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; use --all-reduce auto")
     # Always explicit: tf.distribute's default restarts the numbers of its collectives in each strategy, so that two
     # strategies in a process clash.
-    kind = settings.parallel.all_reduce
-    if kind == "auto":
-        kind = "nccl" if gpus else "one_device"
-    strategy = tf.distribute.MirroredStrategy([tower.device for tower in towers], cross_device_ops=ALL_REDUCE[kind]())
+    cross_device_ops = ALL_REDUCE[all_reduce]()
+    strategy = tf.distribute.MirroredStrategy([tower.device for tower in towers], cross_device_ops=cross_device_ops)
     return Synchronous(
         model,
         copies(model, settings, towers),
