@@ -1,6 +1,7 @@
 """An attention seq2seq chatbot, trained by synchronous data parallelism on one or many GPUs.
 
-`train` trains a chatbot, `load` loads a trained one, `Bot.reply` replies. Mistakes of the caller are `UserError`s.
+`train` trains a chatbot, `load` loads a trained one, `Bot.reply` replies. An error that the caller can fix is a
+`UserError`.
 """
 
 from chatbot.api import Bot, TrainingResult, load, train

@@ -1,4 +1,4 @@
-"""The Python API. `import chatbot` gives all of it; TensorFlow is imported by the first `train` or `load`.
+"""The Python API, exported by `import chatbot`. The first call of `train` or `load` imports TensorFlow.
 
 import chatbot
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Bot:
     """A trained chatbot, made by `load`.
 
-    directory: of the attempt. step: of the checkpoint that was loaded.
+    directory: the attempt's directory. step: the step of the loaded checkpoint.
     """
 
     def __init__(self, directory: Path, step: int, responder: "Responder") -> None:
@@ -40,7 +40,7 @@ class Bot:
         return f"<chatbot.Bot of {self.directory}, step {self.step:,}>"
 
     def reply(self, question: str) -> str:
-        """The best reply, one line. A question without a visible character gets a request to say something.
+        """Return the best reply, one line of text. The reply to a question without visible characters asks for text.
 
         >>> bot = chatbot.load("checkpoints/weibo")
         >>> isinstance(bot.reply("你好"), str)
@@ -49,7 +49,7 @@ class Bot:
         return self._responder.reply(question)
 
     def replies(self, questions: Iterable[str]) -> list[str]:
-        """`reply` to each question, in batches, which is faster than one by one.
+        """Return the reply to each question. Questions are batched, which is faster than one `reply` per question.
 
         >>> bot = chatbot.load("checkpoints/weibo")
         >>> questions = ["你好", "早上好"]
@@ -65,7 +65,7 @@ def load(
     beam_size: int = ChatSettings.beam_size,
     length_penalty: float = ChatSettings.length_penalty,
 ) -> Bot:
-    """The chatbot in the directory of an attempt, which may be anywhere: its best checkpoint.
+    """Load the best checkpoint in the directory of an attempt, which need not be below checkpoints/.
 
     beam_size: hypotheses of beam search; 1 is greedy search. length_penalty: the exponent of beam search's length
     penalty; a larger one prefers longer replies. Raises UserError for a missing or damaged directory or file.
@@ -74,7 +74,7 @@ def load(
     <chatbot.Bot of checkpoints/weibo, step 2>
     >>> chatbot.load("nowhere")
     Traceback (most recent call last):
-    chatbot.errors.UserError: nowhere: no such directory; give that of a trained attempt, such as checkpoints/default
+    chatbot.errors.UserError: nowhere: no such directory; give the directory of an attempt
     """
     settings = ChatSettings(beam_size=beam_size, length_penalty=length_penalty)
     with as_user_errors():
@@ -98,10 +98,11 @@ def train(**settings: Any) -> TrainingResult:
     the current folder. Ctrl-C in the main thread ends the run after the current step and saves; elsewhere no signal
     handler is changed.
 
-    The result has the attempt's directory, the number of steps, the reason of the end, and the best validation.
-    TensorFlow fixes its devices when a process first computes, so towers= and gpus= cannot change afterwards.
+    The result has the attempt's directory, the number of steps, the reason why training stopped, and the best
+    validation. TensorFlow fixes its devices at its first computation, so towers= and gpus= cannot change later in the
+    same process.
 
-    Raises UserError, with the line that the command prints, for settings, files or devices that cannot be used.
+    Raises UserError for settings, files or devices that cannot be used. Its text is the line that the command prints.
 
     >>> result = chatbot.train(data="pairs.tsv", attempt="weibo", steps=2, rnn_size=8, embedding_size=8)
     Training on 2 pairs of pairs.tsv; ...
@@ -121,7 +122,7 @@ def train(**settings: Any) -> TrainingResult:
 
 
 def _train_with_others(settings: Settings) -> TrainingResult:
-    """Run `start`, which gives an exit code; the result is what the attempt's directory has."""
+    """Train in other processes, or run the self-test. The result is read from the attempt's directory."""
     from chatbot.training.start import EXIT_INTERRUPTED, start
 
     code, directory = start(settings), settings.run.directory.absolute()
@@ -137,7 +138,7 @@ def _train_with_others(settings: Settings) -> TrainingResult:
 
 
 def _values(given: dict[str, Any]) -> dict[str, Any]:
-    """Keywords as flat values of settings: paths as text, and one value where several may be given as a tuple."""
+    """Convert keywords to flat values of settings: a path to text, and the value of a `many` flag to a tuple."""
     fields = fields_of(Settings)
     unknown = [flag_of(name) for name in given if name not in fields]
     if unknown:
@@ -162,7 +163,7 @@ def _text(value: Any) -> Any:
 
 @contextmanager
 def _script_not_imported() -> Iterator[None]:
-    """Let worker processes import the package only.
+    """Prevent worker processes from importing the caller's script.
 
     multiprocessing imports the main module again in each process that it spawns. In a script that calls `train` without
     `if __name__ == "__main__":` each worker would start training itself.

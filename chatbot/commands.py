@@ -1,4 +1,4 @@
-"""The commands: parse the flags, then import TensorFlow, then work. Each function returns the exit code.
+"""The commands. Each function parses the flags before it imports TensorFlow, and returns the exit code.
 
 `train.py` and `chat.py` call these functions, and so do the installed commands `chatbot-train`, `chatbot-chat` and
 `chatbot-data`.

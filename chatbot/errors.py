@@ -14,7 +14,7 @@ class UserError(Exception):
 
 @contextmanager
 def as_user_errors() -> Iterator[None]:
-    """Raise a UserError in place of a file that cannot be used or a package that is not installed."""
+    """Convert OSError, except BrokenPipeError, and ModuleNotFoundError to UserError."""
     try:
         yield
     except BrokenPipeError:
@@ -24,19 +24,19 @@ def as_user_errors() -> Iterator[None]:
         remedy = "check the path, its permissions and the free space"
         raise UserError(f"{place}{error.strerror or error}; {remedy}") from error
     except ModuleNotFoundError as error:
-        raise UserError(f"{error}; give `make install`, then `source .venv/bin/activate`") from error
+        raise UserError(f"{error}; run `make install`, then `source .venv/bin/activate`") from error
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Run a command's `main`. A UserError, or a file that cannot be used, is one line and exit code 2.
+    """Run a command's `main` and return its exit code. A UserError or OSError prints one line and gives exit code 2.
 
-    Ctrl-C ends the process at once until the command installs a handler. A KeyboardInterrupt could be raised inside
-    an import or a destructor of TensorFlow, which would print and drop it.
+    Until the command installs a handler, Ctrl-C ends the process at once: a KeyboardInterrupt inside an import or a
+    destructor of TensorFlow would be printed and ignored.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # such as an emoji on a terminal with GBK
+            stream.reconfigure(errors="replace")  # a GBK terminal cannot print an emoji
     try:
         with as_user_errors():
             code = main() or 0

@@ -19,7 +19,7 @@ from chatbot.errors import UserError
 from chatbot.version import __version__
 
 VERSION = f"chatbot {__version__}"
-# What `python` is given from a checkout, and the installed command that does the same.
+# Arguments of `python` in a checkout -> the equivalent installed command.
 INSTALLED = {"train.py": "chatbot-train", "chat.py": "chatbot-chat", "-m chatbot.corpus": "chatbot-data"}
 
 Composed = TypeVar("Composed")
@@ -45,7 +45,7 @@ def setting(
 
     default: `...` marks a required flag. group: the heading in --help. text: the help. least, most, above: bounds of a
     number (above is exclusive). many: the flag takes several values, exactly `count` of them if that is given.
-    fixed: an attempt keeps the value for life. stored: the value is written to config.json.
+    fixed: the value cannot change when the attempt is resumed. stored: the value is written to config.json.
     """
     metadata = {
         "group": group,
@@ -70,7 +70,7 @@ def flag_of(name: str) -> str:
 
 
 def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
-    """The flags of a settings class (or instance) by name, in the order of declaration, those of its parts included."""
+    """Return the flags of a settings class or instance and of its parts, by name, in the order of declaration."""
     fields: dict[str, dataclasses.Field[Any]] = {}
     for field in dataclasses.fields(settings):
         if field.metadata:
@@ -83,8 +83,8 @@ def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
 def compose(kind: type[Composed], **values: Any) -> Composed:
     """Settings of this class from flat values: `compose(Settings, rnn_size=64, steps=10)`.
 
-    A value that is not given has its default. Raises UserError for a value that is not allowed, and TypeError for an
-    unknown name.
+    Missing values take their defaults. Raises UserError for a value that is not allowed, and TypeError for an unknown
+    name.
     """
     unknown = values.keys() - fields_of(kind).keys()
     if unknown:
@@ -127,15 +127,15 @@ def check_fields(settings: Any) -> None:
 
 
 def check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Raises UserError for a value, one of several if the flag takes many, that is not allowed."""
+    """Raise UserError if the value is not allowed. value: a single one, also for a flag that takes several."""
     meta, flag = field.metadata, flag_of(field.name)
     kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
     if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
         raise UserError(f"{flag} {value!r}: {meta['kind'].__name__} expected")
     if (value == "" and field.default != "") or (isinstance(value, str) and not value.isprintable()):
-        raise UserError(f"{flag} {value!r}: a printable text is needed")
+        raise UserError(f"{flag} {value!r}: printable text expected")
     if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{flag} {value}: a finite number is needed")
+        raise UserError(f"{flag} {value}: a finite number expected")
     if meta["choices"] and value not in meta["choices"]:
         raise UserError(f"{flag} {value}: choose one of {', '.join(meta['choices'])}")
     if meta["least"] is not None and value < meta["least"]:
@@ -147,11 +147,12 @@ def check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
 
 
 def unknown_flags(settings: Any, names: Sequence[str]) -> str:
-    """The message about flags that these settings lack; it names the flag that is nearest to the first."""
+    """Return the message about unknown flags. It suggests the flag with the most similar name to the first."""
     import difflib
 
     name = names[0].removeprefix("--")
-    known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}  # a positional's is no flag
+    # A known name is not a flag if its values are positional arguments.
+    known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}
     nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
     return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is --{flag}" for flag in nearest)
 
@@ -165,7 +166,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def program(script: str) -> str:
-    """The words that run a script: 'python train.py', or 'chatbot-train' where an installed command is running."""
+    """Return the command that runs a script: 'python train.py', or 'chatbot-train' in an installed command."""
     if Path(sys.argv[0]).name in INSTALLED.values():
         for prefix, command in INSTALLED.items():
             if script.startswith(prefix):
@@ -174,7 +175,7 @@ def program(script: str) -> str:
 
 
 def command_line(settings: Any) -> str:
-    """The flags that give these settings, quoted for a shell; those at their default are left out."""
+    """Return the flags for these settings, quoted for a shell, without the flags at their defaults."""
     words: list[str] = []
     values = flatten(settings)
     for name, field in fields_of(settings).items():
@@ -188,7 +189,8 @@ def parse_flags(
 ) -> dict[str, Any]:
     """The flat values of the flags that were given, by name; those not given are absent.
 
-    prog: the script or module, as `python` is given it. positional: the setting that is given without its flag.
+    prog: the script or module, a key of INSTALLED or the arguments of `python`. positional: the setting whose values
+    are positional arguments.
     """
     prog = program(prog)
     parser = OneLineParser(
@@ -234,7 +236,7 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
 
 
 def _value(field: "dataclasses.Field[Any]", text: str) -> Any:
-    """A value of the command line. Raises UserError where `check_value` does."""
+    """Convert and check a value of the command line. Raises UserError as `check_value` does."""
     value: Any = text
     with contextlib.suppress(ValueError):
         value = field.metadata["kind"](text)

@@ -1,10 +1,10 @@
-"""Settings of the C library's allocator: training allocates at each step what it freed at the last one."""
+"""Settings of the C library's allocator: each training step allocates the memory that the previous step freed."""
 
 import ctypes
 import os
 import sys
 
-# The numbers of parameters in glibc's mallopt(3), and the value in bytes of each.
+# The parameters of glibc's mallopt(3), and their values in bytes.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 VALUES = {
     M_MMAP_THRESHOLD: 32 << 20,  # the largest that glibc accepts
@@ -16,8 +16,8 @@ VALUES = {
 def keep_freed_memory() -> bool:
     """Keep freed memory in the process; call it before threads start. Returns whether the settings were changed.
 
-    By default, each large tensor on the CPU is new memory from the kernel, which fills it with zeros page by page:
-    a seventh of a training step (BENCHMARKS.md). Nothing changes without glibc, or if the user has set a MALLOC_ or
+    By default, glibc requests the memory of each large tensor from the kernel, which zeroes it page by page. This takes
+    a seventh of a training step (BENCHMARKS.md). Nothing changes without glibc, or if the environment has a MALLOC_ or
     GLIBC_TUNABLES variable.
     """
     set_by_user = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)

@@ -1,4 +1,4 @@
-"""TensorFlow's first import without its log lines, and GPU memory that grows as needed."""
+"""Import of TensorFlow without its log lines, and GPU memory that grows as needed."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import tempfile
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow and show what it prints to standard error only if the import fails.
+    """Import TensorFlow. Its output to standard error is shown only if the import fails.
 
     C++ code prints these lines before it reads its log level, so file descriptor 2 is redirected meanwhile.
     TF_CPP_MIN_LOG_LEVEL=0 in the environment shows the lines that follow the import.
@@ -34,6 +34,6 @@ def let_gpu_memory_grow() -> None:
     """Allocate GPU memory as needed, so that other processes can use the rest."""
     import tensorflow as tf
 
-    with contextlib.suppress(RuntimeError):  # TensorFlow was used in this process before, so the setting cannot change
+    with contextlib.suppress(RuntimeError):  # TensorFlow is already initialised, and the setting is fixed
         for device in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(device, True)

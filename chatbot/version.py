@@ -1,3 +1,3 @@
-"""The version of the package, and of the wheel that is built of it."""
+"""The version of the package and of its wheel."""
 
 __version__ = "0.1.0"

@@ -158,7 +158,7 @@ MISTAKES: list[tuple[dict[str, Any], str, bool]] = [
     ({"attempt": "../other"}, "without slashes", False),
     ({"config": "none.json"}, "none.json: settings cannot be read", False),
     ({"gpus": "0,1"}, "requested 0, 1; found none", False),
-    ({"clean": ["none", "urls"]}, "--clean none urls: none stands alone", True),
+    ({"clean": ["none", "urls"]}, "--clean none urls: none excludes all other values", True),
     ({"clean": ["spelling"]}, "--clean spelling: choose one of", True),
     ({"vocabulary_size": 4}, "--vocabulary-size 4: must be at least 5", True),
     ({"tokenizer": "char", "dictionary": "words.txt"}, "--dictionary: ", True),

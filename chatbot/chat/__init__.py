@@ -1,1 +1,1 @@
-"""Conversations with a trained model."""
+"""The chat with a trained model in a terminal."""

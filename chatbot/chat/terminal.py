@@ -14,7 +14,7 @@ from chatbot.inference.responder import Responder
 def chat(responder: Responder, name: str) -> int:
     """Talk until the input ends or Ctrl-C. Returns the exit code, always 0.
 
-    name: of the model, for the first line.
+    name: the model's name, shown in the first line.
     """
     if sys.stdin is None:  # no console, as under Windows' pythonw
         return 0
@@ -34,9 +34,9 @@ def chat(responder: Responder, name: str) -> int:
 
 
 def set_encoding(stream: TextIO | None) -> None:
-    """Let a console keep its encoding, which may be GBK, and make a pipe or a file UTF-8 on every system.
+    """Set a pipe or a file to UTF-8 on every system. A console keeps its encoding, which may be GBK.
 
-    PYTHONIOENCODING in the environment chooses another encoding. What cannot be encoded or decoded is replaced.
+    PYTHONIOENCODING in the environment takes precedence. Characters that cannot be encoded or decoded are replaced.
     """
     if isinstance(stream, io.TextIOWrapper):
         keep = stream.isatty() or "PYTHONIOENCODING" in os.environ
@@ -44,7 +44,7 @@ def set_encoding(stream: TextIO | None) -> None:
 
 
 def answer_lines(responder: Responder, questions: Iterable[str], replies: TextIO) -> None:
-    """Write a reply line for each line, as soon as it is read."""
+    """Write one reply line for each question, before the next question is read."""
     for question in questions:
         print(responder.reply(question), file=replies, flush=True)
 
@@ -53,7 +53,7 @@ def _converse(responder: Responder, name: str) -> None:
     with contextlib.suppress(ImportError):  # Windows has none
         import readline  # noqa: F401  (gives input() line editing and history)
 
-    print(f"Talking to {name}. Ctrl-D or Ctrl-C leaves.", file=sys.stderr)
+    print(f"Talking to {name}. Ctrl-D or Ctrl-C exits.", file=sys.stderr)
     while True:
         try:
             question = input("> ")

@@ -1,1 +1,1 @@
-"""The settings of every command. Nothing here imports TensorFlow, so that --help answers at once."""
+"""The settings of every command. No module here imports TensorFlow, so that --help is fast."""

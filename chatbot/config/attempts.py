@@ -1,4 +1,4 @@
-"""Where an attempt, one named training run, keeps its files."""
+"""The directories of attempts. An attempt is a named training run."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,12 @@ from chatbot.flags import program
 CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
 
-# An attempt's copy of the user dictionary, so that questions are cut as the training pairs were.
+# An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.
 DICTIONARY = "dictionary.txt"
 
 
 def attempt_directory(attempt: str) -> Path:
-    """Where an attempt keeps its files. Raises UserError for a name that could lead elsewhere."""
+    """Return the directory of an attempt. Raises UserError for a name that is not a plain folder name."""
     if not re.fullmatch(r"\w[\w.-]*", attempt) or len(attempt.encode()) > 200:
         raise UserError(
             f"--attempt {attempt!r}: a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
@@ -23,7 +23,7 @@ def attempt_directory(attempt: str) -> Path:
 
 
 def trained_directory(attempt: str) -> Path:
-    """The directory of an attempt that exists. Raises UserError, with the names of those that do, for another."""
+    """Return the directory of an existing attempt. Raises UserError, with the existing names, if there is none."""
     directory = attempt_directory(attempt)
     if not directory.is_dir():
         known = sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))

@@ -30,5 +30,5 @@ class ChatSettings:
 
 
 def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
-    """The command line of chat.py. Raises UserError."""
+    """Parse the command line of chat.py. Raises UserError for a value that is not allowed."""
     return ChatSettings(**parse_flags(ChatSettings, "chat.py", "Talk to a trained chatbot.", arguments))

@@ -1,4 +1,4 @@
-"""Which files a corpus is read from, and how its text is cleaned, tokenised, encoded and cached."""
+"""Settings of the corpus: its files, and how its text is cleaned, tokenised, encoded and cached."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from chatbot.flags import check_fields, setting
 DATA, TEXT = "data", "text"
 CACHE = Path("data/cache")
 
-# Rules that change the text of an utterance, in this order, ...
+# Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
     "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
     "control": "control and other invisible characters become spaces",
@@ -20,7 +20,7 @@ TEXT_RULES = {
     "names": "@names are removed, including Weibo's //@name: and 回复@name:",
     "punctuation": "repeated punctuation is shortened: ！！！ to ！, and to at most three dots",
 }
-# ... and rules that drop pairs.
+# Rules that drop pairs.
 PAIR_RULES = {
     "equal": "pairs whose answer equals the question",
     "duplicates": "repeated pairs; the first one stays",
@@ -30,7 +30,7 @@ NONE = "none"
 
 @dataclasses.dataclass(frozen=True)
 class CorpusSettings:
-    """Files of pairs, and what is done to their text up to its tokens. Raises UserError for a value out of range."""
+    """Files of pairs, cleaning, tokenizer and cache. Raises UserError for a value out of range."""
 
     data: tuple[str, ...] = setting(
         (),
@@ -86,22 +86,25 @@ class CorpusSettings:
         check_fields(self)
         check_none("clean", self.clean)
         if len(self.columns) not in (0, 2):
-            raise UserError(f"--columns {' '.join(self.columns)}: two are needed, the question's and the answer's")
+            raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
         if self.max_characters is not None and self.max_characters < self.min_characters:
             raise UserError(f"--max-characters {self.max_characters}: less than --min-characters {self.min_characters}")
         if self.dictionary is not None and self.tokenizer != "jieba":
-            raise UserError(f"--dictionary: only jieba has one, not --tokenizer {self.tokenizer}")
+            raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
 
 
 def check_none(name: str, values: Sequence[str]) -> None:
     """Raises UserError when "none" is combined with other values of a flag."""
     if NONE in values and len(values) > 1:
-        raise UserError(f"--{name} {' '.join(values)}: {NONE} stands alone")
+        raise UserError(f"--{name} {' '.join(values)}: {NONE} excludes all other values")
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodingSettings:
-    """What else decides the ids of the training pairs. Raises UserError for a value out of range."""
+    """The validation file, whose pairs are excluded from training, and the size of the vocabulary.
+
+    Raises UserError for a value out of range.
+    """
 
     validation: str | None = setting(
         None, DATA, "file of pairs to validate on; they are excluded from training", metavar="FILE"

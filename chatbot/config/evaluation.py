@@ -35,6 +35,6 @@ class EvaluationSettings:
 
 
 def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:
-    """The command line of python -m chatbot.evaluation. Raises UserError."""
+    """Parse the command line of python -m chatbot.evaluation. Raises UserError for a value that is not allowed."""
     about = "Measure a trained chatbot on held-out pairs. The last line is one JSON object."
     return EvaluationSettings(**parse_flags(EvaluationSettings, "-m chatbot.evaluation", about, arguments))

@@ -1,4 +1,4 @@
-"""How a model learns: the same on one device and on a thousand."""
+"""Settings of the optimisation. They do not depend on the number of devices."""
 
 import dataclasses
 
@@ -33,8 +33,8 @@ class LearningSettings:
     accumulate: int = setting(
         1,
         LEARNING,
-        "batches whose gradients are summed before an update: equals a batch so many times as large in the memory of "
-        "one",
+        "batches whose gradients are summed before an update: the effect of a batch N times as large, with the memory "
+        "of one",
         kind=int,
         least=1,
         fixed=True,
@@ -42,7 +42,7 @@ class LearningSettings:
     batch_tokens: int | None = setting(
         None,
         LEARNING,
-        "instead of --batch-size: positions in a step, padding included, of the longer side, over all towers",
+        "instead of --batch-size: tokens of the longer side in a step, padding included, over all towers",
         kind=int,
         least=1,
         fixed=True,
@@ -53,7 +53,7 @@ class LearningSettings:
     both_directions: str = setting(
         "auto",
         LEARNING,
-        "also learn to find the question for an answer, which lowers the held-out loss of small corpora; "
+        "also learn to generate the question from the answer, which lowers the held-out loss of small corpora; "
         "auto: with --validation and fewer than 50,000 pairs",
         choices=("auto", "on", "off"),
         fixed=True,
@@ -61,11 +61,19 @@ class LearningSettings:
     precision: str = setting(
         "auto",
         SPEED,
-        "of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16 if it is measured "
-        "to be faster on this device, else float32",
+        "type of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16 if a "
+        "measurement shows that it is faster on this device, else float32",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
-    seed: int = setting(1, LEARNING, "of weights, order and dropout", kind=int, least=0, most=2**31 - 1, fixed=True)
+    seed: int = setting(
+        1,
+        LEARNING,
+        "seed of the initial weights, the order of the pairs, and dropout",
+        kind=int,
+        least=0,
+        most=2**31 - 1,
+        fixed=True,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

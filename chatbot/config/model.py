@@ -1,4 +1,4 @@
-"""What a model is: its layers, their sizes, and how their loss is computed."""
+"""Settings of the model: layers, sizes, and the computation of the loss."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Which devices, processes and machines train, and how gradients are exchanged between them."""
+"""Settings of the devices, processes and machines, and of the exchange of gradients between them."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ DEVICES, PARALLEL, MACHINES = "devices", "training in parallel", "several machin
 
 @dataclasses.dataclass(frozen=True)
 class ParallelSettings:
-    """Devices and machines. A resumed run may change all but --staged-variables.
+    """Devices and machines. A resumed run may change every setting except --staged-variables.
 
     Raises UserError for a value out of range and for flags that exclude each other.
     """
@@ -123,7 +123,7 @@ class ParallelSettings:
     restarts: int = setting(
         0,
         MACHINES,
-        "restart this many times from the checkpoint after a machine was lost",
+        "restart from the last checkpoint up to this many times after a machine is lost",
         kind=int,
         least=0,
         stored=False,
@@ -152,12 +152,12 @@ class ParallelSettings:
         if not self.asynchronous:
             for name in ("ps_hosts", "chief_host", "job_name"):
                 if getattr(self, name) is not None:
-                    raise UserError(f"{flag_of(name)}: it belongs to --asynchronous; give that, or leave it out")
+                    raise UserError(f"{flag_of(name)}: only for --asynchronous; add --asynchronous, or leave it out")
         if self.worker_hosts and update not in (None, "distributed_replicated"):
             self._refuse("worker_hosts", f"--variable-update {update}")
 
     @staticmethod
     def _refuse(name: str, *others: str | bool) -> None:
-        """Raises UserError when one of the others is given beside this flag."""
+        """Raise UserError if one of the other flags is given. others: flags with their values; false if not given."""
         for other in filter(None, others):
-            raise UserError(f"{flag_of(name)} and {other} do not go together; leave out one of the two")
+            raise UserError(f"{flag_of(name)} and {other} exclude each other; leave out one of the two")

@@ -1,4 +1,4 @@
-"""What a run is called, and how often it logs, saves and validates."""
+"""Settings of a run: its name, and the intervals of logging, saving and validation."""
 
 import dataclasses
 from pathlib import Path

@@ -14,13 +14,16 @@ AUTO = "auto"
 
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
-    """The command line of train.py: defaults, then --config, then flags. Raises UserError."""
+    """Parse the command line of train.py: defaults, overridden by --config, overridden by flags. Raises UserError."""
     about = "Train an attention seq2seq chatbot on question-answer pairs, one tower a device."
     return settings_over_config(parse_flags(Settings, "train.py", about, arguments))
 
 
 def settings_over_config(given: dict[str, Any]) -> Settings:
-    """Defaults, then the file that `config` names, then the given flat values. Raises UserError."""
+    """Return the defaults, overridden by the file named by `config`, overridden by the given flat values.
+
+    Raises UserError for a file or a value that cannot be used.
+    """
     values = read_settings(Path(given["config"])) if given.get("config") else {}
     if {"steps", "epochs"} & given.keys():
         values.pop("steps", None)
@@ -48,7 +51,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def stored_settings(path: Path) -> Settings:
-    """The settings an attempt was trained with, from its config.json. Raises UserError."""
+    """Return the settings in an attempt's config.json. Raises UserError for a damaged file or a value not allowed."""
     try:
         return compose(Settings, **read_settings(path))
     except UserError as error:
@@ -56,7 +59,7 @@ def stored_settings(path: Path) -> Settings:
 
 
 def storable(settings: Settings) -> dict[str, Any]:
-    """The content of config.json: every setting that is not about the machine or this one start."""
+    """Return the content of config.json: every setting but those of a machine or of a single start."""
     fields = fields_of(Settings)
     return {name: value for name, value in flatten(settings).items() if fields[name].metadata["stored"]}
 
@@ -67,13 +70,13 @@ def changed_settings(then: Settings, now: Settings) -> list[str]:
 
 
 def changed_corpus_settings(then: Settings, now: Settings) -> list[str]:
-    """The settings that differ and may give other pairs of the same files, in the same form."""
+    """Return the settings that differ and change the pairs read from the same files, each as '--flag then -> now'."""
     fields = fields_of(CorpusSettings) | fields_of(EncodingSettings)
     return _differences(then, now, [name for name, field in fields.items() if field.metadata["stored"]])
 
 
 def _differences(then: Settings, now: Settings, names: Sequence[str]) -> list[str]:
-    """A value "auto" now differs from nothing: the attempt keeps the choice that was made."""
+    """Compare the settings of these names. "auto" now equals any value: the attempt keeps its earlier choice."""
     old, new = flatten(then), flatten(now)
     return [
         f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
@@ -83,5 +86,5 @@ def _differences(then: Settings, now: Settings, names: Sequence[str]) -> list[st
 
 
 def _on_command_line(value: Any) -> str:
-    """The order of several values never matters."""
+    """Return the value as text; several values are sorted, since their order has no meaning."""
     return " ".join(sorted(value)) if isinstance(value, tuple) else str(value)

@@ -26,4 +26,4 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.parallel.asynchronous and self.learning.accumulate > 1:
-            raise UserError("--asynchronous and --accumulate do not go together; leave out one of the two")
+            raise UserError("--asynchronous and --accumulate exclude each other; leave out one of the two")

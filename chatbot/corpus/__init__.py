@@ -1,1 +1,1 @@
-"""From files to batches: readers -> cleaning -> tokenizer -> vocabulary -> encoded -> batches."""
+"""From files to batches: reading -> text -> encoding -> batching; inspection reports on a corpus before training."""

@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def inspect_command(arguments: Sequence[str]) -> int:
-    """Print a report on the files; leaves nothing on disk."""
+    """Print a report on the files. Return the exit code; no file is left on disk."""
     about = "Report on question-answer pairs before training on them. Changes nothing on disk."
     settings = compose(
         InspectSettings,
@@ -56,7 +56,7 @@ def inspect_command(arguments: Sequence[str]) -> int:
 
 
 def encode_command(arguments: Sequence[str]) -> int:
-    """Write the encoded pairs to the cache, where training finds them."""
+    """Write the encoded pairs to the cache, where training finds them. Return the exit code."""
     about = "Encode question-answer pairs into the cache, where train.py with the same flags finds them."
     settings = compose(
         EncodeSettings, **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")

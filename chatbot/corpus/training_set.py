@@ -1,4 +1,4 @@
-"""The pairs to train on: those of the given files, without those to validate on."""
+"""The training pairs: the pairs of the given files without those of the validation file."""
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.encoding.corpus import Corpus, encode
@@ -15,14 +15,14 @@ def training_files(settings: CorpusSettings) -> CorpusFiles:
 
 
 def validation_files(settings: CorpusSettings, validation: str | None) -> CorpusFiles | None:
-    """The validation file, with every pair of it. Raises UserError when it cannot be used."""
+    """Return the validation file, without rules that drop pairs. Raises UserError when it cannot be used."""
     if validation is None:
         return None
     return corpus_files(find_sources([validation]), without_pair_rules(settings))
 
 
 def training_selection(settings: CorpusSettings, validation: str | None) -> Selection:
-    """Which pairs to train on: none that is in the validation file, which is tokenised for this."""
+    """Return the selection of the training pairs. Tokenises the validation file, whose pairs are excluded."""
     held_out: frozenset[int] = frozenset()
     if files := validation_files(settings, validation):
         with worker_pool() as pool:
@@ -31,6 +31,6 @@ def training_selection(settings: CorpusSettings, validation: str | None) -> Sele
 
 
 def training_set(settings: CorpusSettings, encoding: EncodingSettings) -> Corpus:
-    """The encoded pairs to train on, from the cache if they are there. Raises UserError when none is left."""
+    """The encoded pairs to train on, read from the cache if possible. Raises UserError when none is left."""
     selection = training_selection(settings, encoding.validation)
     return encode(training_files(settings), selection, encoding.vocabulary_size)

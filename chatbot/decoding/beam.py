@@ -29,13 +29,13 @@ def beam_search(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Generate beam_size hypotheses for each row.
 
-    A hypothesis is finished by its end. It then keeps its score and competes with the others until all are finished
-    or max_length ids long. Hypotheses are ranked by log-probability / ((5 + length) / 6) ** length_penalty, where the
-    end counts in the length.
+    A hypothesis is finished by the end symbol. It then keeps its score and competes with the others until all are
+    finished or have max_length ids. Hypotheses are ranked by log-probability / ((5 + length) / 6) ** length_penalty;
+    the end symbol counts in the length.
 
     state: the state before the first id. rows: scalar int32, the number of rows.
     Returns ids [rows, beam_size, max_length] int32, padded with special_ids.pad, and scores [rows, beam_size] float32,
-    the ranks above in nats, the best first. Where fewer than beam_size hypotheses are possible, the rest have score
+    the values above in nats, the best first. If fewer than beam_size hypotheses are possible, the others have score
     -inf.
     """
     state = tf.nest.map_structure(lambda x: tf.repeat(x, beam_size, axis=0), state)
@@ -85,7 +85,7 @@ def beam_search(
         state=state,
     )
     (beams,) = tf.while_loop(unfinished, advance, (start,))
-    # The last top_k left the best first.
+    # Sorted: top_k returns the best first.
     return beams.ids, beams.log_probs / _penalty(beams.lengths, length_penalty)
 
 

@@ -20,7 +20,7 @@ def search(
 
     state: the state before the first id. rows: scalar int32, the number of rows.
     Returns ids [rows, 1, max_length] int32, padded with special_ids.pad, and scores [rows, 1] float32, the sums of the
-    picked ids' log-probabilities in nats. Beam search returns the same, with beam_size in place of 1.
+    picked ids' log-probabilities in nats. The shapes are those of beam search with one beam.
     """
 
     def unfinished(position: tf.Tensor, finished: tf.Tensor, *_: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""What all searches share: the type of the step function, and which ids may follow."""
+"""Types and functions that all searches share: the step function, special ids, log-probabilities."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,9 +23,9 @@ class SpecialIds:
 
 
 def log_probabilities(logits: tf.Tensor, special_ids: SpecialIds, first: tf.Tensor) -> tf.Tensor:
-    """Log-probabilities of the ids that may follow, [rows, vocabulary] float32, in nats.
+    """Return the log-probabilities of the next id, [rows, vocabulary] float32, in nats.
 
-    Forbidden ids get -inf. So does the end at the first position, because a reply is not empty. The
+    Forbidden ids have -inf, and so has the end at the first position, because a reply is not empty. The
     probabilities of the other ids sum to 1.
 
     logits: [rows, vocabulary], of any float type. first: scalar bool, whether this is the first position.

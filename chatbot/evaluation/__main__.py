@@ -9,7 +9,7 @@ from chatbot.errors import exit_code_of
 
 
 def main() -> int:
-    """Check the flags and find the files, then import TensorFlow, which takes seconds, and measure."""
+    """Measure an attempt. Flags and files are checked before TensorFlow is imported, which takes seconds."""
     settings = evaluation_settings()
     from chatbot.corpus.reading.sources import find_sources
 

@@ -1,4 +1,4 @@
-"""All measures of a trained model on held-out pairs."""
+"""Evaluation of a trained model on held-out pairs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from chatbot.model.saved import Trained
 
 
 def evaluate(trained: Trained, files: CorpusFiles, beam_size: int) -> dict[str, Any]:
-    """The likelihood of the reference replies, and BLEU, variety and repetition of the model's own."""
+    """Return the likelihood of the reference replies, and BLEU, variety and repetition of the model's replies."""
     corpus = encode(files, Selection(), trained.vocabulary)
     likelihood = Scorer(trained.model)(corpus.shards)
     replier = Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size)

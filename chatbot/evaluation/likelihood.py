@@ -15,9 +15,9 @@ from chatbot.model.loss import sequence_loss
 from chatbot.model.packing import pack, packing_of
 from chatbot.model.seq2seq import Seq2Seq
 
-# Padded positions of a batch, questions and replies together.
+# The maximum number of padded positions in a batch, questions and replies together.
 POSITIONS = 4096
-# Target positions projected at once. Their logits take PROJECTED x vocabulary x 4 bytes, however long a reply is.
+# Target positions projected at once. Their logits take PROJECTED x vocabulary x 4 bytes for replies of any length.
 PROJECTED = 1024
 
 
@@ -35,17 +35,17 @@ class Likelihood:
 
     @property
     def nats_per_token(self) -> float:
-        """Comparable only between models with the same vocabulary."""
+        """Nats per token, comparable only between models with the same vocabulary."""
         return self.nats / self.tokens
 
     @property
     def nats_per_character(self) -> float:
-        """Comparable between models with any vocabularies."""
+        """Nats per character, comparable between models with different vocabularies."""
         return self.nats / self.characters
 
     @property
     def perplexity(self) -> float:
-        """Of a token."""
+        """The perplexity per token."""
         return math.exp(min(self.nats_per_token, 700))  # exp(710) overflows
 
 
@@ -63,17 +63,17 @@ class Scorer:
         )
 
     def __call__(self, shards: Iterable[EncodedPairs]) -> Likelihood:
-        """The likelihood of all replies, none of them truncated."""
+        """Return the likelihood of all replies, in full length."""
         return sum(map(self._of_shard, shards), Likelihood(0.0, 0, 0))
 
     def _of_shard(self, pairs: EncodedPairs) -> Likelihood:
         sources, targets = pairs.sources.lengths, pairs.targets.lengths + 1
         longest = np.maximum(sources, targets)
-        order = np.lexsort((sources, targets, longest))  # similar lengths share a batch, so that little is padded
+        order = np.lexsort((sources, targets, longest))  # similar lengths share a batch, which keeps padding low
         nats, done = 0.0, 0
         with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2, disable=None) as bar:
             while done < len(order):
-                # As many as fit at the length of the first, then as many of these as fit at the length of the last.
+                # First bounded by the length of the first row, then by that of the last and longest.
                 rows = order[done : done + max(1, POSITIONS // (2 * int(longest[order[done]])))]
                 rows = rows[: max(1, POSITIONS // (2 * int(longest[rows[-1]])))]
                 batch = pad_batch(pairs, rows, int(sources[rows].max()), int(targets[rows].max()))
@@ -83,7 +83,7 @@ class Scorer:
         return Likelihood(nats, int(targets.sum()), int(pairs.characters.sum()))
 
     def _score(self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """Summed nats of the real target positions, scalar float32."""
+        """Return the summed negative log-likelihood of the real target positions in nats, scalar float32."""
         attended = self._model.attended(source, target_in)  # [tokens, embedding]
         packing = packing_of(target_in != PAD)
         targets, weights = pack(target_out, packing), pack(weights, packing)  # [tokens]

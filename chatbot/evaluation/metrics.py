@@ -1,4 +1,4 @@
-"""Measures of a set of replies: overlap with references, variety, repetition."""
+"""Metrics of a set of replies: overlap with references, variety, repetition."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ import sacrebleu
 
 
 def bleu(replies: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU, 0 to 100, with sacrebleu's Chinese tokenisation (Post, 2018): each Chinese character is a token."""
+    """Return corpus BLEU, 0 to 100, with sacrebleu's Chinese tokenisation (Post, 2018): each Chinese character is a token."""
     return float(sacrebleu.corpus_bleu(list(replies), [list(references)], tokenize="zh").score)
 
 
 def distinct(replies: Sequence[Sequence[str]], n: int) -> float:
     """The number of different n-grams over the number of n-grams in tokenised replies (Li et al., 2016).
 
-    0 where there are no n-grams.
+    The value is 0 if there are no n-grams.
     """
     grams = Counter(tuple(reply[i : i + n]) for reply in replies for i in range(len(reply) - n + 1))
     return len(grams) / max(1, sum(grams.values()))

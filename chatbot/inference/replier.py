@@ -1,4 +1,4 @@
-"""Replies of a model to questions that are given as ids."""
+"""Replies of a model to questions, given as ids."""
 
 import functools
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from chatbot.model.seq2seq import Seq2Seq
 
 SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD, forbidden=(PAD, BOS, UNK, ASK))
 
-# Questions answered at once: it bounds the memory of a search.
+# The maximum number of questions in a batch, which bounds the memory of a search.
 BATCH = 64
 
 
@@ -31,12 +31,11 @@ class Reply(NamedTuple):
 
 
 class Replier:
-    """Answers questions by greedy search, or by beam search where beam_size is larger than 1.
+    """Answers questions by greedy search, or by beam search if beam_size is larger than 1.
 
-    The search is traced once, whatever the number and length of the questions. `Responder` answers questions that
-    are given as text.
+    The search is traced once for questions of any number and length. `Responder` answers questions in text form.
 
-    settings: those of the model. Questions are cut, and replies end, after settings.max_length tokens.
+    settings: the model's settings. Questions are truncated, and replies end, after settings.max_length tokens.
     length_penalty: the exponent of beam search's length penalty.
     """
 
@@ -69,15 +68,15 @@ class Replier:
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         """The best reply to each question, for any number of questions.
 
-        questions: the ids of each, without the begin and end symbols; none may be empty.
+        questions: the ids of each question, at least one, without begin and end symbols.
         """
         batches = (questions[start : start + BATCH] for start in range(0, len(questions), BATCH))
         return [candidates[0].text for batch in batches for candidates in self.candidates(batch)]
 
     def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
-        """All replies that the search found to each question, the best first, and no text twice.
+        """Return the distinct replies that the search found for each question, the best first.
 
-        questions: one batch at least one question large, as for `replies`.
+        questions: one batch of at least one question, as for `replies`.
         """
         rows = Ragged.from_rows([question[: self._max_length] for question in questions])
         assert rows.lengths.all(), "an empty question"
@@ -85,9 +84,9 @@ class Replier:
         return [self._distinct(*row) for row in zip(ids.numpy(), scores.numpy(), strict=True)]
 
     def _distinct(self, hypotheses: np.ndarray, scores: np.ndarray) -> list[Reply]:
-        """Of hypotheses with the same text, whose words are tokens in one and characters in another, the best."""
+        """Return the best hypothesis for each text. A word as one token and the same word as characters give equal text."""
         texts: dict[str, float] = {}
         for ids, score in zip(hypotheses, scores, strict=True):
-            if np.isfinite(score):  # else there are fewer hypotheses than beams
+            if np.isfinite(score):  # -inf if there are fewer hypotheses than beams
                 texts.setdefault(self._vocabulary.text(ids.tolist()), float(score))
         return [Reply(text, score) for text, score in texts.items()]

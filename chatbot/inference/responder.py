@@ -6,14 +6,14 @@ from chatbot.corpus.text.utterance import tokens_of
 from chatbot.inference.replier import Replier
 from chatbot.model.saved import Trained
 
-# The reply to a text without a visible character.
+# The reply to a text without visible characters.
 EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
-# Longer texts are cut before they are tokenised: the model reads only --max-length tokens.
+# Longer texts are truncated before they are tokenised: the model reads only --max-length tokens.
 MAX_CHARACTERS = 2000
 
 
 class Responder:
-    """Answers text with a line of text.
+    """Answers questions in text form, each by one line of text.
 
     Example:
 
@@ -32,15 +32,15 @@ class Responder:
         self._tokens = tokens_of(trained.settings.corpus)
 
     def reply(self, text: str) -> str:
-        """The best reply, one line; for a text without a visible character, `EMPTY_QUESTION_REPLY`."""
+        """Return the best reply, one line; for a text without visible characters, `EMPTY_QUESTION_REPLY`."""
         return self.replies([text])[0]
 
     def replies(self, texts: Sequence[str]) -> list[str]:
-        """`reply` to each of any number of texts, which is faster than one by one."""
+        """Return the reply to each text. Texts are batched, which is faster than one `reply` per text."""
         questions = [self.ids(text) for text in texts]
         replies = iter(self.replier.replies([question for question in questions if question]))
         return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a text, cleaned and tokenised as the training pairs were; none without a visible character."""
+        """The ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""
         return self._vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))

@@ -19,7 +19,7 @@ class Attention(keras.layers.Layer):
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
-        """memory [rows, source, units] -> keys [rows, source, units], which are computed once for a question."""
+        """memory [rows, source, units] -> keys [rows, source, units], computed once for each question."""
         return tf.cast(self.key(memory), memory.dtype)
 
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:

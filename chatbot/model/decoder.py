@@ -1,6 +1,6 @@
 """The decoder: a recurrent stack, and attention over the question on top of it.
 
-Attention follows the recurrent layers (Luong et al., 2015, without input feeding). In training the layers therefore
+Attention follows the recurrent layers (Luong et al., 2015, without input feeding). In training, the layers therefore
 run over the whole reply at once, on a GPU with cuDNN's kernels.
 """
 
@@ -16,7 +16,7 @@ from chatbot.model.matmul import policy
 from chatbot.model.packing import pack, packing_of
 from chatbot.model.recurrent import Stack, State
 
-# "cells", the recurrent states, change from step to step; "memory", "keys" and "mask" are those of the question.
+# "cells", the recurrent states, change at each step; "memory", "keys" and "mask" belong to the question.
 # The first dimension of each tensor is the row.
 DecoderState = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Decoder(keras.layers.Layer):
         super().__init__()
         units = settings.rnn_size
         self.stack = Stack(settings, settings.embedding_size, units, 300, precision)
-        attention = ATTENTIONS.get(settings.attention)  # none for "none"
+        attention = ATTENTIONS.get(settings.attention)  # None for "none"
         self.attention = attention(units, precision) if attention else None
         self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
         self.combine.build((None, 2 * units if attention else units))

@@ -10,7 +10,7 @@ class Dropout(keras.layers.Layer):
     keras.layers.Dropout draws one mask for all replicas, and its seed variable makes towers run one after another.
     Here the mask depends only on the given seed and on this layer's number.
 
-    number: differs from that of every other dropout in the model: 100 and up in the encoder's forward stack, 200 in
+    number: unique in the model: 100 and up in the encoder's forward stack, 200 in
     its backward stack, 300 in the decoder's stack, 400 before the projection.
     """
 

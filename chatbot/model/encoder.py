@@ -1,4 +1,4 @@
-"""The encoder: a question to its memory, a vector for each token, and to the first state of the decoder."""
+"""The encoder: from a question to its memory, one vector for each token, and the decoder's initial states."""
 
 import keras
 import tensorflow as tf
@@ -32,7 +32,7 @@ class Encoder(keras.layers.Layer):
         lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)  # [rows]
 
         def reverse(x: tf.Tensor) -> tf.Tensor:
-            """The real tokens reversed. Padding stays on the right, which cuDNN requires."""
+            """Reverse the real tokens. Padding stays on the right, as cuDNN requires."""
             return tf.reverse_sequence(x, lengths, seq_axis=1)
 
         backward_memory, backward_states = self.backward(reverse(embedded), None, mask, seed)

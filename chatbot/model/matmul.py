@@ -17,9 +17,9 @@ def policy(precision: str) -> str:
 def matmul(
     a: tf.Tensor, b: tf.Tensor, precision: str, transpose_a: bool = False, transpose_b: bool = False
 ) -> tf.Tensor:
-    """a b, as float32 where the factors are rounded, else in the type of the factors (tests use float64).
+    """Return the product a b: float32 if the factors are rounded, else of the type of the factors (tests use float64).
 
-    A factor of several products may be passed `rounded` already.
+    A factor of several products may be rounded beforehand by `rounded`.
     """
     if precision == "float32":
         return tf.matmul(a, b, transpose_a, transpose_b)
@@ -28,5 +28,5 @@ def matmul(
 
 
 def rounded(x: tf.Tensor, precision: str) -> tf.Tensor:
-    """x as `matmul` rounds it."""
+    """Round x as `matmul` rounds its factors."""
     return x if precision == "float32" else tf.cast(x, precision)

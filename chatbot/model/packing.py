@@ -1,7 +1,7 @@
 """A right-padded batch as its real tokens only, so that no layer computes padding.
 
 The layout is that of PyTorch's PackedSequence. Rows are sorted by length, the longest first. Tokens follow one another
-step by step, so that the rows with a token at one step are the first of those with a token at the step before.
+step by step, so that the rows with a token at one step are the first rows of the previous step.
 
 Fillers, which are all zeros, follow the tokens up to a multiple of MULTIPLE. oneDNN compiles a kernel for every shape
 of a product, in 0.7 ms each, and the number of tokens differs from batch to batch; with fillers the shapes are few.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-# BENCHMARKS.md compares a few.
+# BENCHMARKS.md compares several values.
 MULTIPLE = 16
 
 
@@ -66,7 +66,7 @@ def packing_of(mask: tf.Tensor) -> Packing:
 def pack(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
     """[rows, time, ...] -> [tokens, ...].
 
-    Results must not depend on fillers: their gradient would be added to that of padding.
+    The loss must not depend on fillers: their gradient would be added to the gradient at padding.
     """
 
     @tf.custom_gradient

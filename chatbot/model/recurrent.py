@@ -28,8 +28,8 @@ def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float3
         return_state=True,
         use_cudnn="auto",
         dtype=policy(precision),
-        # `built_model` draws the weights or a checkpoint has them. Drawing orthogonal matrices here would take longer
-        # than reading the checkpoint.
+        # The weights are drawn by `built_model`, or read from a checkpoint. Drawing orthogonal matrices here would take
+        # longer than reading the checkpoint.
         kernel_initializer="zeros",
         recurrent_initializer="zeros",
     )
@@ -53,7 +53,7 @@ class Stack(keras.layers.Layer):
         self.recurrent = [recurrent_layer(settings.cell, size, units, precision) for size in sizes]
         self.dropouts = [Dropout(settings.keep_prob, first_dropout + i) for i in range(settings.num_layers)]
         self._fast = settings.cell == "lstm" and "lstm" in settings.fast
-        self.built = True  # else Keras traces the call to find out
+        self.built = True  # otherwise Keras traces `call` to build the layer
 
     def call(
         self,
@@ -100,7 +100,7 @@ class Stack(keras.layers.Layer):
         return unpack(outputs, packing), states
 
     def step(self, inputs: tf.Tensor, states: list[State]) -> tuple[tf.Tensor, list[State]]:
-        """One step, without dropout: inputs [rows, features] -> outputs [rows, units], the state of each layer."""
+        """Run one step, without dropout: inputs [rows, features] -> outputs [rows, units], the state of each layer."""
         new_states: list[State] = []
         outputs = inputs
         for layer, state in zip(self.recurrent, states, strict=True):

@@ -41,7 +41,7 @@ def sampled_loss(
     target_logits = tf.reduce_sum(attended * target_embeddings, -1) + tf.gather(bias, targets)  # [tokens]
     logits = matmul(attended, tf.gather(embeddings, ids), precision, transpose_b=True)  # [tokens, samples]
     logits += tf.gather(bias, ids) - tf.math.log(expected_count(ids))
-    # A sample that is the target does not count: the target is in the sum already. In expectation, the sum over the
+    # Samples that equal the target are excluded, since the target is in the sum already. The expected sum over the
     # samples is then the sum over the rest of the vocabulary.
     logits = tf.where(targets[:, None] == ids, logits.dtype.min, logits)
     losses = tf.reduce_logsumexp(tf.concat([target_logits[:, None], logits], -1), -1) - target_logits

@@ -22,7 +22,7 @@ from chatbot.model.seq2seq import Seq2Seq
 # JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST, BEST = "last", "best"
 
-# What TensorFlow's reader raises for a file that is truncated, overwritten or of other shapes.
+# The exceptions of TensorFlow's reader for a file that is truncated, overwritten or of other shapes.
 UNREADABLE = (tf.errors.OpError, ValueError, LookupError, RuntimeError)
 
 
@@ -37,12 +37,12 @@ class Trained:
 
 
 def load_trained(directory: Path) -> Trained:
-    """The best checkpoint in the directory of an attempt, or the last one when nothing was validated.
+    """Load the best checkpoint in the directory of an attempt, or the last one without validation.
 
     Raises UserError for a missing or damaged directory or file.
     """
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such directory; give that of a trained attempt, such as checkpoints/default")
+        raise UserError(f"{directory}: no such directory; give the directory of an attempt")
     pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
     settings = stored_settings(directory / "config.json")
     if settings.corpus.dictionary is not None:
@@ -56,8 +56,8 @@ def load_trained(directory: Path) -> Trained:
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:
     """The weights, in the order of a checkpoint.
 
-    They are plain tf.Variables, because tf.train.Checkpoint does not see into Keras layers that hold layers, and
-    leaves out their weights without an error.
+    They are plain tf.Variables, because tf.train.Checkpoint does not track the weights of nested Keras
+    layers, and omits them without an error.
     """
     return [variable.value for variable in model.trainable_variables]
 
@@ -93,7 +93,7 @@ def read_values(prefix: Path, group: str, shapes: Sequence[Sequence[int]]) -> li
     """The values of a list of variables in a checkpoint, "weights" or "optimizer".
 
     They are read name by name, because tf.train.Checkpoint.read ignores missing values. Raises UserError for a
-    missing or damaged checkpoint, and for other numbers or shapes of variables.
+    missing or damaged checkpoint, and if the number or the shapes of the variables differ.
     """
     try:
         reader = tf.train.load_checkpoint(str(prefix))

@@ -81,7 +81,7 @@ class Seq2Seq(keras.Model):
         return sequence_loss(self.project(attended), targets, weights)
 
     def step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
-        """One token of a reply: ids [rows] int32 -> logits [rows, vocabulary], the state after these ids."""
+        """Decode one token: ids [rows] int32 -> logits [rows, vocabulary], the state after these ids."""
         attended, state = self.decoder.step(self.embedding(ids), state)
         return self.project(attended), state
 
@@ -96,7 +96,7 @@ def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precis
             "kernel": keras.initializers.GlorotUniform(seed=weight_seed),
             "recurrent_kernel": keras.initializers.Orthogonal(seed=weight_seed),
         }
-        if weight.name != "bias":  # Keras's are right: zeros, and ones for an LSTM's forget gate
+        if weight.name != "bias":  # Keras has set the biases: zeros, and ones for an LSTM's forget gate
             weight.assign(initializers[weight.name](weight.shape))
     return model
 
@@ -104,7 +104,7 @@ def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precis
 def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> None:
     """Set the bias so that the untrained model predicts each token with its frequency in the replies.
 
-    The first epoch need not learn the frequencies. Unknown characters get the total frequency of the tokens that
+    Otherwise the first epoch would have to learn the frequencies. Unknown characters get the total frequency of the tokens that
     occur once (Good, 1953).
     """
     counts = np.zeros(model.bias.shape[0])  # [vocabulary]

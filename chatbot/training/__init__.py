@@ -1,1 +1,1 @@
-"""Towers on devices, one shared optimizer, and the loop that drives them."""
+"""Training: data, devices, the gradient function, variable updates, the loop, checkpoints and metrics."""

@@ -1,16 +1,17 @@
-"""The files of an attempt. They are self-contained: chat needs nothing else, and the same command resumes training.
+"""The files of an attempt, which is self-contained: chat needs no other file, and the same command resumes training.
 
     checkpoints/<attempt>/config.json      the settings
                           vocabulary.txt   one token a line
                           dictionary.txt   a copy of the user dictionary, if there is one
                           data.json        a description of the training data
-                          ckpt-<step>.*    weights and optimizer (of the last step and of the best)
-                          last, best       names of two checkpoints, with step and validation so far
+                          ckpt-<step>.*    weights and optimizer state, of the last step and of the best step
+                          last, best       JSON: the name of a checkpoint, its step, and the best validation
                           lock             held while a process trains the attempt
                           metrics.jsonl    one line a logged step
 
-This module creates an attempt and checks that a resumed one matches; checkpoints.py has the rest. Order, batches and
-dropout are functions of (seed, step), so the step is also the position in the data and the random state.
+This module creates an attempt, and checks the settings and data of a resumed one; checkpoints.py reads and writes the
+checkpoints. Batches and dropout masks are functions of (seed, step), so the step is also the position in the data and
+the random state.
 """
 
 import json

@@ -7,12 +7,12 @@ from chatbot.config.training import Settings
 
 # A run without --steps, --epochs and --validation takes ten epochs, and at least this many steps.
 LEAST_STEPS, EPOCHS = 1000, 10
-# Validation takes place once an epoch, with large corpora after this many steps.
+# Validation takes place once an epoch, but at least every this many steps.
 MOST_STEPS_UNVALIDATED = 2000
 
 
 class Due(NamedTuple):
-    """What is to be done after a step."""
+    """The actions that are due after a step."""
 
     log: bool
     validate: bool
@@ -23,7 +23,7 @@ class Due(NamedTuple):
 class Calendar:
     """The intervals of a run in steps.
 
-    validate_every: None without validation pairs. last_step: None where only validation ends the run.
+    validate_every: None without validation pairs. last_step: None if only validation ends the run.
     """
 
     log_every: int
@@ -32,7 +32,7 @@ class Calendar:
     last_step: int | None
 
     def due(self, step: int) -> Due:
-        """What is due after this many steps. Whatever is validated is saved, and whatever is saved is logged."""
+        """Return the actions that are due after this many steps. A validation is always saved, and a save is logged."""
         last = step == self.last_step
         validate = self.validate_every is not None and (last or step % self.validate_every == 0)
         save = validate or last or step % self.save_every == 0
@@ -41,7 +41,7 @@ class Calendar:
 
 
 def calendar_of(settings: Settings, steps_per_epoch: int, validates: bool) -> Calendar:
-    """The calendar that the settings ask for."""
+    """Return the calendar for the settings. validates: whether there are validation pairs."""
     validate_every = settings.run.validate_every or min(steps_per_epoch, MOST_STEPS_UNVALIDATED)
     return Calendar(
         settings.run.log_every,
@@ -52,7 +52,7 @@ def calendar_of(settings: Settings, steps_per_epoch: int, validates: bool) -> Ca
 
 
 def last_step(settings: Settings, steps_per_epoch: int) -> int | None:
-    """The last step of the run; None where only validation ends it."""
+    """The last step of the run; None if only validation ends it."""
     if settings.learning.steps is not None:
         return settings.learning.steps
     if settings.learning.epochs is not None:

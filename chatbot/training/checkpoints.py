@@ -23,10 +23,10 @@ class Progress:
     best_step: int = 0
     best_nats: float | None = None  # per character
     without_best: int = 0  # validations since the best
-    validation: str | None = None  # fingerprint of the pairs that the best was measured on
+    validation: str | None = None  # fingerprint of the validation pairs of best_nats
 
     def measured_on(self, validation: str) -> None:
-        """Set the validation pairs. A best that was measured on other pairs no longer counts."""
+        """Set the fingerprint of the validation pairs. A different one resets the best validation."""
         if validation != self.validation:
             self.validation, self.best_nats, self.without_best = validation, None, 0
 
@@ -70,7 +70,7 @@ class Checkpoints:
         return Progress(**pointers[0]), state
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
-        """Write a checkpoint, then point `last` at it, and `best` if it is the best.
+        """Write a checkpoint, and name it in `last`, and in `best` if it is the best.
 
         A pointer is written only after the files are complete; files are removed only when no pointer names them.
         Raises UserError when a weight is not finite, or the files cannot be written.
@@ -88,7 +88,7 @@ class Checkpoints:
         except tf.errors.OpError as error:
             reason = error.message.split("\n")[0][:150]
             raise UserError(
-                f"{self.directory / name}: cannot be written ({reason}); the checkpoint before it is kept: "
+                f"{self.directory / name}: cannot be written ({reason}); the previous checkpoint is kept: "
                 "free some space and run the same command again"
             ) from None
         pointer = {"checkpoint": name, **dataclasses.asdict(progress)}

@@ -1,4 +1,4 @@
-"""The pairs that a run trains and validates on, read and checked before any device is used."""
+"""The training and validation pairs of a run, read and checked before any device is used."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ MOST_PAIRS_BOTH_DIRECTIONS = 50_000
 
 
 class Sample(NamedTuple):
-    """A question to show replies to. Characters that are not in the vocabulary are <unk> in the texts."""
+    """A question for sample replies. Characters outside the vocabulary are <unk> in the texts."""
 
     ids: list[int]  # of the question
     question: str
@@ -49,8 +49,8 @@ class Data:
 def prepare(settings: Settings) -> Data:
     """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
 
-    Writes only to the cache. Raises UserError when the data cannot be used, or differ from those that the attempt was
-    started with.
+    Writes only to the cache. Raises UserError if the data cannot be used, or differ from the data with which the
+    attempt was started.
     """
     resumed = has_checkpoint(settings)
     if resumed:
@@ -62,7 +62,7 @@ def prepare(settings: Settings) -> Data:
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
     pairs = sum(map(len, shards))
     _describe(settings, corpus, validation, pairs)
-    # Without validation the aim is to memorise the pairs; a second task would only compete with that.
+    # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
     few = validation is not None and pairs < MOST_PAIRS_BOTH_DIRECTIONS
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
     description = {
@@ -87,7 +87,7 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
         needed = min(int(np.maximum(s.sources.lengths, s.targets.lengths + 1).min()) for s in corpus.shards if len(s))
         raise UserError(
             f"--max-length {settings.model.max_length}: every pair is longer, the shortest has {needed} tokens; "
-            "give at least that"
+            "set --max-length to at least this number"
         )
     if validation:
         print(f"Validating on {validation.pairs:,} pairs of {settings.encoding.validation}.")

@@ -31,7 +31,7 @@ class Parts(NamedTuple):
 
     encoder: str
     decoder: str
-    projection: str  # also of the embedding, which is the same matrix
+    projection: str  # and embedding, which is the same matrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def find_gpus() -> list[Gpu]:
 
 
 def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
-    """Return the GPUs to train on: those of --gpus, or without it all that CUDA_VISIBLE_DEVICES allows.
+    """Return the GPUs to train on: those of --gpus, or by default all that CUDA_VISIBLE_DEVICES allows.
 
     Raises UserError for ids that are malformed, repeated or not found, or that contradict --towers.
     """
@@ -160,7 +160,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
 
 
 def _split(device: Any, towers: int, configuration: Any) -> None:
-    """Split a physical device into a logical device for each tower. configuration: TensorFlow's, for each of them."""
+    """Split a physical device into a logical device for each tower. configuration: of each logical device."""
     import tensorflow as tf
 
     try:

@@ -1,4 +1,4 @@
-"""Sums over replicas by tf.distribute. Nothing else uses its strategies: no variable is created in their scope."""
+"""Sums over replicas by tf.distribute. Its strategies only sum tensors: no variable is created in their scope."""
 
 from collections.abc import Callable
 

@@ -29,12 +29,12 @@ class Sums(NamedTuple):
 
 
 class Stage:
-    """A part of the forward pass on one device, with a tape of its own.
+    """A part of the forward pass on one device, with a separate tape.
 
     A single tape over all parts would run the whole backward pass on one device.
 
     device: where forward and backward pass run; None for the caller's device.
-    weights: the variables that `function` uses, each with the value to use.
+    weights: pairs of each variable that `function` uses and its value.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ def accumulate_gradients(
 ) -> Sums:
     """Return the sums over a share, computed one piece of its rows after another to save memory.
 
-    pieces: at most; a share with fewer rows has a piece for each row.
+    pieces: the maximum number of pieces; a share with fewer rows has one piece for each row.
     """
     if pieces == 1:
         return gradients(weights, share, seed)

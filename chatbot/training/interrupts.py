@@ -1,4 +1,4 @@
-"""Ctrl-C, or the SIGTERM of a scheduler, ends a run between two steps."""
+"""Handlers of SIGINT (Ctrl-C) and SIGTERM, which end a run between two steps."""
 
 import signal
 import sys
@@ -10,9 +10,9 @@ from types import FrameType
 
 @contextmanager
 def interrupts(announced: bool = True) -> Iterator[list[int]]:
-    """A list that receives the number of the first SIGINT or SIGTERM; a second one raises KeyboardInterrupt at once.
+    """Yield a list that receives the number of the first SIGINT or SIGTERM. A second signal raises KeyboardInterrupt.
 
-    announced: whether the first one prints a line. Outside the main thread, where Python allows no handlers, the list
+    announced: whether the first signal prints a line. Outside the main thread, where Python allows no handlers, the list
     stays empty.
     """
     received: list[int] = []
@@ -26,7 +26,7 @@ def interrupts(announced: bool = True) -> Iterator[list[int]]:
         received.append(number)
         if announced:
             print(
-                "\nFinishing this step, then saving. Ctrl-C again leaves without saving.", file=sys.stderr, flush=True
+                "\nFinishing this step, then saving. Ctrl-C again exits without saving.", file=sys.stderr, flush=True
             )
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}

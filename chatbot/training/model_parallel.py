@@ -1,7 +1,7 @@
 """Model parallelism: a tower whose encoder, decoder and projection are on different devices.
 
-This is for a model that does not fit on one device. The parts run one after another, so three devices are not three
-times as fast as one; several such towers train in parallel.
+For a model that does not fit on one device. The parts of a tower run one after another, so three devices are not three
+times as fast as one. Several such towers train in parallel.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from chatbot.training.devices import Parts, Tower
 
 
 def spread(towers: Sequence[Tower]) -> list[Tower]:
-    """Group the devices, a tower each, into towers of three devices, or of two if their number is no multiple of 3.
+    """Group one-device towers into towers of three devices, or of two if their number is not a multiple of 3.
 
     Raises UserError if the number of devices is a multiple of neither 3 nor 2.
     """
@@ -25,7 +25,10 @@ def spread(towers: Sequence[Tower]) -> list[Tower]:
 
 
 def _spread_tower(devices: Sequence[Tower]) -> Tower:
-    """Join devices into one tower. Of two, decoder and projection share one: most data passes between these parts."""
+    """Join two or three devices into one tower.
+
+    Of two devices, the second has decoder and projection, between which most data passes.
+    """
     encoder, decoder, projection = devices[0], devices[1], devices[-1]
     return Tower(
         name="+".join(device.name for device in devices),

@@ -1,7 +1,7 @@
 """The update rule, applied once a step to the gradient sums of the whole global batch.
 
-It uses TensorFlow's fused kernels instead of Keras's optimizers. Those sum gradients over replicas a second time,
-create their slots in a strategy's scope, and read or write each weight in ten passes where a kernel needs one.
+It uses TensorFlow's fused kernels instead of Keras's optimizers. Keras's optimizers sum gradients over replicas a
+second time, create their slots in a strategy's scope, and pass over each weight ten times, a kernel once.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ def average_and_clip(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Return the gradients of the mean loss, clipped by their global norm, and the norm before clipping.
 
-    sums: gradients of the loss sum. tokens: scalar, the target tokens in it. Each gradient is multiplied once.
+    sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in the loss sum.
+    Each gradient is multiplied once, by the product of both factors.
     """
     tokens = tf.maximum(tokens, 1.0)  # with --variable-update independent a tower may have no pair
     norm = tf.linalg.global_norm(sums) / tokens
@@ -49,7 +50,7 @@ def apply_update(
     rate: tf.Tensor,
     number: tf.Tensor,
 ) -> tf.Operation:
-    """Update one weight and its slots in place. number: scalar int64, of this update, from 1."""
+    """Update one weight and its slots in place. rate: scalar float32. number: scalar int64, of this update, from 1."""
     handles = [slot.handle for slot in slots]
     number = tf.cast(number, tf.float32)
     if rule == "adam":

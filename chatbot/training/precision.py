@@ -1,4 +1,4 @@
-"""The precision of matrix products: as requested, as stored in the attempt, or whichever is faster on this device."""
+"""The precision of matrix products: requested, stored in the attempt, or chosen by a measurement on this device."""
 
 import time
 
@@ -13,14 +13,14 @@ AUTO = "auto"
 # bfloat16 must be faster by this factor to make up for its rounding.
 LEAST_GAIN = 1.2
 ROUNDS = 5
-# Target tokens per pair, roughly: the size of the measured products.
+# The assumed number of target tokens per pair, for the size of the measured products.
 TOKENS = 8
 
 
 def chosen_precision(settings: Settings, vocabulary_size: int, device: str) -> str:
-    """float32, bfloat16 or float16. A measured choice is printed.
+    """Return "float32", "bfloat16" or "float16", and print it if it was measured.
 
-    A resumed attempt keeps its own, so that it continues bit for bit.
+    A resumed attempt keeps its precision, so that it continues bit for bit.
     """
     if settings.learning.precision != AUTO:
         return settings.learning.precision

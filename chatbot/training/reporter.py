@@ -1,4 +1,4 @@
-"""What a run shows while it trains: the progress bar, metrics.jsonl and TensorBoard. Only the chief shows anything."""
+"""The output of a run while it trains: progress bar, metrics.jsonl and TensorBoard, on the chief only."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from chatbot.training.validator import Validation
 
 
 class Reporter:
-    """Writes to a bar and to summaries."""
+    """Writes to the progress bar, and to the summaries if there are any."""
 
     def __init__(self, run: Run, bar: "tqdm[Any]", summaries: Summaries | None) -> None:
         self._samples = [(sample.question, sample.answer) for sample in run.data.samples]
@@ -34,9 +34,9 @@ class Reporter:
             self._summaries.write(record)
 
     def validation(self, validation: Validation, best: bool) -> None:
-        """Show a validation, which was taken into the progress before."""
+        """Show a validation, after `Progress.validated` has recorded it. best: whether it is the best so far."""
         step = self._progress.step
-        verdict = "the best so far" if best else f"no better for {self._progress.without_best}"
+        verdict = "the best so far" if best else f"no improvement ({self._progress.without_best} in a row)"
         self._bar.write(f"step {step:,}: validation {validation.nats_per_character:.4f} nats per character, {verdict}")
         if self._summaries:
             self._summaries.replies(self._samples, validation.replies, step)

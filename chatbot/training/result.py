@@ -1,4 +1,4 @@
-"""The end of a training run. It needs no TensorFlow, which the trainer does."""
+"""The result of a training run. This module does not import TensorFlow, unlike the trainer."""
 
 import dataclasses
 from pathlib import Path
@@ -8,7 +8,7 @@ INTERRUPTED = "interrupted"
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """The end of a training run."""
+    """The result of a training run."""
 
     directory: Path  # of the attempt, absolute
     step: int  # the steps of earlier runs included

@@ -1,4 +1,4 @@
-"""A run that is ready for its next step: everything that is made before the training loop begins."""
+"""A run, ready for its next step: all objects that are created before the training loop."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ OpenStep = Callable[[Seq2Seq, Settings], VariableUpdate]
 class Run:
     """The parts of a run. Only `progress`, the weights and the optimizer's state change."""
 
-    settings: Settings  # without "auto": every choice was made
+    settings: Settings  # with the chosen precision and directions in place of "auto"
     data: Data
     team: Team
     batches: Batches
@@ -43,7 +43,7 @@ class Run:
     progress: Progress
 
     def reason_to_stop(self) -> str:
-        """Why the run is over; "" while it is not."""
+        """Return why the run is over, or "" if it is not."""
         step, last = self.progress.step, self.calendar.last_step
         if last is not None and step >= last:
             return f"step {last:,} was the last one; continue with a larger --steps or --epochs"
@@ -55,11 +55,11 @@ class Run:
                     f"; the best was {self.progress.best_nats:.4f} nats per character at step "
                     f"{self.progress.best_step:,}"
                 )
-            return f"no better validation in {failures} in a row{best}; continue with a larger --patience"
+            return f"no improvement in {failures} validation{'s' * (failures > 1)}{best}; continue with a larger --patience"
         return ""
 
     def save(self, state: Values, best: bool) -> None:
-        """Write a checkpoint; only the chief does.
+        """Write a checkpoint, on the chief only.
 
         state: the optimizer's, from `train_step.gather_state()`, which all machines call at the same step.
         best: whether the validation of this step is the best so far.
@@ -69,10 +69,10 @@ class Run:
 
 
 def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team) -> Run:
-    """Begin or resume a run. Nothing is written into the attempt before all of it was read.
+    """Begin or resume a run. All files of a resumed attempt are read before any is written.
 
-    device: of the model that validates and replies. Raises UserError for a damaged attempt, and when a batch has
-    fewer pairs than there are towers.
+    device: the device of the model that validates and replies. Raises UserError for a damaged attempt, and for a batch
+    with fewer pairs than towers.
     """
     learning = settings.learning
     batch_size = learning.batch_size * learning.accumulate

@@ -28,7 +28,7 @@ class Schedule:
 
 
 def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) -> Schedule:
-    """The schedule for this average number of pairs in a global batch."""
+    """Return the schedule. pairs: the average number of pairs in a global batch."""
     factor = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}[
         settings.scale_learning_rate
     ]
@@ -40,7 +40,7 @@ def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) 
 
 
 def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
-    """One line on how --learning-rate was scaled and warmed up; "" if it was not."""
+    """Return one line about the scaling and the warm-up of --learning-rate; "" without them."""
     line = ""
     if settings.scale_learning_rate != "none":
         line = (

@@ -1,7 +1,7 @@
 """--selftest: checks that several towers train the same model as one device, on the devices of this machine.
 
-Small models are trained twice, on all devices and on the first one alone, from the same weights and
-on the same ragged batches, whose size is not a multiple of the number of towers.
+Small models are trained twice from the same weights and on the same batches: on all devices, and on the first device.
+The batch size is not a multiple of the number of towers.
 """
 
 import dataclasses

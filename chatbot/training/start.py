@@ -1,4 +1,4 @@
-"""From settings to running processes: data, devices, machines, training."""
+"""Start of a run: starts its processes, and in each prepares data, devices and machines, and trains."""
 
 import contextlib
 import os
@@ -27,14 +27,15 @@ from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
 from chatbot.training.model_parallel import plan, spread
 from chatbot.training.result import TrainingResult
 
-# --asynchronous without host flags: the number of workers if neither flags nor GPUs give one, and their restarts.
+# --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
+# restarts.
 LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
-EXIT_INTERRUPTED = 130  # the exit code of a run that was interrupted, as shells have it for Ctrl-C
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 WINDOWS = os.name == "nt"
 
 
 def start(settings: Settings) -> int:
-    """Do what train.py does with these settings; returns its exit code. Raises UserError."""
+    """Run train.py with these settings and return its exit code. Raises UserError."""
     if settings.parallel.selftest:
         towers = devices(settings, fewest=2)
         from chatbot.training.selftest import selftest
@@ -43,7 +44,7 @@ def start(settings: Settings) -> int:
     several = several_processes(settings.parallel)
     if WINDOWS and several:
         raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
-    cluster = cluster_of(settings.parallel)  # checked here, so that a mistake is reported once and not by each process
+    cluster = cluster_of(settings.parallel)  # checked here to report an error once, not in each process
     if cluster is not None and settings.parallel.local_workers is not None:
         raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
     if settings.parallel.asynchronous and cluster is None:
@@ -58,9 +59,9 @@ def start(settings: Settings) -> int:
 
 
 def several_processes(parallel: ParallelSettings) -> str:
-    """The setting that makes other processes take part, here or on other machines; "" if there is none.
+    """Return the setting that starts or connects other processes; "" if there is none.
 
-    They need the signals and process groups of POSIX.
+    Such runs need the signals and process groups of POSIX.
     """
     several = {
         "--local-workers": parallel.local_workers is not None,
@@ -72,7 +73,7 @@ def several_processes(parallel: ParallelSettings) -> str:
 
 
 def run_local_workers(settings: Settings, workers: int) -> int:
-    """Run a synchronous cluster of processes on this machine; returns the exit code."""
+    """Run a synchronous cluster of processes on this machine. Return the exit code."""
     common = for_one_process(settings, worker_hosts=",".join(free_addresses(workers)))
     jobs = []
     for i, gpus in enumerate(divide_gpus(settings, workers)):
@@ -82,7 +83,7 @@ def run_local_workers(settings: Settings, workers: int) -> int:
 
 
 def run_local_asynchronous(settings: Settings) -> int:
-    """Run an asynchronous cluster on this machine: a parameter server, workers and the chief; returns the exit code."""
+    """Run an asynchronous cluster on this machine: a parameter server, workers and the chief. Return the exit code."""
     parallel = settings.parallel
     workers = parallel.local_workers or parallel.towers or len(visible_gpus(settings)) or LOCAL_WORKERS
     ps, chief, *hosts = free_addresses(2 + workers)
@@ -99,7 +100,7 @@ def run_local_asynchronous(settings: Settings) -> int:
 
 
 def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
-    """--gpus for each worker process of this machine. Raises UserError when the GPUs cannot be divided evenly."""
+    """Return the --gpus of each worker process of this machine. Raises UserError when the GPUs cannot be divided evenly."""
     gpus = visible_gpus(settings)
     if len(gpus) % workers:
         raise UserError(f"{len(gpus)} GPUs cannot be divided evenly among {workers} workers; select some with --gpus")
@@ -112,12 +113,12 @@ def visible_gpus(settings: Settings) -> list[Gpu]:
 
 
 def for_one_process(settings: Settings, **changes: Any) -> Settings:
-    """The settings of one process, which starts no others."""
+    """Return the settings of a child process, without the settings that start child processes."""
     return replace(settings, local_workers=None, restarts=0, **changes)
 
 
 def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -> int:
-    """The work of one process: serve an asynchronous cluster, or train; returns the exit code.
+    """Serve an asynchronous cluster, or train, in this process. Return the exit code.
 
     peer_timeout: see `serve`.
     """
@@ -130,7 +131,7 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
 
 
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
-    """Train in this process: alone, or as one of a cluster. TensorFlow is imported after settings and data are checked.
+    """Train in this process, alone or in a cluster. TensorFlow is imported after settings and data are checked.
 
     Raises UserError.
     """
@@ -210,7 +211,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
 
 
 def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
-    """Open the towers of this machine and print them. fewest: towers to make of a CPU or of fewer GPUs."""
+    """Create and print the towers of this machine. fewest: the number of towers with fewer GPUs and no --towers."""
     parallel = settings.parallel
     gpus = choose_gpus(parallel.gpus, parallel.towers, find_gpus())
     if not gpus and not parallel.selftest and not parallel.task_index:  # the first of several processes prints it

@@ -11,18 +11,18 @@ import tensorflow as tf
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.training import Settings
 
-# The run of the values that belong to all towers together, next to one run per tower.
+# TensorBoard's run for the values of the whole batch, beside one run for each tower.
 ALL_TOWERS = "all"
 
 
 class Summaries:
     """Writes each record to metrics.jsonl and to TensorBoard.
 
-    Every tower has a run of its own with the tag `loss`, and so have all towers together: one chart overlays them.
+    Each tower has a separate TensorBoard run with the tag `loss`, and the whole batch has another: one chart shows all.
     """
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
-        """step: the step that the run starts or resumes from; later records, of steps never saved, are removed."""
+        """towers: their names. step: the first step of this start; records of later steps, never saved, are removed."""
         metrics, tensorboard = settings.run.directory / "metrics.jsonl", TENSORBOARD / settings.run.attempt
         tensorboard.mkdir(parents=True, exist_ok=True)
         self._towers = list(towers)

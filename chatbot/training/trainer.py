@@ -19,9 +19,9 @@ from chatbot.training.window import Window
 def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team = ALONE) -> TrainingResult:
     """Train until the last step, until validation stops improving, or until Ctrl-C.
 
-    device: of the model that validates and replies. open_step: makes the training step of that model. With several
-    machines all run this loop; the chief alone validates, reports and writes. Raises UserError for a damaged attempt,
-    for a batch smaller than the number of towers, and when the loss is no longer a finite number.
+    device: the device of the model that validates and replies. open_step: makes the training step of that model. All
+    machines run this loop; only the chief validates, reports and writes. Raises UserError for a damaged attempt, for a
+    batch with fewer pairs than towers, and for a loss that is not finite.
     """
     run = open_run(settings, data, device, open_step, team)
     announce(run)
@@ -80,7 +80,7 @@ def check_finite(record: dict[str, Any]) -> None:
 
 
 def announce(run: Run) -> None:
-    """Print what a user should know before the first step."""
+    """Print the learning rate, the step to resume from, and a note if nothing is validated."""
     learning_rate = describe(run.settings.learning, run.schedule, run.pairs_per_step)
     if learning_rate:
         print(learning_rate)
@@ -93,7 +93,7 @@ def announce(run: Run) -> None:
 
 
 def conclude(run: Run, stop: str) -> None:
-    """Print why the run ended, sample replies of the best checkpoint, and what to do next."""
+    """Print why the run ended, sample replies of the best checkpoint, and the commands to use next."""
     attempt = run.settings.run.attempt
     print(f"Stopped at step {run.progress.step:,}: {stop}.")
     if stop == INTERRUPTED:

@@ -11,7 +11,7 @@ from chatbot.training.data import Data
 
 
 class Validation(NamedTuple):
-    """What a validation found."""
+    """The result of a validation."""
 
     nats_per_token: float
     nats_per_character: float

@@ -1,4 +1,4 @@
-"""The metrics of the steps since the last logged one: sums over steps, and the time spent waiting for input."""
+"""The metrics of the steps since the last logged step: means, rates, and the time spent waiting for input."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,12 +18,12 @@ class Window:
         self.restart()
 
     def restart(self) -> None:
-        """Start a new window. Time since the last record, such as that of saving, does not count."""
+        """Start a new window. The time since the last record, for example for saving, does not count."""
         self._waited = 0.0
         self._started = time.perf_counter()
 
     def next_shares(self) -> tuple[Share, ...]:
-        """The next batch; the time until it is there counts as input wait."""
+        """Return the shares of the next batch. The time that this takes counts as input wait."""
         started = time.perf_counter()
         shares = next(self._batches)
         self._waited += time.perf_counter() - started

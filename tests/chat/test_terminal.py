@@ -133,7 +133,7 @@ def test_a_conversation_in_a_terminal_ends_without_a_traceback(attempt: Path, le
         encoding="utf-8",
         timeout=120,
     ) as chat:
-        chat.expect_exact("Ctrl-D or Ctrl-C leaves.")
+        chat.expect_exact("Ctrl-D or Ctrl-C exits.")
         for text in ("你好", "", "how are you"):
             chat.expect_exact("> ")
             chat.sendline(text)

@@ -107,7 +107,7 @@ def test_validation_keeps_the_best_and_stops_early(pairs: Path, capsys: pytest.C
         trained(1, data=(str(pairs),), validation=str(held_out), patience=2, learning_rate=0.05, validate_every=5) == 0
     )
     out = capsys.readouterr().out
-    assert "no better validation in 2 in a row; the best was" in out
+    assert "no improvement in 2 validations; the best was" in out
     validations = [(x["step"], x["validation.nats_per_character"]) for x in metrics() if len(x) > 8]
     best_step = min(validations, key=lambda v: v[1])[0]
     assert [step for step, _ in validations][-3:] == [best_step, best_step + 5, best_step + 10]
@@ -116,7 +116,7 @@ def test_validation_keeps_the_best_and_stops_early(pairs: Path, capsys: pytest.C
     kept = {p.name.split(".")[0] for p in Path("checkpoints/default").glob("ckpt-*")}
     assert kept == {f"ckpt-{best_step}", f"ckpt-{best_step + 10}"}
     assert trained(1, data=(str(pairs),), validation=str(held_out), patience=2, validate_every=5) == 0
-    assert "no better validation in 2 in a row" in capsys.readouterr().out
+    assert "no improvement in 2 validations" in capsys.readouterr().out
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(

@@ -1,7 +1,7 @@
 """From shards of encoded pairs to padded batches of a few static shapes, with a share for each tower.
 
-Everything is a function of (pairs, settings, step). The batch of any step can be computed again, so a resumed run
-needs only the number of its step, and several machines agree on each batch without communication.
+Each batch is a function of (pairs, settings, step). A resumed run therefore needs only the number of its step, and
+several machines agree on each batch without communication.
 """
 
 import functools
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 class Batches:
     """The batches of every epoch, in a seeded order.
 
-    shards: the pairs; a list of one item where all are in memory.
+    shards: the pairs; a list of one item if all are in memory.
     batch_size: the pairs of a batch.
     batch_tokens: instead of batch_size, the padded positions on the longer side of a batch.
     steps_per_epoch: the batches of an epoch, the same number in every epoch.
@@ -60,7 +60,7 @@ class Batches:
         self.steps_per_epoch = sum(bucket.batches for bucket in self.buckets)
 
     def plan(self, epoch: int) -> Iterator[tuple[Bucket, Positions]]:
-        """(bucket, positions of its pairs) of each batch of an epoch: every pair once, shuffled by (seed, epoch).
+        """Yield (bucket, positions of its pairs) for each batch of an epoch: every pair once, shuffled by (seed, epoch).
 
         The shards follow one another in a new order each epoch. Within a shard the batches of all buckets are
         shuffled; pairs that do not fill a batch are left over for the next shard.
@@ -73,22 +73,22 @@ class Batches:
             for i, bucket in enumerate(self.buckets):
                 pairs = self._mapped(shard)
                 rows = rng.permutation(bucket.rows(pairs))
-                # Questions of similar length share a batch, since the encoder runs as many steps as the longest has.
+                # Questions of similar length share a batch, since the longest one sets the number of encoder steps.
                 rows = rows[np.argsort(pairs.sources.lengths[rows], kind="stable")]
                 positions = np.concatenate([left_over[i], np.stack([np.full_like(rows, shard), rows], axis=1)])
                 last = shard == order[-1]
                 full = len(positions) if last else len(positions) - len(positions) % bucket.batch_size
                 starts = range(0, full, bucket.batch_size)
-                # Within a batch they are shuffled again, so that no tower gets all the long ones.
+                # Within a batch, pairs are shuffled again, so that no tower gets all the long questions.
                 parts = (positions[start : min(start + bucket.batch_size, full)] for start in starts)
                 planned += [(bucket, rng.permutation(part)) for part in parts]
                 left_over[i] = positions[full:]
             yield from (planned[i] for i in rng.permutation(len(planned)))
 
     def shares_from(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[tuple[Batch, ...]]:
-        """The shares of each batch, one for each tower of this machine, from this step (from 0) on, without end.
+        """Yield the shares of each batch, one for each tower of this machine, endlessly.
 
-        towers: on each machine. A machine reads only its own shares. The pairs of a batch do not depend on the
+        step: the first step, counted from 0. towers: the number of towers on each machine. A machine reads only its own shares. The pairs of a batch do not depend on the
         number of machines and towers.
         """
         epoch, done = divmod(step, self.steps_per_epoch)
@@ -114,13 +114,16 @@ class Batches:
         return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
     def prefetched(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[Shares]:
-        """`shares_from`, prepared ahead of the training loop, as plain tuples of tensors in the order of Batch."""
+        """Yield the batches of `shares_from`, prepared ahead in a thread, as tuples of tensors in the order of Batch.
+
+        Raises UserError if a shard was removed.
+        """
         failures: list[UserError] = []
 
         def shares() -> Iterator[tuple[tuple[Any, ...], ...]]:
             try:
                 yield from (tuple(map(tuple, s)) for s in self.shares_from(step, towers, machine, machines))
-            except UserError as error:  # tf.data would raise an error of its own type
+            except UserError as error:  # tf.data would replace it by a tf.errors.OpError
                 failures.append(error)
 
         ids, weights = (tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.float32))
@@ -142,7 +145,7 @@ def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: i
 
 
 def pad(ragged: Ragged, rows: npt.NDArray[np.int64], length: int) -> Ids:
-    """[rows, length] the given rows, with PAD on the right."""
+    """Return the given rows as an array [rows, length], with PAD on the right."""
     padded = np.full((len(rows), length), PAD, np.int32)
     starts, lengths = ragged.starts[rows], ragged.lengths[rows]
     real = np.arange(length) < lengths[:, None]  # [rows, length]

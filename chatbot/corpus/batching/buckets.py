@@ -1,4 +1,4 @@
-"""A few shapes that all pairs are padded to, chosen from their lengths to keep padding low."""
+"""Buckets: at most eight shapes that pairs are padded to, chosen from the lengths to keep padding low."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ COSTS = np.array([[1], [6]])
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-    """The number of pairs for each combination of lengths: all that the choice of buckets depends on."""
+    """The number of pairs for each combination of lengths. The choice of buckets depends on nothing else."""
 
     sides: Offsets  # [2, combinations] tokens of the source and of the target, EOS counted; distinct columns
     counts: Offsets  # [combinations] pairs
@@ -45,7 +45,7 @@ class Bucket:
 
     above: tuple[int, int]  # all its sources and targets are longer than this
     shape: tuple[int, int]  # its longest source and target, EOS counted
-    bounds: tuple[int, int]  # none of its sources and targets is longer than this
+    bounds: tuple[int, int]  # all its sources and targets are at most this long
     pairs: int
     batch_size: int  # pairs of a batch
 
@@ -76,7 +76,7 @@ def choose_buckets(lengths: Lengths, batch_size: Callable[[int, int], int]) -> l
     Starts from one box around all lengths. Repeatedly makes the cut along source or target length that saves the
     most padding, until no cut leaves MIN_BATCHES full batches on both sides.
 
-    batch_size: the pairs of a batch, by source and target length.
+    batch_size: the function from source and target length to the number of pairs in a batch.
     """
     longest = (int(lengths.sides[SOURCE].max()), int(lengths.sides[TARGET].max()))
     boxes = [_Box((0, 0), longest, np.arange(len(lengths.counts)))]
@@ -92,7 +92,7 @@ def choose_buckets(lengths: Lengths, batch_size: Callable[[int, int], int]) -> l
 def _best_cut(
     lengths: Lengths, combinations: npt.NDArray[np.int64], batch_size: Callable[[int, int], int]
 ) -> tuple[int, int, int]:
-    """(cost saved, side, bound) of the best cut of one box; 0 is saved when no cut is allowed."""
+    """Return (cost saved, side, bound) of the best cut of one box; the cost saved is 0 if no cut is allowed."""
     best = (0, 0, 0)
     sides, counts = lengths.sides[:, combinations], lengths.counts[combinations]
     min_pairs = MIN_BATCHES * batch_size(*map(int, sides.max(axis=1)))
@@ -100,7 +100,7 @@ def _best_cut(
         order = np.argsort(sides[side], kind="stable")
         ordered, below = sides[:, order], np.cumsum(counts[order])
         costs = ordered * COSTS
-        # [combinations] cost of a pair padded to the longest of the combinations up to here, and from here on
+        # Cost of a pair padded to the longest combination up to each one, and from each one on, both [combinations].
         low = np.maximum.accumulate(costs, axis=1).sum(axis=0)
         high = np.maximum.accumulate(costs[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
         inside, outside = below[:-1], below[-1] - below[:-1]

@@ -1,1 +1,1 @@
-"""From pairs of text to shards of ids on disk, and the vocabulary that numbers them."""
+"""From pairs of text to shards of ids on disk, and the vocabulary that maps tokens to ids."""

@@ -1,7 +1,7 @@
 """Encoding as an Apache Beam pipeline: byte for byte the same shards, on every runner of Beam.
 
-The functions of a chunk are those of the built-in path; Beam does what goes across chunks. Every worker needs access
-to the files and to the cache.
+Each chunk is processed by the functions of the built-in path; Beam combines the chunks. Every worker needs access to
+the files and to the cache.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ from chatbot.errors import UserError
 REPORTS = "reports.json"
 READ, TOKENISED = "read", "tokenised"  # the two outputs of reports
 
-Key = tuple[int, int]  # of a chunk: the index of its source, the number of its first pair
+Key = tuple[int, int]  # a chunk's key: the index of its source, the number of its first pair
 
 
 class Position(NamedTuple):
@@ -71,7 +71,10 @@ class SelectedChunk(NamedTuple):
 
 
 def encode_on_beam(files: CorpusFiles, selection: Selection, size: int, runner: str, options: str) -> Corpus:
-    """What `encode` returns, computed by a Beam runner with its own options. Raises UserError when no pair is left."""
+    """Return the same corpus as `encode`, computed by a Beam runner. options: the runner's flags, as one text.
+
+    Raises UserError if the runner fails, or if no pair is left.
+    """
     folder = corpus_folder(files, selection, size)
     with being_made(folder) as part:
         if part:
@@ -87,7 +90,7 @@ def encode_on_beam(files: CorpusFiles, selection: Selection, size: int, runner: 
 
 
 def _run_pipeline(files: CorpusFiles, selection: Selection, size: int, runner: str, options: str, folder: Path) -> None:
-    """Write shards, vocabulary and reports. Raises UserError with the last line of what the runner reports."""
+    """Write shards, vocabulary and reports. Raises UserError with the last line of the runner's error."""
     # Beam also logs its errors, with the tracebacks of all workers; the exception is enough.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     try:
@@ -131,7 +134,7 @@ def _build_pipeline(pipeline: beam.Pipeline, files: CorpusFiles, selection: Sele
 
 
 def _read(numbered: tuple[int, Source], columns: tuple[str, ...]) -> Iterator[Any]:
-    """(chunk's key, (pairs, name of the source)) of each chunk, then the report."""
+    """Yield (key, (pairs, name of the source)) for each chunk, then the report."""
     index, source = numbered
     report = Report(source.name)
     for first, pairs in read_in_chunks(source, report, columns):
@@ -153,7 +156,7 @@ def _candidates(keyed: tuple[Key, Chunk]) -> Iterator[Candidate]:
 
 
 def _select(candidates: PCollection, selection: Selection) -> tuple[PCollection, PCollection]:
-    """(the candidates that are kept, ((source, reason), number of dropped pairs))."""
+    """Return the candidates that are kept, and ((source, reason), number of dropped pairs)."""
     held_out, most = frozenset(map(str, selection.held_out)), selection.max_reply_frequency
     filters = {}
     if held_out:
@@ -221,7 +224,7 @@ def _write_shard(grouped: tuple[int, Iterable[tuple[Key, ShardArrays]]], folder:
 def _write_reports(
     parts: list[tuple[Key, Report]], dropped: list[tuple[tuple[int, str], int]], names: list[str], path: Path
 ) -> None:
-    """One report for each source: that of the reader, then those of the chunks in order, then what was dropped."""
+    """Write one report for each source: the reader's counts, those of the chunks in order, and the dropped pairs."""
     reports = [Report(name) for name in names]
     for (source, first), part in sorted(parts, key=lambda part: part[0]):
         if first == 0:

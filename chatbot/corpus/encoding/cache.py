@@ -38,16 +38,16 @@ def content_key(path: Path) -> str:
 
 @contextmanager
 def being_made(folder: Path) -> Iterator[Path | None]:
-    """A temporary folder to write the files of `folder` into, or None when `folder` is complete already.
+    """Yield a temporary folder for the files of `folder`, or None if `folder` is already complete.
 
         with being_made(root / name) as part:
             if part:
                 write_files(part)
 
     At the end of the block the temporary folder gets a manifest with the checksum of each file and replaces
-    `folder`; after an exception or Ctrl-C it is removed, and what was there before stays as it was. One process
-    makes the folder while others wait. A damaged folder is made again. A complete one needs no permission to write.
-    Raises UserError when the files cannot be written.
+    `folder`; after an exception or Ctrl-C the temporary folder is removed, and `folder` is unchanged. One process makes
+    the folder while others wait. A damaged folder is replaced. A complete folder needs no write permission.
+    Raises UserError if the files cannot be written.
     """
     if is_complete(folder):
         yield None
@@ -70,7 +70,7 @@ def being_made(folder: Path) -> Iterator[Path | None]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the folder has a manifest, and every file is as it was written."""
+    """Whether the folder has a manifest, and every file has its checksum."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, list[int]] = manifest["files"]

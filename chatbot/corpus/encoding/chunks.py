@@ -1,7 +1,7 @@
-"""A few thousand tokenised pairs: the unit of work of every way to encode a corpus.
+"""Chunks of some thousand tokenised pairs: the unit of work when a corpus is encoded.
 
-A chunk has token numbers of its own, so that chunks can be made anywhere, in any order, and get the ids of the
-vocabulary later.
+Each chunk numbers its own tokens, so that chunks can be made on any machine, in any order, before the vocabulary is
+known.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from chatbot.corpus.text.tokenizer import Tokenizer, text_of, tokenizer
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
-# Large enough that the distinct tokens are few beside all tokens, small enough to be tokenised in a second.
+# Large enough that distinct tokens are a small part of all tokens, small enough to be tokenised within a second.
 PAIRS_PER_CHUNK = 16384
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Pairs as the chunk's own token numbers. Rows 2i and 2i + 1 are the question and the answer of pair i."""
+    """Tokenised pairs as indices into the distinct tokens of the chunk. Rows 2i and 2i + 1 are the question and the answer of pair i."""
 
     token_text: npt.NDArray[np.uint8]  # the distinct tokens, in UTF-8, with a line break between them
     token_hashes: Hashes  # [tokens]
@@ -49,14 +49,14 @@ class Chunk:
         return text.split("\n") if text else []
 
     def token_characters(self) -> Ragged:
-        """[tokens] the code points of each distinct token, as uint32."""
+        """Return the code points of each distinct token: [tokens] rows of uint32."""
         points = np.frombuffer(self.token_text.tobytes().decode().encode("utf-32-le"), np.uint32)
         is_break = points == ord("\n")
         ends = np.append(np.flatnonzero(is_break), len(points))[: len(self.token_hashes)]
         return Ragged.from_lengths(points[~is_break], np.diff(ends, prepend=-1) - 1)
 
     def rows(self, kept: Mask) -> Ragged:
-        """[2 * kept pairs] the questions and answers in turn of the pairs that are kept."""
+        """Return the alternating questions and answers of the kept pairs: [2 * kept pairs] rows of indices."""
         return Ragged.from_lengths(self.ids, self.lengths).select(np.flatnonzero(np.repeat(kept, 2)))
 
     def pairs(self, indices: npt.NDArray[np.integer]) -> Iterator[tuple[list[str], list[str]]]:
@@ -85,16 +85,16 @@ def load_chunk(path: Path) -> Chunk:
 
 
 def load_hashes(path: Path, name: str) -> Hashes:
-    """Only the "pair_hashes" or the "answer_hashes" of a chunk."""
+    """Return the "pair_hashes" or the "answer_hashes" of a chunk, without reading the rest."""
     with np.load(path) as arrays:
         hashes: Hashes = arrays[name]
     return hashes
 
 
 def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Preparation) -> tuple[Chunk, Report]:
-    """Clean the pairs, drop those that the filters refuse, and tokenise the others.
+    """Clean the pairs, drop those that the filters reject, and tokenise the others.
 
-    first: the number of the first pair in its file, from 1, for the places in the report.
+    first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """
     report = Report(file)
     kept = list(clean_pairs(pairs, first, report, preparation))
@@ -112,16 +112,17 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Pr
 
 
 def hashes_of(texts: Iterable[str]) -> Hashes:
-    """[texts] 64-bit hashes."""
+    """Return the 64-bit hash of each text, [texts] uint64."""
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64)
 
 
 def _numbered(
     texts: Sequence[str], tokenise: Tokenizer
 ) -> tuple[list[str], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """(the distinct tokens in order of appearance, the number of every token, [texts] tokens of each text).
+    """Return the distinct tokens in order of appearance, the index of every token, and the number of tokens of each text.
 
-    One call tokenises all texts, which is faster than a call each: a line break is always a token by itself.
+    One call tokenises all texts, joined by line breaks, which is faster than one call for each text. A line break is
+    always a separate token.
     """
     tokens = tokenise("\n".join(texts))
     numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)

@@ -26,9 +26,9 @@ from chatbot.corpus.encoding.workers import in_order, progress_bar, worker_pool
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
-# To be raised whenever the same tokens and selection give another folder than before.
+# Increase this whenever the same tokens and selection give other shards than before.
 VERSION = 3
-# Fewer are counted and encoded before processes have started.
+# Fewer chunks are counted and encoded in this process, before worker processes would have started.
 SERIAL_CHUNKS = 20
 
 VOCABULARY = "vocabulary.txt"
@@ -43,13 +43,13 @@ class Corpus:
     vocabulary: Vocabulary
     reports: list[Report]
     pairs: int
-    fingerprint: str  # equal for two corpora of the same pairs in the same order, as the same ids
+    fingerprint: str  # equal for corpora with the same pairs, order and ids
 
 
 def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int) -> Corpus:
-    """The selected pairs of the files as ids of a vocabulary, or of one of this size that is built from them.
+    """Encode the selected pairs of the files, or read them from the cache. Raises UserError when no pair is left.
 
-    Slow the first time; afterwards the corpus is in the cache. Raises UserError when no pair is left.
+    vocabulary: the vocabulary to use, or the size of a new vocabulary that is built from the pairs.
     """
     folder = corpus_folder(files, selection, vocabulary)
     with being_made(folder) as part:
@@ -153,7 +153,7 @@ def vocabulary_from(counts: Counts, texts: Mapping[int, str], size: int) -> Voca
 def _encoded(
     tokenised: TokenisedFiles, kept: Mask, folder: Path, shards: int, pool: ProcessPoolExecutor
 ) -> Iterator[tuple[int, ShardArrays]]:
-    """(shard, some of its pairs) of all pairs that are kept, chunk after chunk."""
+    """Yield (shard, pairs) for the kept pairs, chunk by chunk."""
     masks = tokenised.by_chunk(kept)
     tasks = ((chunk.path, mask, folder, shards) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
     with progress_bar("Encoding", int(kept.sum()), " pairs") as bar:
@@ -173,5 +173,5 @@ def _encode(path: Path, kept: Mask, folder: Path, shards: int) -> list[tuple[int
 
 @functools.lru_cache(1)
 def _id_table(folder: Path) -> IdTable:
-    """Read once in each process."""
+    """Return the id table of the vocabulary in a folder, read once in each process."""
     return IdTable(load_vocabulary(folder / VOCABULARY))

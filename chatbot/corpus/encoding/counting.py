@@ -1,7 +1,7 @@
-"""How often each token of a whole corpus occurs, without a dictionary of all tokens.
+"""Counts of the tokens of a whole corpus, without a dictionary of all tokens.
 
-A chunk has the hashes of its tokens; hashes and counts are sorted and summed in arrays, and only the tokens that may
-enter the vocabulary are read as text.
+Tokens are counted by their hashes, which are sorted and summed in arrays. Only tokens that may enter the vocabulary
+are read as text.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from chatbot.corpus.encoding.chunks import Chunk, Hashes, Mask, load_chunk
 
-# Counts that are collected before they are summed: some hundred megabytes, however large the corpus is.
+# Counts that are collected before they are summed: some hundred megabytes for a corpus of any size.
 AT_ONCE = 4_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """How often tokens and characters occur, in a chunk or in a whole corpus. Hashes are distinct."""
+    """Counts of tokens and characters in a chunk or in a whole corpus. Hashes are distinct."""
 
     hashes: Hashes  # [tokens] of the tokens with more than one character
     counts: npt.NDArray[np.int64]  # [tokens]
@@ -70,13 +70,13 @@ def add_up(parts: Iterable[Counts]) -> Counts:
 
 
 def _summed(hashes: Sequence[Hashes], counts: Sequence[npt.NDArray[np.int64]]) -> tuple[Hashes, npt.NDArray[np.int64]]:
-    """(the distinct hashes, the sum of the counts of each)."""
+    """Return the distinct hashes and the summed counts of each."""
     distinct, index = np.unique(np.concatenate(hashes), return_inverse=True)
     return distinct, np.bincount(index, np.concatenate(counts), len(distinct)).astype(np.int64)
 
 
 def token_texts(hashes: Hashes, chunks: Iterable[Path]) -> dict[int, str]:
-    """The tokens with these hashes, all of which occur in the chunks, by hash."""
+    """Return the tokens with these hashes, by hash. Each hash must occur in one of the chunks."""
     texts: dict[int, str] = {}
     for path in chunks:
         if len(texts) < len(hashes):
@@ -85,6 +85,6 @@ def token_texts(hashes: Hashes, chunks: Iterable[Path]) -> dict[int, str]:
 
 
 def texts_in(chunk: Chunk, hashes: Hashes) -> Iterator[tuple[int, str]]:
-    """(hash, token) of the tokens of a chunk that have one of these hashes."""
+    """Yield (hash, token) for the tokens of a chunk that have one of these hashes."""
     indices = np.flatnonzero(np.isin(chunk.token_hashes, hashes)).tolist()
     return ((int(chunk.token_hashes[index]), chunk.tokens[index]) for index in indices)

@@ -1,4 +1,4 @@
-"""Pairs as ids in flat arrays: compact, and a batch takes a few slices."""
+"""Pairs as ids in flat arrays, from which batches are cut by array operations."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ class EncodedPairs:
     sources: Ragged
     targets: Ragged
     begins: Ids  # [pairs] the first id of each target_in: BOS, or ASK where the pair is reversed
-    characters: Offsets  # [pairs] of each target, spaces not counted: the denominator of nats_per_character
+    characters: Offsets  # [pairs] characters of each target without spaces, the denominator of nats_per_character
 
     @classmethod
     def question_to_answer(cls, sources: Ragged, targets: Ragged, characters: Offsets) -> "EncodedPairs":
@@ -41,7 +41,7 @@ class EncodedPairs:
         return self if fits.all() else self.select(np.nonzero(fits)[0])
 
     def reversed(self) -> "EncodedPairs":
-        """The pairs from answer to question. Their characters are not known, and 0."""
+        """Return the pairs from answer to question. Their numbers of characters are unknown and set to 0."""
         return EncodedPairs(self.targets, self.sources, np.full_like(self.begins, ASK), np.zeros_like(self.characters))
 
     def __add__(self, other: "EncodedPairs") -> "EncodedPairs":

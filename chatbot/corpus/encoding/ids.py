@@ -1,4 +1,4 @@
-"""From the tokens of a chunk to the ids of a vocabulary, in a few array operations."""
+"""From the tokens of a chunk to the ids of a vocabulary, by array operations."""
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ class IdTable:
                 self._character_ids[ord(token)] = index
 
     def rows(self, chunk: Chunk) -> Ragged:
-        """[tokens] the ids of each distinct token of a chunk: its own, or those of its characters."""
+        """Return the ids of each distinct token of a chunk, [tokens] rows: its id, or those of its characters if unknown."""
         characters = chunk.token_characters()
         index = np.searchsorted(self._hashes, chunk.token_hashes).clip(max=len(self._hashes) - 1)
         known = self._hashes[index] == chunk.token_hashes
@@ -48,7 +48,7 @@ def encode_chunk(chunk: Chunk, kept: Mask, table: IdTable) -> ShardArrays:
 
 
 def sums(values: npt.NDArray[np.generic], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """[rows] the sum of each of the rows of these lengths, none of them 0, that follow one another in values."""
+    """Return the sum of each row, [rows] int64. values: the rows, joined. lengths: [rows], all above 0."""
     if not len(lengths):
         return np.zeros(0, np.int64)
     return np.add.reduceat(values, np.cumsum(lengths) - lengths, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What is done to each pair by itself before it is encoded: cleaning, filters, tokenizer."""
+"""Cleaning and filtering of single pairs, and the settings of their tokenizer."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ Pair = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """The settings that matter for a pair by itself. Hashable, and small enough to be sent with every chunk."""
+    """The settings for the preparation of a single pair. Hashable, and small enough to be sent with every chunk."""
 
     rules: tuple[str, ...]  # of TEXT_RULES and PAIR_RULES
     min_characters: int
@@ -43,9 +43,9 @@ def preparation(settings: CorpusSettings) -> Preparation:
 
 
 def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: Preparation) -> Iterator[Pair]:
-    """The cleaned pairs without those that the filters drop. Both are counted in the report.
+    """The cleaned pairs without those that the filters drop. The report counts changed and dropped pairs.
 
-    first: the number of the first pair in its file, from 1, for the places in the report.
+    first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """
     changed: Counter[str] = Counter()
     clean = cleaner(preparation.rules, changed)
@@ -70,7 +70,7 @@ def _read_block_list(path: str) -> tuple[str, ...]:
 
 
 def _filter(preparation: Preparation) -> Callable[[str, str], str]:
-    """The function from a cleaned pair to the reason to drop it, "" when there is none."""
+    """Return the function from a cleaned pair to the reason to drop it, or to "" for a pair to keep."""
     least, most = preparation.min_characters, preparation.max_characters
     clean = cleaner(preparation.rules)
     blocked = {*preparation.blocked, *map(clean, preparation.blocked)} - {""}  # as written, and as cleaned

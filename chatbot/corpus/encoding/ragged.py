@@ -37,7 +37,7 @@ class Ragged:
         return len(self.starts)
 
     def row(self, index: int) -> npt.NDArray[Any]:
-        """[length] one row."""
+        """Return one row, [length]."""
         return self.flat[self.starts[index] : self.starts[index] + self.lengths[index]]
 
     def select(self, rows: Indices) -> "Ragged":
@@ -45,7 +45,7 @@ class Ragged:
         return Ragged(self.flat, self.starts[rows], self.lengths[rows])
 
     def joined(self) -> npt.NDArray[Any]:
-        """[sum of lengths] the elements of all rows, one row after the other."""
+        """Return the elements of all rows, one row after the other: [sum of lengths]."""
         ends = np.cumsum(self.lengths)
         shift = np.repeat(self.starts - (ends - self.lengths), self.lengths)
         return self.flat[shift + np.arange(len(shift))]

@@ -1,4 +1,4 @@
-"""Which pairs of a whole corpus are kept: the filters that need to know the other pairs."""
+"""Selection of pairs by filters that depend on the other pairs: duplicates, frequent replies, held-out pairs."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from chatbot.corpus.encoding.chunks import Hashes, Mask
 
-# Hashes that are sorted at once. More are taken in parts, so that the memory of sorting does not grow with the corpus.
+# The maximum number of hashes sorted at once, which bounds the memory.
 AT_ONCE = 4_000_000
 
 HELD_OUT = "pairs that are in the validation file too"
@@ -17,11 +17,13 @@ DUPLICATE = "duplicate pairs"
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """Filters over all pairs. Texts are compared by 64-bit hashes: one in 300,000 corpora of ten million pairs
-    loses a pair by a collision."""
+    """Filters over all pairs. Texts are compared by 64-bit hashes.
+
+    For a corpus of ten million pairs, the probability of a collision, which loses a pair, is 1 in 300,000.
+    """
 
     duplicates: bool = False  # only the first of equal pairs is kept
-    max_reply_frequency: int | None = None  # only the first so many pairs with one answer are kept
+    max_reply_frequency: int | None = None  # the maximum number of pairs kept for each answer, the first ones
     held_out: frozenset[int] = frozenset()  # hashes of pairs that must not be trained on
 
     @property
@@ -31,9 +33,9 @@ class Selection:
 
 
 def select(pair_hashes: Hashes, answer_hashes: Hashes, selection: Selection) -> tuple[Mask, dict[str, Mask]]:
-    """([pairs] whether each is kept, by reason [pairs] whether each was dropped for it).
+    """Return the mask of the kept pairs, [pairs], and by reason the mask of the pairs dropped for it, [pairs].
 
-    Each filter sees what those before it kept.
+    Each filter is applied to the pairs that the previous filters kept.
     """
     kept = np.ones(len(pair_hashes), np.bool_)
     dropped: dict[str, Mask] = {}
@@ -51,7 +53,7 @@ def select(pair_hashes: Hashes, answer_hashes: Hashes, selection: Selection) -> 
 
 
 def _repeated(hashes: Hashes, kept: Mask, most: int) -> Mask:
-    """[pairs] whether at least `most` kept pairs before a kept pair have the same hash."""
+    """Return the mask, [pairs], of the kept pairs whose hash at least `most` earlier kept pairs have."""
     repeated = np.zeros(len(hashes), np.bool_)
     parts = math.ceil(int(kept.sum()) / AT_ONCE)
     for part in range(parts):
@@ -61,7 +63,7 @@ def _repeated(hashes: Hashes, kept: Mask, most: int) -> Mask:
 
 
 def occurrences_before(values: Hashes) -> npt.NDArray[np.int64]:
-    """[values] how many values before each are equal to it."""
+    """Return the number of earlier equal values for each value, [values]."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(values)]

@@ -3,8 +3,8 @@
     00000.tokens     [total] uint16 or uint32: for each pair the ids of the question, then of the answer
     00000.lengths    [pairs, 3] uint32: tokens of the question, tokens of the answer, characters of the answer
 
-A hash of a pair's text decides its shard: the corpus is shuffled as it is written, so that an epoch can read it shard
-by shard. Inside a shard pairs are in the order of the files.
+The shard of a pair depends on the hash of its text. This shuffles the corpus as it is written, so that an epoch can
+read it shard by shard. Within a shard, pairs are in the order of the files.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
 
-# The mean number of pairs in a shard: some ten megabytes.
+# The mean number of pairs in a shard, which takes about ten megabytes.
 PAIRS_PER_SHARD = 1 << 17
 # Bytes that are collected in memory before they are written to their shards.
 BUFFER = 32_000_000
@@ -29,7 +29,7 @@ SOURCE, TARGET, CHARACTERS = range(3)
 
 
 class ShardArrays(NamedTuple):
-    """Encoded pairs as a shard has them: a whole shard, or the part of it that comes from one chunk."""
+    """Encoded pairs in the layout of a shard: a whole shard, or the part of a shard from one chunk."""
 
     tokens: npt.NDArray[Any]  # [total] uint16 or uint32
     lengths: npt.NDArray[np.uint32]  # [pairs, 3]
@@ -46,7 +46,7 @@ def dtype_for(vocabulary: Vocabulary) -> np.dtype[Any]:
 
 
 def by_shard(pairs: ShardArrays, pair_hashes: Hashes, shards: int) -> Iterator[tuple[int, ShardArrays]]:
-    """(shard, its pairs in their order) for each shard that some of the pairs belong to."""
+    """Yield (shard, its pairs in order) for each shard that has some of the pairs."""
     shard_of_pair = pair_hashes % np.uint64(shards)
     rows = Ragged.from_lengths(pairs.tokens, pairs.lengths[:, :CHARACTERS].sum(axis=1, dtype=np.int64))
     for shard in np.unique(shard_of_pair).tolist():
@@ -79,10 +79,10 @@ class Shards(Sequence[EncodedPairs]):
     """The shards of a folder, each mapped into memory when it is indexed."""
 
     folder: Path
-    number: int  # of shards
+    number: int  # number of shards
     dtype: str
     max_length: int | None = None  # longer pairs are skipped
-    both_directions: bool = False  # each pair from answer to question, too
+    both_directions: bool = False  # add each pair from answer to question
 
     def __len__(self) -> int:
         return self.number
@@ -114,7 +114,7 @@ class Shards(Sequence[EncodedPairs]):
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A file as an array. Raises UserError when it is missing."""
+    """Map a file into memory as an array. Raises UserError if it is missing."""
     try:
         if path.stat().st_size == 0:
             return np.zeros(0, dtype)  # an empty file cannot be mapped

@@ -1,4 +1,4 @@
-"""Files as chunks of tokens on disk: the slow part of encoding, done once for the same files and text settings."""
+"""Files as chunks of tokens on disk: the slow part of encoding, done once for the same files and settings."""
 
 import dataclasses
 import functools
@@ -30,9 +30,9 @@ from chatbot.corpus.reading.report import Report, report_of
 from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
 
-# To be raised whenever the same files and settings give other tokens than before.
+# Increase this whenever the same files and settings give other tokens than before.
 VERSION = 2
-# Smaller files are tokenised before a second process has started.
+# Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
 DESCRIPTION = "tokens.json"
@@ -49,7 +49,7 @@ class CorpusFiles:
 
     @functools.cached_property
     def key(self) -> str:
-        """A hash of all that the tokens depend on: the content of the files, not their names, and the settings."""
+        """A hash of all inputs of the tokens: the content of the files, not their names, and the settings."""
         prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
         if self.preparation.dictionary:
             prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
@@ -66,7 +66,7 @@ class CorpusFiles:
 
     @property
     def folder(self) -> Path:
-        """Where the chunks of tokens are."""
+        """The folder with the chunks of tokens."""
         return self.cache / f"tokens-{self.key}"
 
     @property
@@ -91,21 +91,21 @@ class ChunkFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TokenisedFiles:
-    """The chunks of all files, in order, and what was read and dropped on the way."""
+    """The chunks of all files, in order, and a report for each file."""
 
     chunks: list[ChunkFile]
     reports: list[Report]  # [sources]
 
     def pair_hashes(self) -> Hashes:
-        """[pairs] the hash of question and answer."""
+        """Return the hash of each pair of question and answer, [pairs]."""
         return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(c.path, "pair_hashes") for c in self.chunks)])
 
     def answer_hashes(self) -> Hashes:
-        """[pairs] the hash of the answer."""
+        """Return the hash of each answer, [pairs]."""
         return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(c.path, "answer_hashes") for c in self.chunks)])
 
     def by_chunk(self, mask: Mask) -> list[Mask]:
-        """The parts of a mask of all pairs that belong to each chunk."""
+        """Split a mask of all pairs into one mask for each chunk."""
         return np.split(mask, np.cumsum([chunk.pairs for chunk in self.chunks]))[:-1]
 
     def by_source(self, mask: Mask) -> list[int]:
@@ -122,12 +122,12 @@ class TokenisedFiles:
 
 
 def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
-    """These sources under these settings. Raises UserError when the block list cannot be read."""
+    """Return the files of a corpus. Raises UserError if the block list cannot be read or a library is missing."""
     return CorpusFiles(tuple(sources), settings.columns, preparation(settings), Path(settings.cache))
 
 
 def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:
-    """The tokens of all pairs; read, cleaned and tokenised in the processes of the pool unless they are in the cache.
+    """Read, clean and tokenise all pairs in the processes of the pool, or read their tokens from the cache.
 
     Raises UserError for files that cannot be used, or that change while they are read.
     """
@@ -170,7 +170,7 @@ def _write_chunk(
 
 
 def read_in_chunks(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[tuple[int, list[Pair]]]:
-    """(number of the first pair, from 1; the pairs) of each chunk of a source."""
+    """Yield (number of the first pair, from 1; the pairs) for each chunk of a source."""
     pairs = read(source, report, columns)
     for first in itertools.count(1, PAIRS_PER_CHUNK):
         chunk = list(itertools.islice(pairs, PAIRS_PER_CHUNK))
@@ -180,5 +180,5 @@ def read_in_chunks(source: Source, report: Report, columns: tuple[str, ...]) -> 
 
 
 def renamed_reports(reports: Sequence[dict[str, Any]], sources: Sequence[Source]) -> list[Report]:
-    """Reports from the cache, with the names that the files have now."""
+    """Restore reports from the cache, with the present names of the files."""
     return [report_of(values, source.name) for values, source in zip(reports, sources, strict=True)]

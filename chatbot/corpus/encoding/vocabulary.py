@@ -1,4 +1,4 @@
-"""Which tokens have an id, and the conversion from tokens to ids and back.
+"""The vocabulary: its construction, and the conversion from tokens to ids and back.
 
 A token outside the vocabulary becomes the ids of its characters; only a character never seen becomes UNK.
 """
@@ -11,10 +11,10 @@ from chatbot.corpus.text.tokenizer import SPACE, text_of
 from chatbot.errors import UserError
 
 PAD, BOS, EOS, UNK, ASK = range(5)
-# <ask> begins a question that is generated for an answer, as <bos> begins an answer.
+# <bos> begins an answer; <ask> begins a question that is generated from an answer.
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<ask>")
 
-# A token seen less often becomes its characters: its embedding could not be learned.
+# Rarer tokens are spelled in characters, since their embeddings could not be learned.
 MIN_COUNT = 2
 
 
@@ -66,14 +66,15 @@ class Vocabulary:
 
 
 def longer_token_capacity(size: int, characters: Mapping[str, int]) -> int:
-    """The number of longer tokens in a vocabulary of this size, beside the special tokens and these characters."""
+    """Return the number of longer tokens that fit, beside the special tokens and these characters, into this size."""
     return max(0, size - len(SPECIALS) - len({SPACE, *characters}))
 
 
 def build_vocabulary(characters: Mapping[str, int], tokens: Mapping[str, int], size: int) -> Vocabulary:
-    """Every character, then the most frequent tokens seen at least MIN_COUNT times, up to size entries in all.
+    """Build a vocabulary of every character and the most frequent tokens with at least MIN_COUNT occurrences.
 
-    All characters are included even if they alone are more than size. The order is by count, then by text.
+    size: the number of entries, specials included; larger if there are more characters. Ids are ordered by count, then
+    by text.
     """
     longer = {token: count for token, count in tokens.items() if len(token) > 1 and count >= MIN_COUNT}
     capacity = longer_token_capacity(size, characters)

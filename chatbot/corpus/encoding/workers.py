@@ -1,4 +1,4 @@
-"""Work in processes on all cores: results in order, a bounded number of tasks under way."""
+"""Worker processes on all cores, with results in order and a bounded number of pending tasks."""
 
 import collections
 import multiprocessing
@@ -32,7 +32,7 @@ def progress_bar(title: str, total: int, unit: str) -> "tqdm[Any]":
 
 @contextmanager
 def worker_pool() -> Iterator[ProcessPoolExecutor]:
-    """A process for each core; they start with the first tasks. Raises UserError when one of them is killed."""
+    """Yield a pool of one process for each core, started by the first tasks. Raises UserError if one is killed."""
     # Spawned, not forked: this process may have threads, which do not survive a fork.
     pool = ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), _start_worker)
     try:
@@ -46,9 +46,9 @@ def worker_pool() -> Iterator[ProcessPoolExecutor]:
 def in_order(
     function: Callable[..., Result], tasks: Iterable[tuple], pool: ProcessPoolExecutor | None
 ) -> Iterator[Result]:
-    """function(*task) of each task, in the order of the tasks; without a pool, in this process.
+    """Yield function(*task) for each task, in the order of the tasks; without a pool, in this process.
 
-    Tasks are taken only a few ahead, so they may be a generator over more than memory holds.
+    At most two tasks for each core are pending, so that a generator of tasks may be larger than memory.
     """
     if pool is None:
         yield from (function(*task) for task in tasks)
@@ -63,7 +63,7 @@ def in_order(
 
 
 def _start_worker() -> None:
-    """End a worker with its parent, and silently at Ctrl-C."""
+    """Make a worker end with its parent, and without a traceback at Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""What is measured of a corpus before training: lengths, vocabulary, repetition."""
+"""Measurements of a corpus before training: lengths, vocabulary, repetition."""
 
 import dataclasses
 import re
@@ -28,7 +28,7 @@ SERIAL_CHUNKS = 6
 SAMPLES = 3
 TOP_REPLIES = 10
 VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
-# The suggested vocabulary covers this share of what any could, the suggested length fits this share of all pairs.
+# The suggested vocabulary covers this share of the largest coverage; the suggested length fits this share of the pairs.
 COVERED, FITTING = 0.97, 0.99
 
 _NOT_WORD = re.compile(r"[\W_]+")
@@ -45,7 +45,7 @@ class File:
 
 @dataclasses.dataclass(frozen=True)
 class Measurements:
-    """All that is measured. Lengths are in tokens of the suggested vocabulary, EOS counted in the answers."""
+    """The measurements. Lengths are in tokens of the suggested vocabulary, EOS counted in the answers."""
 
     files: list[File]
     samples: list[tuple[str, str]]
@@ -104,7 +104,7 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
 def _coverage(counts: Counts) -> dict[int, float]:
     """The share of all tokens that are in the vocabulary, for vocabularies of several sizes."""
     frequent = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
-    covered = np.concatenate([[0], np.cumsum(frequent)])  # [tokens + 1] occurrences of the first so many tokens
+    covered = np.concatenate([[0], np.cumsum(frequent)])  # [tokens + 1] occurrences of the first n tokens
     total = counts.single + int(counts.counts.sum())
     longer = {size: min(len(frequent), longer_token_capacity(size, counts.characters)) for size in VOCABULARY_SIZES}
     return {size: (counts.single + int(covered[number])) / total for size, number in longer.items()}
@@ -143,7 +143,7 @@ def _measure_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> _MeasuredC
 
 
 def _folded(text: str) -> str:
-    """A text without punctuation, case and repetition; a text of punctuation alone keeps it."""
+    """Remove punctuation, case and repetition from a text. Text of punctuation alone keeps its punctuation."""
     words = _NOT_WORD.sub("", unicodedata.normalize("NFKC", text).casefold())
     return _REPEATED.sub(r"\1\1", words or text)
 

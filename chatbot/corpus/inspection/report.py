@@ -12,7 +12,7 @@ from chatbot.corpus.inspection.measurements import FITTING, File, Measurements
 from chatbot.flags import command_line, program
 
 BARS, BAR_WIDTH = 12, 40
-# What deserves a warning, as shares of all pairs, replies or tokens.
+# Thresholds of the warnings, as shares of all pairs, replies or tokens.
 MANY_DROPPED, TOP_REPLIES_SHARE, MANY_AFTER_SPACE, MANY_NEAR_DUPLICATES = 0.1, 0.2, 0.3, 0.1
 FEW_PAIRS, FREQUENT_REPLY = 1000, 10
 # Reasons to drop pairs that the user chose by a flag.
@@ -50,7 +50,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
 
 
 def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
-    """What to check before training, each with a remedy."""
+    """Return the warnings, each with a remedy where there is one."""
     lines = []
     for file in measured.files:
         dropped = {r: entry.count for r, entry in file.report.dropped.items() if not r.startswith(CHOSEN)}
@@ -82,7 +82,7 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
 
 
 def _with_rules(settings: CorpusSettings, *more: str) -> str:
-    """The --clean flag with the rules in use and these."""
+    """Return the --clean flag with the present rules and `more`."""
     return " ".join(["--clean", *(rule for rule in settings.clean if rule != NONE), *more])
 
 

@@ -1,4 +1,4 @@
-"""Streams that are decompressed while they are read, with a limit on what a small file may expand to."""
+"""Streams that are decompressed while they are read, with a limit on the decompressed size."""
 
 import bz2
 import gzip

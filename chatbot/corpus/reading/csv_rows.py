@@ -31,7 +31,7 @@ def delimiter_of(sample: list[str]) -> str | None:
 def rows_of(lines: Iterable[str], delimiter: str, broken: Callable[[int], None]) -> Iterator[tuple[int, list[str]]]:
     """Yields (number of its first line, row). Calls `broken` with the first line of a row with a stray or open quote.
 
-    Only that line is lost: the other lines that an open quote included are parsed again.
+    Only the first line is lost: the other lines inside an open quote are parsed again.
     """
     source = iter(lines)
     again: deque[str] = deque()

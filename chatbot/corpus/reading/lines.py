@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
-    """Yields each line with its line end, and "" for a line that is too long or contains NUL, which is counted."""
+    """Yields each line with its line end, or "" for a line that is too long or contains NUL, which the report counts."""
     readline = functools.partial(text.stream.readline, MAX_LINE + 1)
     for number, line in enumerate(iter(readline, ""), start=1):
         if len(line) > MAX_LINE and line[-1] not in "\r\n":
@@ -30,9 +30,9 @@ def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
 
 
 def lines(text: TextFile, report: Report) -> Iterator[tuple[int, str | None]]:
-    """Yields (number from 1, line without its line end), with None for a line that cannot be used, which is counted.
+    """Yields (number from 1, line without its line end), with None for an unusable line, which the report counts.
 
-    Raises UserError at the end when these were more than half of the lines that are not blank.
+    Raises UserError at the end if more than half of the lines that are not blank are unusable.
     """
     bad = blank = number = 0
     for number, raw in enumerate(raw_lines(text, report), start=1):
@@ -53,9 +53,9 @@ def lines(text: TextFile, report: Report) -> Iterator[tuple[int, str | None]]:
 
 
 def decoded(pairs: Iterable[Pair], text: TextFile, report: Report, drop: Callable[[str], None]) -> Iterator[Pair]:
-    """Yields the pairs that could be decoded, and counts the others: for formats that are not read by lines.
+    """Yields the pairs that could be decoded, and counts the others; for formats that are not read line by line.
 
-    Raises UserError at the end when these were more than half of the pairs.
+    Raises UserError at the end if more than half of the pairs could not be decoded.
     """
     bad = count = 0
     for pair in pairs:

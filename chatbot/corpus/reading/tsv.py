@@ -1,4 +1,4 @@
-"""Tab-separated values: one pair on each line, as question, tab, answer, or as two of more columns."""
+"""Tab-separated values: one pair on each line, as question, tab, answer, or in two of several columns."""
 
 from collections.abc import Iterator
 

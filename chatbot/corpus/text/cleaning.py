@@ -74,6 +74,6 @@ def _simplified() -> Callable[[str], str]:
     try:
         import opencc
     except ModuleNotFoundError:
-        raise UserError("--clean simplified: OpenCC is not installed; give `.venv/bin/pip install opencc`") from None
+        raise UserError("--clean simplified: OpenCC is not installed; run `.venv/bin/pip install opencc`") from None
     convert: Callable[[str], str] = opencc.OpenCC("t2s").convert
     return convert

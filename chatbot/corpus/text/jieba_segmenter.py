@@ -1,9 +1,10 @@
 """Chinese word segmentation as jieba does it (https://github.com/fxsjy/jieba), computed by its Rust port, rjieba.
 
-rjieba has jieba's dictionary, its most probable path and its hidden Markov model for unknown words. It differs from
-jieba in three ways. It keeps ASCII runs such as "C-POP" whole, and it extends blocks to rare Chinese characters; both
-are corrected here. It rounds the model's probabilities to six decimals, which decides ties and near ties otherwise:
-one of 37,779 real utterances (LCCC, CrossWOZ, KdConv), "感动常在啊", and rare characters repeated five times or more.
+rjieba uses jieba's dictionary, its search for the most probable path, and its hidden Markov model of unknown words. It
+differs from jieba in three ways. It keeps ASCII runs such as "C-POP" whole, and it extends blocks to rare Chinese
+characters; both are corrected here. It also rounds the model's probabilities to six decimals, which changes the
+result of ties and near ties: in one of 37,779 real utterances (LCCC, CrossWOZ, KdConv), "感动常在啊", and for rare
+characters that are repeated five times or more.
 """
 
 import logging
@@ -16,11 +17,11 @@ from chatbot.errors import UserError
 
 Segmenter = Callable[[str], list[str]]
 
-# Where rjieba's words may differ from jieba's: ASCII punctuation of words, and Chinese characters beyond U+9FD5.
+# Characters at which rjieba may differ from jieba: ASCII punctuation in words, and Chinese characters beyond U+9FD5.
 _DIFFERENT = re.compile(r"[+#&._%\-\u3400-\u4dbf\u9fd6-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 # The characters of rjieba's blocks.
 _INSIDE = re.compile(r"[+#&._%\-a-zA-Z0-9\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-# jieba.re_han_default: a block is segmented, any other character is a word.
+# jieba.re_han_default: blocks are segmented; every other character is a word.
 _BLOCK_OR_CHARACTER = re.compile(r"([\u4e00-\u9fd5a-zA-Z0-9+#&._%\-]+)|.")
 # jieba.finalseg.re_han and re_skip: the model is for Chinese characters; a number keeps its decimals.
 _CHINESE = re.compile(r"([\u4e00-\u9fd5]+)")
@@ -85,7 +86,7 @@ def _segmenter(cut: Callable[..., list[str]], has_word: Callable[[str], bool]) -
         return words + segment_unknown(unknown)
 
     def segment_unknown(characters: str) -> list[str]:
-        """The words of adjacent characters that are each a word on the most probable path."""
+        """Segment adjacent characters that are single words on the most probable path, by the hidden Markov model."""
         if len(characters) < 2 or has_word(characters):
             return list(characters)
         words: list[str] = []

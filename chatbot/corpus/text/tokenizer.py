@@ -16,7 +16,7 @@ Tokenizer = Callable[[str], list[str]]
 
 @functools.cache
 def tokenizer(name: str = "jieba", dictionary: str | None = None) -> Tokenizer:
-    """Returns the tokenizer of this name, "jieba" or "char"; dictionary is the path of a user dictionary for jieba.
+    """Return the tokenizer. name: "jieba" or "char". dictionary: the path of a user dictionary for jieba.
 
     Raises UserError when the dictionary cannot be used.
     """

@@ -1,4 +1,4 @@
-"""From text to tokens, identically for corpora and for conversations."""
+"""From text to tokens, in the same way for corpora and for chat."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from chatbot.corpus.text.tokenizer import tokenizer
 
 
 def tokens_of(settings: CorpusSettings) -> Callable[[str], list[str]]:
-    """Returns the function from any text to its tokens, which are none for a text without visible characters.
+    """Return the function from a text to its tokens. A text without visible characters has no tokens.
 
     Raises UserError when the dictionary or the library of a rule is missing.
     """
@@ -17,7 +17,7 @@ def tokens_of(settings: CorpusSettings) -> Callable[[str], list[str]]:
 
 
 def without_pair_rules(settings: CorpusSettings) -> CorpusSettings:
-    """Returns the settings without the rules that drop pairs, for pairs to be evaluated."""
+    """Return the settings without the rules that drop pairs, for validation and evaluation."""
     return CorpusSettings(
         columns=settings.columns,
         clean=tuple(rule for rule in settings.clean if rule in TEXT_RULES) or (NONE,),

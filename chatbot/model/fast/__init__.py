@@ -1,1 +1,1 @@
-"""Faster computations of what the plain model computes, selected by --fast. A test compares each with its slow twin."""
+"""Faster equivalents of parts of the model, selected by --fast. Tests compare each with the plain computation."""

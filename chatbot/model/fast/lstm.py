@@ -1,9 +1,9 @@
-"""An LSTM over the real tokens of a batch, for the CPU, with its own gradient.
+"""An LSTM over the real tokens of a batch, for the CPU, with a custom gradient.
 
 TensorFlow's gradient of Keras's loop adds up the gradients of the weights at each time step: six megabytes a step at
 512 units. Here the products with the inputs and the gradients of the weights are computed outside the loop, for all
-steps at once, as in cuDNN (Appleyard et al., 2016). So are the local gradients of the backward pass. Rows that have
-ended leave the loop (`packing`). BENCHMARKS.md measures the effect of each.
+steps at once, as in cuDNN (Appleyard et al., 2016), and so are the local derivatives of the backward pass. Rows that
+have ended are left out of the loop (`packing`). BENCHMARKS.md measures the effect of each.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def lstm_sequence(
     packing: Packing,
     precision: str = "float32",
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """keras.layers.LSTM of the real tokens: outputs [tokens, units], the last h and c [rows, units].
+    """Compute keras.layers.LSTM for the real tokens. Return outputs [tokens, units], the last h and c [rows, units].
 
     inputs [tokens, features], packed; h and c [rows, units], the first state; kernel [features, 4 units],
     recurrent [units, 4 units], bias [4 units], with the gates in Keras's order: input, forget, candidate, output.
@@ -105,10 +105,10 @@ def _backward(
     packing: Packing,
     precision: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The gradients by z, the gates before activation, [tokens, 4 units], rounded, and by the first h and c.
+    """Return the gradients with respect to z and to the first h and c, each [rows, units].
 
-    d_hs [tokens, units], the gradient by the outputs; d_h and d_c [rows, units], those by the last states; rows are
-    in packing.order.
+    z: the gates before activation; its gradient is [tokens, 4 units], rounded. d_hs [tokens, units]: the gradient with
+    respect to the outputs. d_h and d_c [rows, units]: those with respect to the last states. Rows are in packing.order.
     """
     units = recurrent.shape[0]
     # In float32, a product with a matrix that is transposed beforehand is twice as fast; in bfloat16 it is not.
@@ -117,7 +117,7 @@ def _backward(
     i, f, g, o = gates
     tanh_c = tf.tanh(cs)
     sigmoid_grad, tanh_grad = tf.raw_ops.SigmoidGrad, tf.raw_ops.TanhGrad  # one operation each, not three
-    # The derivatives of c by z of the first three gates, and of h by that of the output gate.
+    # Derivatives: of c with respect to z of the first three gates, of h with respect to z of the output gate.
     local = (
         sigmoid_grad(y=i, dy=g),
         sigmoid_grad(y=f, dy=previous_c),
@@ -130,7 +130,7 @@ def _backward(
     def step(t: tf.Tensor, later_h: tf.Tensor, later_c: tf.Tensor, array: tf.TensorArray) -> tuple[Any, ...]:
         rows, start, later_rows = packing.counts[t], packing.starts[t], tf.shape(later_h)[0]
         tokens = slice(start, start + rows)
-        # Rows that end at this step begin with the gradient by their last state.
+        # Rows that end at this step start from the gradient of their last state.
         dh = tf.concat([later_h, d_h[later_rows:rows]], 0) + d_hs[tokens]  # [rows at the step, units]
         dc = tf.concat([later_c, d_c[later_rows:rows]], 0) + dh * h_by_c[tokens]
         d_z = rounded(tf.concat([dc, dc, dc, dh], -1) * by_z[tokens], precision)  # [rows at the step, 4 units]

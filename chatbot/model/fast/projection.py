@@ -1,7 +1,7 @@
-"""Projection onto the vocabulary and cross-entropy in one operation with its own gradient, computed in chunks.
+"""Projection onto the vocabulary and cross-entropy in one operation with a custom gradient, computed in chunks.
 
-The plain computation keeps the logits of all positions and their gradient, which takes 2 x positions x vocabulary.
-Here the gradient of a chunk is computed at once from its logits, which are then freed, as in Liger's fused linear
+The plain computation keeps the logits of all positions and their gradient, 2 x positions x vocabulary numbers. Here
+the gradient of a chunk is computed immediately from its logits, which are then freed, as in Liger's fused linear
 cross-entropy (Hsu et al., 2024).
 """
 
@@ -26,7 +26,9 @@ def projection_loss(
     precision: str = "float32",
     chunk: int = CHUNK,
 ) -> tf.Tensor:
-    """The weighted cross-entropy in nats, summed: `sequence_loss` of the logits attended embeddings' + bias. A scalar.
+    """Return the weighted cross-entropy in nats, summed: scalar float32.
+
+    Equals `sequence_loss` of the logits attended embeddings^T + bias.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int32,
     weights [tokens]. chunk: the number of logits in memory at a time, at least those of one token.
@@ -63,7 +65,10 @@ def projection_loss(
 def _chunk(
     attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, precision: str
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The loss of some tokens and its gradients by attended, embeddings and bias; factor: the rounded embeddings."""
+    """Return the loss of a chunk of tokens, and its gradients with respect to attended, embeddings and bias.
+
+    factor: the embeddings, rounded to the precision.
+    """
     probabilities = tf.nn.softmax(_logits(attended, factor, bias, precision))  # [tokens, vocabulary]
     target_probabilities = tf.cast(tf.gather(probabilities, targets, batch_dims=1), attended.dtype)  # [tokens]
     underflowed = tf.where(~(target_probabilities > SMALLEST_PROBABILITY))  # [few, 1], NaN included
@@ -72,8 +77,8 @@ def _chunk(
     exact = tf.reduce_logsumexp(logits, -1) - tf.gather(logits, tf.gather_nd(targets, underflowed), batch_dims=1)
     losses = tf.tensor_scatter_nd_update(-tf.math.log(target_probabilities), underflowed, exact)
     probabilities = rounded(probabilities, precision)
-    # The gradient by the logits is probabilities - one_hot(targets). The second term only selects rows, so that it
-    # takes no matrix.
+    # The gradient with respect to the logits is probabilities - one_hot(targets). The second term only selects rows,
+    # so no one-hot matrix is built.
     target_rows, row_weights = targets[:, None], weights[:, None]
     target_factors = tf.cast(tf.gather_nd(factor, target_rows), weights.dtype)  # [tokens, units]
     d_attended = (matmul(probabilities, factor, precision) - target_factors) * row_weights
@@ -85,9 +90,9 @@ def _chunk(
 
 
 def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tf.Tensor:
-    """[tokens, vocabulary], as bfloat16 at that precision, as in PyTorch's autocast: half the memory traffic.
+    """Return the logits [tokens, vocabulary]: bfloat16 at that precision, which halves the memory traffic, else float32.
 
-    Never as float16: it would round probabilities below 6e-8 to 0.
+    float16 would round probabilities below 6e-8 to 0.
     """
     if precision != "bfloat16":
         return matmul(attended, factor, precision, transpose_b=True) + bias

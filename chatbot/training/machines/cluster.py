@@ -1,4 +1,4 @@
-"""The machines of a run and the job of this one, from flags or from TF_CONFIG."""
+"""The machines of a run and the job of this machine, from flags or from TF_CONFIG."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from chatbot.config.parallel import ParallelSettings
 from chatbot.errors import UserError
 
 WORKER, PS, CHIEF = "worker", "ps", "chief"
-# A name, an IPv4 address, or an IPv6 address in brackets: what both resolvers and gRPC accept.
+# A name, an IPv4 address, or an IPv6 address in brackets, which both resolvers and gRPC accept.
 HOST = r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?|\[[0-9A-Fa-f:.]+(%\w+)?\]"
 
 
@@ -41,7 +41,7 @@ class Cluster:
 
 
 def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster of the flags, or without them of TF_CONFIG; None for a single machine.
+    """Return the cluster from the flags, or from TF_CONFIG if no flag is set; None for a single machine.
 
     Raises UserError for values that are missing, malformed, repeated, or out of range.
     """

@@ -1,6 +1,6 @@
-"""Training processes on this machine: --local-workers of them, each started again up to --restarts times.
+"""Child processes of a run on this machine, for --local-workers, --asynchronous and --restarts.
 
-The parent computes nothing. It forwards signals, and its children end when it ends, for whatever reason.
+The parent does no training. It forwards signals and restarts lost children, which end whenever the parent ends.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ from chatbot.errors import UserError, exit_code_of
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.watch import print_status
 
-# Times in seconds. Before a lost process is started again, so that the others have noticed its loss.
+# Seconds before a lost process restarts, in which the other processes detect its loss.
 RESTART_DELAY = 8.0
-# After a process has failed for good, for the others to notice and end by themselves.
+# Seconds after a failure without restart, in which the other processes detect it and end.
 EXIT_TIMEOUT = 60.0
 
 
@@ -32,8 +32,8 @@ EXIT_TIMEOUT = 60.0
 class Job:
     """A process to run.
 
-    restarts: how often it is started again after it was killed, or lost another process. quiet: standard output is
-    discarded. server: it serves the other processes, and ends with them.
+    restarts: the maximum number of restarts after the process was killed, or lost another process. quiet: discard
+    standard output. server: the process serves the others, and ends with them.
     """
 
     name: str
@@ -106,7 +106,7 @@ def _killed_at_exit(running: dict[Job, Any]) -> Iterator[None]:
 def _start(job: Job, error_token: Any) -> Any:
     process = multiprocessing.get_context("spawn").Process(target=_child, args=(job, error_token), name=job.name)
     resource_tracker.ensure_running()  # otherwise process.start() starts it, and unblocks the signals
-    # The child moves to a process group of its own before it can receive a Ctrl-C; the parent forwards signals.
+    # The child moves to a new process group before it can receive a Ctrl-C; the parent forwards signals.
     blocked = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:

@@ -1,4 +1,4 @@
-"""A synchronous run on several machines: connecting the workers, and checking that their settings are identical."""
+"""A synchronous run on several machines: connection of the workers, and comparison of their settings."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "attemp
 
 
 def join(cluster: Cluster, watch: Watch) -> Team:
-    """Connect to all other workers; wait until they run. TensorFlow's devices cannot be changed afterwards."""
+    """Wait until all other workers run, and connect to them. TensorFlow's devices cannot be changed afterwards."""
     _wait_for_workers(cluster, watch)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
@@ -39,7 +39,7 @@ def join(cluster: Cluster, watch: Watch) -> Team:
 def _wait_for_workers(cluster: Cluster, watch: Watch) -> None:
     """Accept the probes of the other workers on this worker's port until all of them have been probed.
 
-    TensorFlow can wait by itself, but holds Python's lock meanwhile: no probe, no time limit and no message.
+    TensorFlow can also wait, but holds Python's lock meanwhile, which blocks probes, the time limit and messages.
     """
     assert cluster.own is not None
     _, port = host_and_port(cluster.own)

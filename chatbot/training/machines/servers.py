@@ -15,8 +15,8 @@ from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
 def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:
     """Run a worker or a parameter server until the chief has ended.
 
-    peer_timeout: seconds without an answer after which the chief has ended. None runs until killed, for a process
-    whose parent ends it.
+    peer_timeout: seconds without an answer after which the chief counts as ended. None: run until killed, for a process
+    that its parent ends.
     """
     on_gpu = cluster.job == WORKER
     open_towers(choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else [], None)
@@ -36,7 +36,7 @@ def _exit_after_chief(_: str) -> None:
 
 
 def connect(cluster: Cluster, watch: Watch) -> Any:
-    """Return a coordinator connected to all workers and parameter servers; wait until they run."""
+    """Wait until all workers and parameter servers run. Return a coordinator connected to them."""
     import tensorflow as tf
 
     # TensorFlow prints several lines for each lost worker; the watch prints one.

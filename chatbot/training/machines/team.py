@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from chatbot.training.exchange import Exchange, exchange_by
 
-# Texts are exchanged in multiples of so many bytes, so that few shapes are traced.
+# Texts are padded to a multiple of this many bytes, so that few shapes are traced.
 BLOCK = 8192
 
 
 @dataclasses.dataclass(frozen=True)
 class Team:
-    """The machines that train together, and which of them this one is.
+    """The machines of a synchronous run, as seen from one of them.
 
-    machine: the index of this one. machines: their number. strategy: of tf.distribute, over all of them; None for a
-    single machine. leave: called after the last exchange; from then on machines may end at different times.
+    machine: the index of this machine. machines: the number of machines. strategy: the tf.distribute strategy over all
+    machines; None for a single machine. leave: called after the last exchange, when machines may start to end.
     """
 
     machine: int = 0
@@ -46,7 +46,7 @@ class Team:
 
     @property
     def exchange(self) -> Exchange:
-        """Sums over all replicas of all machines."""
+        """The function that sums over the replicas of all machines."""
         return exchange_by(self.strategy, self.machine * self.replicas)
 
     def all_gather_text(self, text: str) -> list[str]:

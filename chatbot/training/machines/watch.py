@@ -18,18 +18,18 @@ from chatbot.training.machines.cluster import WORKER, host_and_port
 
 # Exit code of a process that lost another one; all processes must be started again. Kubeflow's TFJob retries it.
 PEER_LOST = 138
-# Times in seconds. A peer is lost when its port was closed for so long; a busy one may refuse single connections.
+# Times in seconds. A peer is lost when its port was closed for PEER_TIMEOUT; a busy peer may refuse one connection.
 PEER_TIMEOUT = 5.0
 PROBE_INTERVAL = 1.0
 REPORT_INTERVAL = 30.0
-# For TensorFlow to connect machines that are all running.
+# The time in which TensorFlow must connect machines that are all running.
 JOIN_TIMEOUT = 120
 
 
 class Watch:
     """Probes the peers from `start` until `stop`.
 
-    peers: the address of each, by name. limit: seconds to wait for peers to start, and for a worker to come back
+    peers: their addresses, by name. limit: seconds to wait for peers to start, and for a worker to return
     when all are lost. on_lost: called with the name of a lost peer, once until the peer is back; the default ends
     this process. timeout: seconds without an answer after which a peer is lost.
     """
@@ -44,11 +44,11 @@ class Watch:
         self._peers, self._limit, self._timeout = dict(peers), limit, timeout
         self._on_lost = on_lost or self._exit_without
         self._stopped = threading.Event()
-        self._started = 0.0  # time.monotonic(), as the two below
+        self._started = 0.0  # time.monotonic(), like _last_answer and _last_report
         self._last_answer: dict[str, float] = {}
         self._last_report: float | None = None
         self._lost: set[str] = set()
-        self.missing = list(peers)  # those that have not answered yet
+        self.missing = list(peers)  # peers that have not answered yet
 
     def start(self) -> None:
         """Start probing."""
@@ -61,7 +61,7 @@ class Watch:
         self._stopped.set()
 
     def exit_after_error(self, error: BaseException) -> None:
-        """End this process after an error that a lost peer may have caused; name the peer if it is found in time."""
+        """End this process after an error that a lost peer may have caused. Waits, so that the probes can name the peer."""
         self._stopped.wait(4 * PEER_TIMEOUT)
         reason = str(error).strip().split("\n")[0][:200]
         self.exit_process(f"the connection to the other machines failed ({reason})")
@@ -129,10 +129,10 @@ class Watch:
 
 @contextmanager
 def join_timeout() -> Iterator[None]:
-    """Limit the time of the block in which TensorFlow connects the machines.
+    """Limit the time of the block, in which TensorFlow connects the machines.
 
-    That call holds Python's lock, so no thread runs and no SIGTERM is handled. If a machine is lost meanwhile, an
-    alarm ends this process.
+    TensorFlow holds Python's lock meanwhile, so no thread runs and no SIGTERM is handled. If a machine is lost, SIGALRM
+    ends this process after JOIN_TIMEOUT seconds.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(JOIN_TIMEOUT)
@@ -147,13 +147,13 @@ def is_listening(address: str) -> bool:
     """Whether a process accepts connections at host:port."""
     try:
         with socket.create_connection(host_and_port(address), timeout=2) as probe:
-            # On one machine the system may give the probe the very port it connects to: it is then its own peer.
+            # On one machine, the probe's own port may be the port that it connects to; it is then connected to itself.
             return probe.getsockname() != probe.getpeername()
     except OSError:
         return False
 
 
 def print_status(text: str) -> None:
-    """Print to standard error, after what is buffered for standard output."""
+    """Print to standard error, after flushing standard output."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)

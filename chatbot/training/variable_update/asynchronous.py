@@ -2,7 +2,7 @@
 
 The chief makes the batches, and tf.distribute's coordinator gives each to a free worker; a batch whose worker dies
 goes to another one. Every update is applied exactly once, because each parameter server keeps a ledger of the
-steps that it has applied. DistBelief (Dean et al., 2012) may lose or repeat some.
+steps that it has applied. DistBelief (Dean et al., 2012) may lose or repeat updates.
 """
 
 import collections
@@ -23,7 +23,7 @@ from chatbot.training.variable_update.synchronous import StepResult
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Scheduled steps for each worker: one that it computes and one in its queue.
 STEPS_PER_WORKER = 2
-# Entries of a ledger. There are fewer steps in flight, so an entry is overwritten only by a later step.
+# Entries of a ledger. Fewer steps are in flight, so an entry is overwritten only after its step was applied.
 LEDGER_SIZE = 1024
 
 
@@ -52,7 +52,7 @@ class ServerShard:
         self.slots += make_slots(self._rule, self.weights[-1:])
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, number: tf.Tensor) -> Any:
-        """Apply step `number` to all weights of this shard; return whether it was applied, False if it was before."""
+        """Update all weights of this shard by step `number`; return False if the step was applied before, else True."""
         with tf.device(self.device):
             # All tensors are received before the first weight changes, so a worker that dies leaves no partial update.
             received = [tf.identity(tensor) for tensor in (*gradients, rate, number)]
@@ -82,8 +82,8 @@ class ServerShard:
 class Asynchronous:
     """The training step of the chief, which schedules steps on workers and collects their results.
 
-    coordinator: of tf.distribute, connected to the workers and parameter servers. A step is one worker's
-    batch of the full --batch-size.
+    coordinator: tf.distribute's, connected to the workers and parameter servers. workers, servers: their numbers.
+    A step is one batch of --batch-size pairs on one worker.
     """
 
     num_shares = 1
@@ -97,7 +97,8 @@ class Asynchronous:
             ServerShard(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings.optimizer) for i in range(servers)
         ]
         variables = model.trainable_variables
-        # For each variable its shard, and its index there. The largest come first, each to the smallest shard.
+        # The shard of each variable and its index in the shard. The largest variables come first, each to the smallest
+        # shard.
         self._locations: list[tuple[ServerShard, int]] = [(self.shards[0], 0)] * len(variables)
         for i in sorted(range(len(variables)), key=lambda i: -variables[i].value.shape.num_elements()):
             shard = min(self.shards, key=lambda shard: shard.bytes)
@@ -112,7 +113,7 @@ class Asynchronous:
 
     @property
     def traces(self) -> int:
-        """How often the step was traced: once a bucket, whichever worker runs it."""
+        """The number of times the step was traced: once a bucket, for all workers together."""
         return self._train_step_graph.experimental_get_tracing_count()
 
     def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
@@ -143,7 +144,7 @@ class Asynchronous:
             try:
                 loss, weight, pairs, norm, worker = value.fetch()
                 break
-            except tf.errors.OpError:  # which subclass depends on how soon the worker restarts
+            except tf.errors.OpError:  # the subclass depends on how soon the worker restarts
                 # The worker died after the step and before its result was fetched. The coordinator runs the step
                 # again, and the ledger prevents a second update. done() raises errors that a new worker cannot solve,
                 # such as a lost parameter server.

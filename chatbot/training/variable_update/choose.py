@@ -18,7 +18,7 @@ from chatbot.training.variable_update.synchronous import StepResult, Synchronous
 
 
 class VariableUpdate(Protocol):
-    """A training step and its state, on whatever devices or machines it is stored."""
+    """A training step and its state, on devices of one or several machines."""
 
     @property
     def tower_names(self) -> list[str]:
@@ -26,7 +26,7 @@ class VariableUpdate(Protocol):
 
     @property
     def num_shares(self) -> int:
-        """How many shares of a global batch a step takes in this process."""
+        """The number of shares of a global batch that a step takes in this process."""
 
     def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
         """Train on the global batch of step `number`, from 0, at learning rate `rate`."""

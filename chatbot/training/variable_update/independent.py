@@ -1,6 +1,6 @@
-"""No exchange of gradients: every device trains a model of its own, on its own share of each batch.
+"""No exchange of gradients: every device trains a separate model on its share of each batch.
 
-This measures the cost of the exchange. Checkpoints, validation and replies use the first tower's model.
+For measuring the cost of the exchange. Checkpoints, validation and replies use the first tower's model.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What follows when a device runs out of memory: smaller pieces of each share, or an error that says why not."""
+"""The reaction to a device that is out of memory: smaller pieces of each share, or an error."""
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -16,11 +16,11 @@ def more_pieces(
     first_time: bool,
     weights_intact: bool,
 ) -> int:
-    """Return into how many pieces each share is split from now on: twice as many; the global batch stays the same.
+    """Return the new number of pieces of each share, twice the old one. The global batch stays the same.
 
-    pieces: the number now. rows: of the largest share of the step. first_time: print that shares are split.
+    pieces: the old number. rows: pairs in the largest share of the step. first_time: print that shares are split.
     weights_intact: False if the step may have updated some of the weights.
-    Raises UserError when the weights may be updated in part, or a piece is a single pair already.
+    Raises UserError if the weights may be updated in part, or if a piece is a single pair already.
     """
     if not weights_intact:
         raise UserError(

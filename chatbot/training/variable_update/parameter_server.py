@@ -1,6 +1,6 @@
 """Variables on one device: every tower reads them from there and sends its gradients there.
 
-It needs the least memory and starts fastest: no copies, one trace of the update. It is the best choice on CPUs, on
+This needs the least memory and starts fastest: no copies, one trace of the update. It is the best choice on CPUs, on
 one GPU, and between GPUs that exchange data only through host memory.
 """
 

@@ -32,10 +32,10 @@ class Synchronous:
 
     replicas: those of this process.
     exchange: sums over the replicas of all processes; None if replicas do not exchange gradients.
-    accumulate: into how many pieces each share is split, which are computed one after another.
+    accumulate: the number of pieces of each share, which are computed one after another.
     staged: apply the gradients of a step while the next one computes, so that their exchange takes no extra time:
     w[t+1] = w[t] - update(gradient of batch t-1 at w[t-1]).
-    machine, machines: the index of this process, and the number of processes, which have as many towers each.
+    machine, machines: the index of this process, and the number of processes. All have the same number of towers.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Synchronous:
         self._split_shares(accumulate)
 
     def _split_shares(self, pieces: int) -> None:
-        """Compute each share in so many pieces from now on. The graphs that do it are traced again."""
+        """Set the number of pieces of each share. The graphs that compute gradients are traced again."""
         self._pieces = pieces
         self._compute_gradients_graph = _graph(self._compute_gradients)
         self._train_step_graph = _graph(self._train_step)
@@ -76,7 +76,7 @@ class Synchronous:
 
     @property
     def traces(self) -> int:
-        """How often a step was traced: once a bucket, and once more for the first of staged steps."""
+        """The number of times a step was traced: once a bucket, and once more for the first of staged steps."""
         graphs = self._compute_gradients_graph, self._train_step_graph, self._staged_step_graph
         return sum(graph.experimental_get_tracing_count() for graph in graphs)
 
@@ -87,7 +87,7 @@ class Synchronous:
 
     @property
     def num_shares(self) -> int:
-        """How many shares a step takes in this process."""
+        """The number of shares that a step takes in this process."""
         return len(self._towers)
 
     def finished_steps(self) -> list[StepResult]:
@@ -99,7 +99,7 @@ class Synchronous:
         """Train on one global batch.
 
         shares: one for each tower of this process, all of one bucket's shape. number: of the step, from 0.
-        rate: the learning rate. Raises UserError when memory does not suffice however small the pieces.
+        rate: the learning rate. Raises UserError if memory does not suffice even for one pair at a time.
         """
         inputs = tuple(map(tuple, shares)), tf.constant(number)
         run_step = self._run_staged_step if self._staged else self._run_step
@@ -122,8 +122,8 @@ class Synchronous:
     def _run_step(self, inputs: tuple[Any, ...], rate: tf.Tensor) -> StepResult:
         """Run one graph for a single replica, which is faster; otherwise two.
 
-        The first of two computes gradients and the second exchanges and applies them. Memory runs out in the first,
-        where no other replica waits and no weight changes.
+        The first graph computes gradients, and the second exchanges and applies them. Memory runs out in the first
+        graph, while no other replica waits and no weight changes.
         """
         if self._single_replica:
             result = self._concrete(self._train_step_graph, (*inputs, rate))(*inputs, rate)
@@ -152,7 +152,7 @@ class Synchronous:
             self.concrete_functions[key] = graph.get_concrete_function(specs, *rest)
         return self.concrete_functions[key]
 
-    # Methods that are traced: `_read_weights_graph` is the graph of `_read_weights`, and so on.
+    # Traced methods: `_read_weights_graph` is the graph of `_read_weights`, and likewise for the others.
 
     def _read_weights(self) -> list[list[tf.Tensor]]:
         """Return the current weights of each replica, [replica][weight]."""
@@ -221,8 +221,8 @@ class Synchronous:
     ) -> tuple[list[Sums], StepResult]:
         """Compute the gradients of this step and apply those of the last; neither depends on the other.
 
-        weights: read in a call before this one. Read in the same graph as tf.distribute's reduction, some had their
-        updated values, because TensorFlow's graph optimiser reorders the reads.
+        weights: read by an earlier call. In the graph of tf.distribute's reduction, TensorFlow's graph optimiser would
+        move some of the reads behind the update.
         """
         sums, report = self._tower_sums(shares, number, weights)
         return sums, self._apply_gradients(pending, report, rate)
@@ -265,7 +265,7 @@ class Synchronous:
         self._updates = int(state[0])
 
     def _pending_sums(self, gradients: Values, tokens: Any) -> list[Sums]:
-        """Return sums for each tower that add up to these: the first tower of machine 0 has all, the others 0."""
+        """Return sums for each tower whose total is the given one: all of it on tower 0 of machine 0, zeros elsewhere."""
         sums = []
         for i, tower in enumerate(self._towers):
             share = 1.0 if (self._machine, i) == (0, 0) else 0.0

@@ -175,10 +175,10 @@ def test_warnings_fail_only_when_asked(workplace: Path) -> None:
         (["inspect", "none.tsv"], "none.tsv: no such file"),
         (["inspect", "empty.tsv"], "empty.tsv: no question-answer pairs: the file is empty"),
         (["inspect", "a.tsv", "--clean", "soap"], "soap"),
-        (["inspect", "a.tsv", "--clean", "none", "urls"], "none stands alone"),
+        (["inspect", "a.tsv", "--clean", "none", "urls"], "none excludes all other values"),
         (["inspect", "a.tsv", "--columns", "1"], "--columns: expected 2"),
         (["inspect", "a.tsv", "--dictionary", "none.txt"], "none.txt"),
-        (["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"], "only jieba has one"),
+        (["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"], "--tokenizer char has none; use --tokenizer jieba"),
         (["wash", "a.tsv"], "wash: no such command"),
     ],
 )

@@ -131,7 +131,7 @@ def test_processes_started_one_by_one_end_with_the_chief(pairs_folder: Path) -> 
     others = [train(*shared, "--job-name", job, "--task-index", "0") for job in ("worker", "ps")]
     assert chief_process.wait() == 0
     assert "1 workers train without waiting for each other; 1 parameter servers." in chief_process.output
-    assert "no better validation in 1 in a row" in chief_process.output
+    assert "no improvement in 1 validation" in chief_process.output
     for command, name, address in zip(others, ("worker", "ps"), (worker, ps), strict=True):
         assert command.wait(30) == 0
         assert f"{name} 0 serves at {address}." in command.output
