@@ -131,7 +131,7 @@ def _timed(command: Sequence[object], folder: str, question: str = "") -> float:
 def _replying_worker(
     flags: DecodeBenchmark, pairs: TokenisedPairs, questions: TokenisedPairs
 ) -> Callable[[str], float]:
-    """Trains for --steps steps, then replies as chat.py does. A request is "BEAM_SIZE BATCH_SIZE"."""
+    """Train for --steps steps, then replies as chat.py does. A request is "BEAM_SIZE BATCH_SIZE"."""
     towers = open_towers([], None)
     from chatbot.corpus.batching.batches import Batches
     from chatbot.inference.replier import Replier

@@ -206,7 +206,7 @@ def _measure_processes(flags: ScalingBenchmark) -> dict[str, Any]:
 
 
 def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None) -> Callable[[str], Any]:
-    """Trains in a process pinned to a core. EXCHANGE sums gradients of the same size, without any training."""
+    """Train in a process pinned to a core. EXCHANGE sums gradients of the same size, without any training."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
     towers = open_towers([], None)
     import tensorflow as tf

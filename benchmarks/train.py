@@ -146,7 +146,7 @@ def verdict(results: dict[str, Any]) -> str:
 
 
 def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: str) -> Callable[[str], Any]:
-    """Trains as train.py does. A request trains for one turn and gives its rate; PROFILE gives the parts of a step."""
+    """Train as train.py does. A request trains for one turn and gives its rate; PROFILE gives the parts of a step."""
     towers = open_towers([], None)
     from benchmarks.limit import products_of, seconds_of, seconds_of_parts, seconds_of_update, table
     from chatbot.corpus.batching.batches import Batches

@@ -41,7 +41,7 @@ def setting(
     stored: bool = True,
     metavar: str | None = None,
 ) -> Any:
-    """A dataclass field that is also a flag; `check_fields` checks its value.
+    """Return a dataclass field that is also a flag; `check_fields` checks its value.
 
     default: `...` marks a required flag. group: the heading in --help. text: the help. least, most, above: bounds of a
     number (above is exclusive). many: the flag takes several values, exactly `count` of them if that is given.
@@ -65,7 +65,7 @@ def setting(
 
 
 def flag_of(name: str) -> str:
-    """The flag of a setting: rnn_size -> --rnn-size."""
+    """Return the flag of a setting: rnn_size -> --rnn-size."""
     return "--" + name.replace("_", "-")
 
 
@@ -81,7 +81,7 @@ def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
 
 
 def compose(kind: type[Composed], **values: Any) -> Composed:
-    """Settings of this class from flat values: `compose(Settings, rnn_size=64, steps=10)`.
+    """Return settings of this class from flat values: `compose(Settings, rnn_size=64, steps=10)`.
 
     Missing values take their defaults. Raises UserError for a value that is not allowed, and TypeError for an unknown
     name.
@@ -101,7 +101,7 @@ def compose(kind: type[Composed], **values: Any) -> Composed:
 
 
 def flatten(settings: Any) -> dict[str, Any]:
-    """The flat values of settings, by name: the inverse of `compose`."""
+    """Return the flat values of settings, by name: the inverse of `compose`."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -110,12 +110,12 @@ def flatten(settings: Any) -> dict[str, Any]:
 
 
 def replace(settings: Composed, **changes: Any) -> Composed:
-    """A copy with some flat values changed: `replace(settings, rnn_size=64)`. Raises as `compose` does."""
+    """Return a copy with some flat values changed: `replace(settings, rnn_size=64)`. Raises as `compose` does."""
     return compose(type(settings), **{**flatten(settings), **changes})
 
 
 def check_fields(settings: Any) -> None:
-    """Raises UserError for the first field whose value is not allowed."""
+    """Raise UserError for the first field whose value is not allowed."""
     for field in dataclasses.fields(settings):
         if not field.metadata:
             continue  # a part, which was checked when it was made
@@ -187,7 +187,7 @@ def command_line(settings: Any) -> str:
 def parse_flags(
     settings: type, prog: str, description: str, arguments: Sequence[str] | None, positional: str | None = None
 ) -> dict[str, Any]:
-    """The flat values of the flags that were given, by name; those not given are absent.
+    """Return the flat values of the flags that were given, by name; those not given are absent.
 
     prog: the script or module, a key of INSTALLED or the arguments of `python`. positional: the setting whose values
     are positional arguments.

@@ -94,7 +94,7 @@ class CorpusSettings:
 
 
 def check_none(name: str, values: Sequence[str]) -> None:
-    """Raises UserError when "none" is combined with other values of a flag."""
+    """Raise UserError when "none" is combined with other values of a flag."""
     if NONE in values and len(values) > 1:
         raise UserError(f"--{name} {' '.join(values)}: {NONE} excludes all other values")
 

@@ -32,7 +32,7 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a JSON file, by name. Raises UserError for a file that does not hold settings."""
+    """Return the settings in a JSON file, by name. Raises UserError for a file that does not hold settings."""
     remedy = "restore it from a backup, or use another"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def storable(settings: Settings) -> dict[str, Any]:
 
 
 def changed_settings(then: Settings, now: Settings) -> list[str]:
-    """The fixed settings that differ, each as '--flag then -> now'."""
+    """Return the fixed settings that differ, each as '--flag then -> now'."""
     return _differences(then, now, [name for name, field in fields_of(Settings).items() if field.metadata["fixed"]])
 
 

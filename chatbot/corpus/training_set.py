@@ -10,7 +10,7 @@ from chatbot.corpus.text.utterance import without_pair_rules
 
 
 def training_files(settings: CorpusSettings) -> CorpusFiles:
-    """The files to train on. Raises UserError when a file cannot be used."""
+    """Return the files to train on. Raises UserError when a file cannot be used."""
     return corpus_files(find_sources(settings.data, settings.source_file, settings.target_file), settings)
 
 
@@ -31,6 +31,6 @@ def training_selection(settings: CorpusSettings, validation: str | None) -> Sele
 
 
 def training_set(settings: CorpusSettings, encoding: EncodingSettings) -> Corpus:
-    """The encoded pairs to train on, read from the cache if possible. Raises UserError when none is left."""
+    """Return the encoded pairs to train on, read from the cache if possible. Raises UserError when none is left."""
     selection = training_selection(settings, encoding.validation)
     return encode(training_files(settings), selection, encoding.vocabulary_size)

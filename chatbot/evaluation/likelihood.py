@@ -30,7 +30,7 @@ class Likelihood:
     characters: int  # without spaces
 
     def __add__(self, other: "Likelihood") -> "Likelihood":
-        """The sums over both sets of replies."""
+        """Return the sums over both sets of replies."""
         return Likelihood(self.nats + other.nats, self.tokens + other.tokens, self.characters + other.characters)
 
     @property

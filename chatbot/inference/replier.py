@@ -66,7 +66,7 @@ class Replier:
         return self._decode.experimental_get_tracing_count()
 
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
-        """The best reply to each question, for any number of questions.
+        """Return the best reply to each question, for any number of questions.
 
         questions: the ids of each question, at least one, without begin and end symbols.
         """
@@ -84,7 +84,10 @@ class Replier:
         return [self._distinct(*row) for row in zip(ids.numpy(), scores.numpy(), strict=True)]
 
     def _distinct(self, hypotheses: np.ndarray, scores: np.ndarray) -> list[Reply]:
-        """Return the best hypothesis for each text. A word as one token and the same word as characters give equal text."""
+        """Return the distinct texts of a question's hypotheses, each with its best score.
+
+        Two hypotheses have the same text if a word is one token in the first, and characters in the second.
+        """
         texts: dict[str, float] = {}
         for ids, score in zip(hypotheses, scores, strict=True):
             if np.isfinite(score):  # -inf if there are fewer hypotheses than beams

@@ -42,5 +42,5 @@ class Responder:
         return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
 
     def ids(self, text: str) -> list[int]:
-        """The ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""
+        """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""
         return self._vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))

@@ -38,7 +38,7 @@ class Decoder(keras.layers.Layer):
         self.built = True
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
-        """The state before the first token.
+        """Return the state before the first token.
 
         memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer.
         """
@@ -67,5 +67,5 @@ class Decoder(keras.layers.Layer):
         return tf.concat([outputs, context], axis=-1)
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
-        """[..., units or 2 units] -> attended [..., embedding]."""
+        """outputs [..., units or 2 units] -> attended [..., embedding]."""
         return tf.tanh(tf.cast(self.combine(outputs), outputs.dtype))

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 
 def sequence_loss(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """The weighted cross-entropy in nats, summed over all positions: scalar float32.
+    """Return the weighted cross-entropy in nats, summed over all positions: scalar float32.
 
     logits [..., vocabulary], targets [...] int32, weights [...] float32, 0 at padding.
 

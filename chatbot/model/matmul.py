@@ -10,7 +10,7 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def policy(precision: str) -> str:
-    """The name of Keras's dtype policy at this precision."""
+    """Return the name of Keras's dtype policy at this precision."""
     return POLICIES[precision]
 
 

@@ -33,7 +33,7 @@ class Packing(NamedTuple):
 
 
 def packing_of(mask: tf.Tensor) -> Packing:
-    """The packing of a batch.
+    """Compute the packing of a batch.
 
     mask: [rows, time] bool, True at real tokens; padding is on the right, and each row has at least one token.
     """

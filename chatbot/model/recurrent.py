@@ -16,7 +16,7 @@ State = list[tf.Tensor]
 
 
 def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float32") -> keras.layers.RNN:
-    """An LSTM or GRU layer with weights of zeros, which satisfies the conditions of cuDNN's fused kernels.
+    """Return an LSTM or GRU layer with weights of zeros, which satisfies the conditions of cuDNN's fused kernels.
 
     The conditions (Keras, backend/tensorflow/rnn.py): tanh and sigmoid, a bias, not unrolled, no recurrent dropout,
     for a GRU reset_after. Masks must be right-padded, with at least one token in each row.

@@ -20,7 +20,7 @@ def sampled_loss(
     seed: tf.Tensor,
     precision: str = "float32",
 ) -> tf.Tensor:
-    """The weighted cross-entropy in nats, summed, with importance sampling (Bengio and Senécal, 2008): a scalar.
+    """Return the weighted cross-entropy in nats, summed, with importance sampling (Bengio and Senécal, 2008): a scalar.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int32,
     weights [tokens]. samples: the number of tokens drawn, with replacement, once for all positions. seed: [2] int32.
@@ -33,7 +33,7 @@ def sampled_loss(
     ids = tf.clip_by_value(ids, 0, vocabulary - 1)
 
     def expected_count(ids: tf.Tensor) -> tf.Tensor:
-        """The expected number of times that each id is drawn."""
+        """Return the expected number of times that each id is drawn."""
         k = tf.cast(ids, tf.float32)
         return samples * tf.math.log((k + 2) / (k + 1)) / math.log(vocabulary + 1)
 

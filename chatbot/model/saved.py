@@ -54,7 +54,7 @@ def load_trained(directory: Path) -> Trained:
 
 
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:
-    """The weights, in the order of a checkpoint.
+    """Return the weights, in the order of a checkpoint.
 
     They are plain tf.Variables, because tf.train.Checkpoint does not track the weights of nested Keras
     layers, and omits them without an error.
@@ -63,7 +63,7 @@ def weights_of(model: Seq2Seq) -> list[tf.Variable]:
 
 
 def read_pointer(path: Path) -> dict[str, Any]:
-    """The content of `last` or `best`: {"checkpoint": name, "step": number, ...}.
+    """Read `last` or `best`: {"checkpoint": name, "step": number, ...}.
 
     Raises UserError for a missing or damaged file.
     """
@@ -90,7 +90,7 @@ def put_weights(prefix: Path, weights: list[tf.Variable]) -> None:
 
 
 def read_values(prefix: Path, group: str, shapes: Sequence[Sequence[int]]) -> list[npt.NDArray[Any]]:
-    """The values of a list of variables in a checkpoint, "weights" or "optimizer".
+    """Read the values of a list of variables, "weights" or "optimizer", from a checkpoint.
 
     They are read name by name, because tf.train.Checkpoint.read ignores missing values. Raises UserError for a
     missing or damaged checkpoint, and if the number or the shapes of the variables differ.

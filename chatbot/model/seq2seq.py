@@ -57,7 +57,7 @@ class Seq2Seq(keras.Model):
         return self.project(self.attended(source, target_in, seed))
 
     def attended(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """The decoder's outputs before `project`, [tokens, embedding]; the arguments are those of `call`."""
+        """Return the decoder's outputs before `project`, [tokens, embedding]; the arguments are those of `call`."""
         mask = tf.not_equal(target_in, PAD)
         return self.decoder(self.embedding(target_in), mask, self.encode(source, seed), seed)
 
@@ -68,7 +68,7 @@ class Seq2Seq(keras.Model):
     def summed_loss(
         self, attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """The weighted cross-entropy in nats, summed: scalar float32.
+        """Return the weighted cross-entropy in nats, summed: scalar float32.
 
         attended [tokens, embedding], targets [tokens] int32, weights [tokens] float32. seed: [2] int32 draws the
         tokens of a sampled softmax; None: the softmax is exact.
@@ -87,7 +87,7 @@ class Seq2Seq(keras.Model):
 
 
 def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precision: str = "float32") -> Seq2Seq:
-    """A new model, whose weights are a function of the seed."""
+    """Return a new model, whose weights are a function of the seed."""
     model = Seq2Seq(settings, vocabulary_size, precision)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
@@ -104,8 +104,8 @@ def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precis
 def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> None:
     """Set the bias so that the untrained model predicts each token with its frequency in the replies.
 
-    Otherwise the first epoch would have to learn the frequencies. Unknown characters get the total frequency of the tokens that
-    occur once (Good, 1953).
+    Otherwise the first epoch would have to learn the frequencies. Unknown characters get the total frequency of the
+    tokens that occur once (Good, 1953).
     """
     counts = np.zeros(model.bias.shape[0])  # [vocabulary]
     for pairs in shards:

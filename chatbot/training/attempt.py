@@ -45,7 +45,7 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
 
 
 def has_checkpoint(settings: Settings) -> bool:
-    """Whether the attempt has a checkpoint to resume from. Without one it starts from scratch.
+    """Return whether the attempt has a checkpoint to resume from.
 
     Raises UserError when there is a checkpoint, but its pointer or settings are missing.
     """
@@ -63,7 +63,7 @@ def has_checkpoint(settings: Settings) -> bool:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises UserError when a fixed setting has changed."""
+    """Raise UserError when a fixed setting has changed."""
     changed = changed_settings(stored_settings(settings.run.directory / "config.json"), settings)
     if changed:
         raise UserError(
@@ -75,7 +75,7 @@ def check_settings(settings: Settings) -> None:
 def check_data(settings: Settings, now: dict[str, Any]) -> bool:
     """Whether the resumed attempt learns both directions. Raises UserError when its pairs have changed.
 
-    now: the description of the data, with the keys of data.json.
+    now: the description of the present data, with the keys of data.json.
     """
     path = settings.run.directory / "data.json"
     try:

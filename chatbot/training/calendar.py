@@ -52,7 +52,7 @@ def calendar_of(settings: Settings, steps_per_epoch: int, validates: bool) -> Ca
 
 
 def last_step(settings: Settings, steps_per_epoch: int) -> int | None:
-    """The last step of the run; None if only validation ends it."""
+    """Return the last step of the run; None if only validation ends it."""
     if settings.learning.steps is not None:
         return settings.learning.steps
     if settings.learning.epochs is not None:

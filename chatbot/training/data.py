@@ -120,7 +120,7 @@ def _print_reports(reports: list[Report]) -> None:
 
 
 def _samples(corpus: Corpus) -> list[tuple[list[int], list[int]]]:
-    """The ids of a few pairs, spread over the whole corpus."""
+    """Return the ids of at most SAMPLES pairs, spread over the whole corpus."""
     shards = [shard for shard in corpus.shards if len(shard)]
     places = [divmod(i * len(shards), SAMPLES) for i in range(SAMPLES)]
     found = {(which, part * len(shards[which]) // SAMPLES): shards[which] for which, part in places}

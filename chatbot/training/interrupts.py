@@ -10,10 +10,10 @@ from types import FrameType
 
 @contextmanager
 def interrupts(announced: bool = True) -> Iterator[list[int]]:
-    """Yield a list that receives the number of the first SIGINT or SIGTERM. A second signal raises KeyboardInterrupt.
+    """Yield a list that receives the number of the first SIGINT or SIGTERM. A second raises KeyboardInterrupt.
 
-    announced: whether the first signal prints a line. Outside the main thread, where Python allows no handlers, the list
-    stays empty.
+    announced: whether the first signal prints a line. Outside the main thread, where Python allows no handlers, the
+    list stays empty.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -25,9 +25,7 @@ def interrupts(announced: bool = True) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
         if announced:
-            print(
-                "\nFinishing this step, then saving. Ctrl-C again exits without saving.", file=sys.stderr, flush=True
-            )
+            print("\nFinishing this step, then saving. Ctrl-C again exits without saving.", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

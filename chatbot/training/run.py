@@ -55,7 +55,8 @@ class Run:
                     f"; the best was {self.progress.best_nats:.4f} nats per character at step "
                     f"{self.progress.best_step:,}"
                 )
-            return f"no improvement in {failures} validation{'s' * (failures > 1)}{best}; continue with a larger --patience"
+            validations = "validation" if failures == 1 else "validations"
+            return f"no improvement in {failures} {validations}{best}; continue with a larger --patience"
         return ""
 
     def save(self, state: Values, best: bool) -> None:

@@ -23,7 +23,7 @@ class Schedule:
     warm_up: int  # steps
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         return self.highest * min(1.0, (step + 1) / self.warm_up) if self.warm_up else self.highest
 
 

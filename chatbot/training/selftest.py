@@ -86,7 +86,7 @@ def weight_difference(settings: Settings, towers: Sequence[Tower]) -> float:
 
 
 def masks_differ(towers: Sequence[Tower]) -> bool:
-    """Whether towers that get the same pair have different losses, because their dropout masks differ."""
+    """Return whether towers that get the same pair have different losses, because their dropout masks differ."""
     pairs = random_pairs(1, 1).select([0] * len(towers))
     settings = replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
     _, (result,), _ = train_model(settings, towers, pairs, steps=1)
@@ -95,7 +95,7 @@ def masks_differ(towers: Sequence[Tower]) -> bool:
 
 
 def every_pair_once(towers: int) -> bool:
-    """Whether every pair of an epoch is in the share of exactly one tower, once."""
+    """Return whether every pair of an epoch is in exactly one share of one step."""
     count = 67
     # Two tokens encode the index of the pair.
     rows = Ragged.from_rows([[5 + i % 8, 5 + i // 8] for i in range(count)])

@@ -100,7 +100,10 @@ def run_local_asynchronous(settings: Settings) -> int:
 
 
 def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
-    """Return the --gpus of each worker process of this machine. Raises UserError when the GPUs cannot be divided evenly."""
+    """Return the --gpus of each worker process of this machine.
+
+    Raises UserError when the GPUs cannot be divided evenly.
+    """
     gpus = visible_gpus(settings)
     if len(gpus) % workers:
         raise UserError(f"{len(gpus)} GPUs cannot be divided evenly among {workers} workers; select some with --gpus")
@@ -108,7 +111,7 @@ def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
 
 
 def visible_gpus(settings: Settings) -> list[Gpu]:
-    """The GPUs of this machine that the run may use. Raises UserError for GPUs that do not exist."""
+    """Return the GPUs of this machine that the run may use. Raises UserError for GPUs that do not exist."""
     return choose_gpus(settings.parallel.gpus, None, find_gpus())
 
 

@@ -71,7 +71,7 @@ def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:
 
 
 def check_finite(record: dict[str, Any]) -> None:
-    """Raises UserError when the loss or the gradient norm is not a finite number."""
+    """Raise UserError when the loss or the gradient norm is not a finite number."""
     if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
         raise UserError(
             f"the loss is {record['loss']} at step {record['step']}; the last checkpoint is kept: "

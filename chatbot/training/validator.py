@@ -32,5 +32,5 @@ class Validator:
         return Validation(likelihood.nats_per_token, likelihood.nats_per_character, self.replies())
 
     def replies(self) -> list[str]:
-        """The best reply to each sample question."""
+        """Return the best reply to each sample question."""
         return self._replier.replies(self._samples)

@@ -30,7 +30,7 @@ class Window:
         return shares
 
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
-        """The metrics of the window. Losses are in nats per real target token; a tower without tokens has None.
+        """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
 
         step: the last of the window, from 1. results: of the steps in the window.
         """

@@ -60,8 +60,9 @@ class Batches:
         self.steps_per_epoch = sum(bucket.batches for bucket in self.buckets)
 
     def plan(self, epoch: int) -> Iterator[tuple[Bucket, Positions]]:
-        """Yield (bucket, positions of its pairs) for each batch of an epoch: every pair once, shuffled by (seed, epoch).
+        """Yield (bucket, positions of its pairs) for each batch of an epoch, shuffled by (seed, epoch).
 
+        Every pair occurs once.
         The shards follow one another in a new order each epoch. Within a shard the batches of all buckets are
         shuffled; pairs that do not fill a batch are left over for the next shard.
         """
@@ -88,8 +89,8 @@ class Batches:
     def shares_from(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[tuple[Batch, ...]]:
         """Yield the shares of each batch, one for each tower of this machine, endlessly.
 
-        step: the first step, counted from 0. towers: the number of towers on each machine. A machine reads only its own shares. The pairs of a batch do not depend on the
-        number of machines and towers.
+        step: the first step, counted from 0. towers: the number of towers on each machine. A machine reads only its
+        own shares. The pairs of a batch do not depend on the number of machines and towers.
         """
         epoch, done = divmod(step, self.steps_per_epoch)
         while True:
@@ -133,7 +134,7 @@ class Batches:
 
 
 def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:
-    """The pairs in these rows, padded to the given lengths, EOS counted in the target."""
+    """Return the pairs in these rows, padded to the given lengths, EOS counted in the target."""
     source = pad(pairs.sources, rows, source_length)
     body = pad(pairs.targets, rows, target_length)
     lengths = pairs.targets.lengths[rows]

@@ -50,7 +50,7 @@ class Bucket:
     batch_size: int  # pairs of a batch
 
     def rows(self, pairs: EncodedPairs) -> npt.NDArray[np.int64]:
-        """The indices of the pairs that belong to this bucket."""
+        """Return the indices of the pairs that belong to this bucket."""
         inside = np.ones(len(pairs), np.bool_)
         for side, lengths in ((SOURCE, pairs.sources.lengths), (TARGET, pairs.targets.lengths + 1)):
             inside &= (lengths > self.above[side]) & (lengths <= self.bounds[side])
@@ -71,7 +71,7 @@ class _Box:
 
 
 def choose_buckets(lengths: Lengths, batch_size: Callable[[int, int], int]) -> list[Bucket]:
-    """At most MAX_BUCKETS shapes for all pairs.
+    """Return at most MAX_BUCKETS shapes for all pairs.
 
     Starts from one box around all lengths. Repeatedly makes the cut along source or target length that saves the
     most padding, until no cut leaves MIN_BATCHES full batches on both sides.

@@ -182,7 +182,7 @@ def _change(candidate: Candidate, reason: str, change: int) -> tuple[tuple[int, 
 
 @beam.ptransform_fn
 def _first(candidates: PCollection, field: str, most: int) -> PCollection:
-    """The first `most` of the candidates with an equal hash in this field."""
+    """Keep the first `most` of the candidates whose hashes in this field are equal."""
     return (
         candidates
         | beam.Map(lambda c: (getattr(c, field), c))

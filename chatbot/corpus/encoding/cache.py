@@ -22,13 +22,13 @@ BLOCK = 1 << 20  # bytes read at once
 
 
 def key_of(**parts: Any) -> str:
-    """A hash of these parts, which must be serialisable as JSON."""
+    """Return a hash of these parts, which must be serialisable as JSON."""
     text = json.dumps(parts, ensure_ascii=True, sort_keys=True)
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def content_key(path: Path) -> str:
-    """A hash of a file's content; its name and date do not matter."""
+    """Return a hash of a file's content; its name and date do not matter."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -70,7 +70,7 @@ def being_made(folder: Path) -> Iterator[Path | None]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the folder has a manifest, and every file has its checksum."""
+    """Return whether the folder has a manifest, and every file has its checksum."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, list[int]] = manifest["files"]
@@ -104,7 +104,7 @@ def _lock(folder: Path) -> filelock.BaseFileLock:
 
 @contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
-    """A new folder beside `folder`, removed at the end unless it was moved. The caller holds the lock."""
+    """Yield a new folder beside `folder`, removed at the end unless it was moved. The caller holds the lock."""
     for abandoned in folder.parent.glob(f"{folder.name}.part-*"):
         shutil.rmtree(abandoned)  # left by a process that was killed
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))

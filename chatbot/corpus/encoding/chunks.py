@@ -30,11 +30,11 @@ PAIRS_PER_CHUNK = 16384
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Tokenised pairs as indices into the distinct tokens of the chunk. Rows 2i and 2i + 1 are the question and the answer of pair i."""
+    """Tokenised pairs. Rows 2i and 2i + 1 are the question and the answer of pair i."""
 
     token_text: npt.NDArray[np.uint8]  # the distinct tokens, in UTF-8, with a line break between them
     token_hashes: Hashes  # [tokens]
-    ids: npt.NDArray[np.unsignedinteger[Any]]  # [all tokens of all rows], each an index of the distinct tokens
+    ids: npt.NDArray[np.unsignedinteger[Any]]  # [all tokens of all rows] indices of distinct tokens
     lengths: npt.NDArray[np.uint32]  # [2 * pairs]
     pair_hashes: Hashes  # [pairs] of question and answer
     answer_hashes: Hashes  # [pairs]
@@ -60,7 +60,7 @@ class Chunk:
         return Ragged.from_lengths(self.ids, self.lengths).select(np.flatnonzero(np.repeat(kept, 2)))
 
     def pairs(self, indices: npt.NDArray[np.integer]) -> Iterator[tuple[list[str], list[str]]]:
-        """The tokens of the question and of the answer of the pairs with these indices."""
+        """Yield (tokens of the question, tokens of the answer) for the pairs with these indices."""
         ids = self.ids.tolist()
         ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
         for index in indices.tolist():
@@ -69,7 +69,7 @@ class Chunk:
             yield [self.tokens[i] for i in ids[begin:middle]], [self.tokens[i] for i in ids[middle:end]]
 
     def texts(self, indices: npt.NDArray[np.integer]) -> Iterator[tuple[str, str]]:
-        """The cleaned text of the pairs with these indices."""
+        """Yield the cleaned question and answer of the pairs with these indices."""
         return ((text_of(question), text_of(answer)) for question, answer in self.pairs(indices))
 
     def save(self, path: Path) -> None:
@@ -119,7 +119,7 @@ def hashes_of(texts: Iterable[str]) -> Hashes:
 def _numbered(
     texts: Sequence[str], tokenise: Tokenizer
 ) -> tuple[list[str], npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return the distinct tokens in order of appearance, the index of every token, and the number of tokens of each text.
+    """Return the distinct tokens in order of appearance, the index of every token, and the lengths of the texts.
 
     One call tokenises all texts, joined by line breaks, which is faster than one call for each text. A line break is
     always a separate token.

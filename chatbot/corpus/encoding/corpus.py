@@ -70,7 +70,7 @@ def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | in
 
 
 def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int) -> Path:
-    """The folder of the cache for this corpus."""
+    """Return the folder of the cache for this corpus."""
     key = key_of(
         version=VERSION,
         tokens=files.key,
@@ -93,7 +93,7 @@ def write_description(folder: Path, vocabulary: Vocabulary, pairs: int, reports:
 
 
 def load_corpus(folder: Path, files: CorpusFiles) -> Corpus:
-    """The corpus in a folder of the cache."""
+    """Load the corpus in a folder of the cache. files: for the present names of the files."""
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     return Corpus(
         Shards(folder, description["shards"], description["dtype"]),
@@ -105,7 +105,7 @@ def load_corpus(folder: Path, files: CorpusFiles) -> Corpus:
 
 
 def complete_reports(tokenised: TokenisedFiles, dropped: Mapping[str, Mask]) -> list[Report]:
-    """The reports of the files, with the pairs that the selection dropped, by reason."""
+    """Return the reports of the files, with the pairs that the selection dropped, by reason."""
     reports = copy.deepcopy(tokenised.reports)
     for reason, mask in dropped.items():
         for report, count in zip(reports, tokenised.by_source(mask), strict=True):
@@ -115,7 +115,7 @@ def complete_reports(tokenised: TokenisedFiles, dropped: Mapping[str, Mask]) -> 
 
 
 def check_not_empty(pairs: int, reports: Sequence[Report]) -> None:
-    """Raises UserError when no pair is left, with the reasons for each file."""
+    """Raise UserError when no pair is left, with the reasons for each file."""
     if not pairs:
         raise UserError("; ".join(map(_why_empty, reports)) + ". See docs/data.md for formats and cleaning")
 
@@ -134,18 +134,18 @@ def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: ProcessPoolExecuto
 
 
 def most_frequent_tokens(tokenised: TokenisedFiles, counts: Counts, size: int) -> Vocabulary:
-    """A vocabulary of this size, built from the tokens that were counted."""
+    """Return a vocabulary of this size, built from the tokens that were counted."""
     texts = token_texts(vocabulary_hashes(counts, size), (chunk.path for chunk in tokenised.chunks))
     return vocabulary_from(counts, texts, size)
 
 
 def vocabulary_hashes(counts: Counts, size: int) -> Hashes:
-    """The hashes of the longer tokens that may enter a vocabulary of this size."""
+    """Return the hashes of the longer tokens that may enter a vocabulary of this size."""
     return counts.most_frequent(longer_token_capacity(size, counts.characters), MIN_COUNT)
 
 
 def vocabulary_from(counts: Counts, texts: Mapping[int, str], size: int) -> Vocabulary:
-    """A vocabulary of this size. texts: the tokens of `vocabulary_hashes`, by hash."""
+    """Return a vocabulary of this size. texts: the tokens of `vocabulary_hashes`, by hash."""
     by_hash = zip(counts.hashes.tolist(), counts.counts.tolist(), strict=True)
     return build_vocabulary(counts.characters, {texts[h]: count for h, count in by_hash if h in texts}, size)
 

@@ -28,7 +28,7 @@ class Counts:
     single: int  # occurrences of tokens of one character
 
     def most_frequent(self, number: int, min_count: int) -> Hashes:
-        """The hashes of the `number` most frequent tokens, and of those as frequent as the last."""
+        """Return the hashes of the `number` most frequent tokens, and of those as frequent as the last."""
         if number == 0:
             return self.hashes[:0]
         frequent = self.counts >= min_count
@@ -53,7 +53,7 @@ def count_chunk(chunk: Chunk, kept: Mask) -> Counts:
 
 
 def add_up(parts: Iterable[Counts]) -> Counts:
-    """The counts of all parts together."""
+    """Return the counts of all parts together."""
     hashes, counts = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     characters: Counter[str] = Counter()
     single = collected = 0

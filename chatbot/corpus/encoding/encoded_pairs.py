@@ -22,21 +22,21 @@ class EncodedPairs:
 
     @classmethod
     def question_to_answer(cls, sources: Ragged, targets: Ragged, characters: Offsets) -> "EncodedPairs":
-        """Pairs whose targets begin with BOS."""
+        """Return pairs whose targets begin with BOS."""
         return cls(sources, targets, np.full(len(sources), BOS, np.int32), characters)
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def select(self, rows: Indices) -> "EncodedPairs":
-        """The pairs with these indices, in this order; tokens are shared, not copied."""
+        """Return the pairs with these indices, in this order; tokens are shared, not copied."""
         indices = np.asarray(rows, np.int64)
         return EncodedPairs(
             self.sources.select(indices), self.targets.select(indices), self.begins[indices], self.characters[indices]
         )
 
     def within(self, max_length: int) -> "EncodedPairs":
-        """The pairs with at most max_length tokens on each side, EOS counted in the target."""
+        """Return the pairs with at most max_length tokens on each side, EOS counted in the target."""
         fits = (self.sources.lengths <= max_length) & (self.targets.lengths < max_length)
         return self if fits.all() else self.select(np.nonzero(fits)[0])
 
@@ -45,7 +45,7 @@ class EncodedPairs:
         return EncodedPairs(self.targets, self.sources, np.full_like(self.begins, ASK), np.zeros_like(self.characters))
 
     def __add__(self, other: "EncodedPairs") -> "EncodedPairs":
-        """These pairs, then the pairs of other."""
+        """Return these pairs, then the pairs of other."""
         return EncodedPairs(
             self.sources + other.sources,
             self.targets + other.targets,

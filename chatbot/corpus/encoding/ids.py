@@ -26,7 +26,10 @@ class IdTable:
                 self._character_ids[ord(token)] = index
 
     def rows(self, chunk: Chunk) -> Ragged:
-        """Return the ids of each distinct token of a chunk, [tokens] rows: its id, or those of its characters if unknown."""
+        """Return the ids of each distinct token of a chunk, [tokens] rows.
+
+        A token in the vocabulary has one id, any other token the ids of its characters.
+        """
         characters = chunk.token_characters()
         index = np.searchsorted(self._hashes, chunk.token_hashes).clip(max=len(self._hashes) - 1)
         known = self._hashes[index] == chunk.token_hashes
@@ -36,7 +39,7 @@ class IdTable:
 
 
 def encode_chunk(chunk: Chunk, kept: Mask, table: IdTable) -> ShardArrays:
-    """The pairs of a chunk that are kept, as ids. Tokens outside the vocabulary become their characters."""
+    """Return the pairs of a chunk that are kept, as ids. Tokens outside the vocabulary become their characters."""
     ids = table.rows(chunk)
     characters = chunk.token_characters()
     visible = sums(characters.flat != ord(SPACE), characters.lengths)

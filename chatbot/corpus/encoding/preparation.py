@@ -1,4 +1,4 @@
-"""Cleaning and filtering of single pairs, and the settings of their tokenizer."""
+"""Cleaning and filtering of single pairs, and the settings for it, tokenizer included."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ class Preparation:
 
 
 def preparation(settings: CorpusSettings) -> Preparation:
-    """The preparation of these settings.
+    """Read the block list and return the preparation for these settings.
 
     Raises UserError when the block list cannot be read or the library of a cleaning rule is missing.
     """
@@ -43,7 +43,7 @@ def preparation(settings: CorpusSettings) -> Preparation:
 
 
 def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: Preparation) -> Iterator[Pair]:
-    """The cleaned pairs without those that the filters drop. The report counts changed and dropped pairs.
+    """Yield the cleaned pairs without those that the filters drop. The report counts changed and dropped pairs.
 
     first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """

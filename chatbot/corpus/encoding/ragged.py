@@ -22,14 +22,14 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        """Rows of ids, as int32."""
+        """Return rows of ids, as int32."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return cls.from_lengths(flat, lengths)
 
     @classmethod
     def from_lengths(cls, flat: npt.NDArray[Any], lengths: npt.NDArray[np.integer]) -> "Ragged":
-        """Rows of these lengths that follow one another in flat."""
+        """Return rows of these lengths that follow one another in flat."""
         sizes: Offsets = lengths.astype(np.int64)
         return cls(flat, np.cumsum(sizes) - sizes, sizes)
 
@@ -41,7 +41,7 @@ class Ragged:
         return self.flat[self.starts[index] : self.starts[index] + self.lengths[index]]
 
     def select(self, rows: Indices) -> "Ragged":
-        """The rows with these indices, in this order; the flat array is shared."""
+        """Return the rows with these indices, in this order; the flat array is shared."""
         return Ragged(self.flat, self.starts[rows], self.lengths[rows])
 
     def joined(self) -> npt.NDArray[Any]:
@@ -51,7 +51,7 @@ class Ragged:
         return self.flat[shift + np.arange(len(shift))]
 
     def __add__(self, other: "Ragged") -> "Ragged":
-        """These rows, then the rows of other."""
+        """Return these rows, then the rows of other."""
         lengths = np.concatenate([self.lengths, other.lengths])
         if self.flat is other.flat:
             return Ragged(self.flat, np.concatenate([self.starts, other.starts]), lengths)

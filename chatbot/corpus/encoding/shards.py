@@ -36,12 +36,12 @@ class ShardArrays(NamedTuple):
 
 
 def shards_needed(pairs: int) -> int:
-    """The number of shards for this many pairs."""
+    """Return the number of shards for this many pairs."""
     return max(1, -(-pairs // PAIRS_PER_SHARD))
 
 
 def dtype_for(vocabulary: Vocabulary) -> np.dtype[Any]:
-    """The smallest type that holds every id."""
+    """Return the smallest type that holds every id."""
     return np.dtype(np.uint16 if len(vocabulary) <= 1 << 16 else np.uint32)
 
 

@@ -75,7 +75,7 @@ class CorpusFiles:
         return is_complete(self.folder)
 
     def check_unchanged(self) -> None:
-        """Raises UserError when the files have changed since the key was computed."""
+        """Raise UserError when the files have changed since the key was computed."""
         if dataclasses.replace(self).key != self.key:
             names = ", ".join(source.name for source in self.sources)
             raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
@@ -109,14 +109,14 @@ class TokenisedFiles:
         return np.split(mask, np.cumsum([chunk.pairs for chunk in self.chunks]))[:-1]
 
     def by_source(self, mask: Mask) -> list[int]:
-        """The number of pairs of each source that the mask selects."""
+        """Return the number of pairs of each source that the mask selects."""
         counts = [0] * len(self.reports)
         for chunk, part in zip(self.chunks, self.by_chunk(mask), strict=True):
             counts[chunk.source] += int(part.sum())
         return counts
 
     def tokens(self) -> Iterator[tuple[list[str], list[str]]]:
-        """The tokens of every question and its answer."""
+        """Yield the tokens of every question and its answer."""
         for path, _, pairs in self.chunks:
             yield from load_chunk(path).pairs(np.arange(pairs))
 
@@ -155,7 +155,7 @@ def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:
 def _tasks(
     files: CorpusFiles, reports: Sequence[Report], folder: Path
 ) -> Iterator[tuple[Path, int, list[Pair], int, str, Preparation]]:
-    """The arguments of `_write_chunk` for every chunk. The reports grow as the files are read."""
+    """Yield the arguments of `_write_chunk` for every chunk. The reports grow as the files are read."""
     for index, (source, report) in enumerate(zip(files.sources, reports, strict=True)):
         for first, pairs in read_in_chunks(source, report, files.columns):
             yield folder / f"{index:05}-{first:09}.npz", index, pairs, first, source.name, files.preparation

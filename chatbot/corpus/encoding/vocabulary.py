@@ -30,7 +30,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of tokens, of their characters where a token is unknown, and UNK for unknown characters."""
+        """Return the ids of tokens. An unknown token has the ids of its characters, an unknown character has UNK."""
         known = self._ids
         ids: list[int] = []
         for token in tokens:
@@ -41,7 +41,7 @@ class Vocabulary:
         return ids
 
     def text(self, ids: Iterable[int]) -> str:
-        """The text up to the first EOS, without special tokens."""
+        """Return the text up to the first EOS, without special tokens."""
         tokens = []
         for i in ids:
             if i == EOS:
@@ -51,11 +51,11 @@ class Vocabulary:
         return text_of(tokens)
 
     def tokens_of(self, ids: Iterable[int]) -> list[str]:
-        """The token of each id, special tokens by their names."""
+        """Return the token of each id, special tokens included."""
         return [self.tokens[i] for i in ids]
 
     def fingerprint(self) -> str:
-        """A hash of the tokens and their order."""
+        """Return a hash of the tokens and their order."""
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
 
     def save(self, path: Path) -> None:

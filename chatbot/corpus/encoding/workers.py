@@ -19,14 +19,14 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def progress_bar(title: str, total: int, unit: str) -> "tqdm[Any]":
-    """A progress bar, shown after a second and on a terminal only."""
+    """Return a progress bar, shown after a second and on a terminal only."""
     return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, delay=1, disable=None)
 
 

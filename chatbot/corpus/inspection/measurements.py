@@ -102,7 +102,7 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
 
 
 def _coverage(counts: Counts) -> dict[int, float]:
-    """The share of all tokens that are in the vocabulary, for vocabularies of several sizes."""
+    """Return the share of all tokens that are in the vocabulary, for vocabularies of several sizes."""
     frequent = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
     covered = np.concatenate([[0], np.cumsum(frequent)])  # [tokens + 1] occurrences of the first n tokens
     total = counts.single + int(counts.counts.sum())
@@ -149,7 +149,7 @@ def _folded(text: str) -> str:
 
 
 def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, kept: Mask) -> list[tuple[str, int]]:
-    """The most frequent replies and the number of pairs that have each."""
+    """Return the most frequent replies and the number of pairs that have each."""
     rows = np.flatnonzero(kept)
     _, first, counts = np.unique(answer_hashes[rows], return_index=True, return_counts=True)
     top = np.argsort(-counts, kind="stable")[:TOP_REPLIES]
@@ -158,7 +158,7 @@ def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, kept: Mask) -
 
 
 def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
-    """The cleaned text of the pairs with these numbers in the corpus, in this order."""
+    """Return the cleaned text of the pairs with these numbers in the corpus, in this order."""
     ends = np.cumsum([chunk.pairs for chunk in tokenised.chunks])
     numbers = np.searchsorted(ends, rows, side="right")  # [rows] the chunk of each
     texts: dict[int, tuple[str, str]] = {}

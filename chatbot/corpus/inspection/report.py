@@ -21,7 +21,7 @@ MAX_LENGTH = ModelSettings().max_length
 
 
 def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
-    """The whole report, for a terminal."""
+    """Return the whole report, for a terminal."""
     lines = []
     for file in measured.files:
         report = file.report
@@ -87,7 +87,7 @@ def _with_rules(settings: CorpusSettings, *more: str) -> str:
 
 
 def json_line(file: File) -> str:
-    """One JSON object: file, format, encoding, pairs, kept, dropped by reason."""
+    """Return one JSON object: file, format, encoding, pairs, kept, dropped by reason."""
     report = file.report
     return json.dumps(
         {
@@ -103,7 +103,7 @@ def json_line(file: File) -> str:
 
 
 def histogram(lengths: npt.NDArray[np.int64]) -> list[str]:
-    """A bar for each interval of lengths, up to the length that nearly all pairs fit, and one for the rest."""
+    """Return a bar for each interval of lengths, up to the length that nearly all pairs fit, and one for the rest."""
     end = int(np.quantile(lengths, FITTING, method="inverted_cdf"))
     width = max(1, -(-end // BARS))
     counts = np.bincount(np.minimum((lengths - 1) // width, BARS))

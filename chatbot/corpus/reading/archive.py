@@ -12,7 +12,7 @@ from chatbot.errors import UserError
 
 
 def members(path: Path, name: str, report: Report, wanted: Sequence[str] = ()) -> Iterator[tuple[str, Stream]]:
-    """Yields (place, content) of each file of the zip, sorted by name, or of the wanted file names in their order.
+    """Yield (place, content) for each file of the zip, sorted by name, or for the wanted file names in their order.
 
     Each content must be read before the next is requested. Raises UserError for a zip file that is damaged, encrypted,
     compressed by an unknown method, suspiciously large when decompressed, or empty.

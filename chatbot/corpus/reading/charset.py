@@ -30,7 +30,7 @@ logging.getLogger("charset_normalizer").addHandler(logging.NullHandler())
 
 
 def detect_encoding(sample: bytes) -> tuple[str, str]:
-    """Returns (Python's codec, displayed name) for a text that begins with these bytes.
+    """Return (Python's codec, displayed name) for a text that begins with these bytes.
 
     The sample may end inside a character.
     """

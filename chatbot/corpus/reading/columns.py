@@ -30,7 +30,7 @@ class Layout:
 
 
 def checked(columns: Sequence[str]) -> tuple[str, ...]:
-    """Returns the columns, none or two. Raises UserError for any other number and for invalid ones."""
+    """Return the columns, none or two. Raises UserError for another number of columns, and for invalid names."""
     numbers = [column for column in columns if column.isdecimal()]
     if len(columns) not in (0, 2) or len(set(columns)) != len(columns) or any(int(n) < 1 for n in numbers[:2]):
         raise UserError("--columns: give two, the question's and the answer's, by name or by number from 1")
@@ -39,7 +39,7 @@ def checked(columns: Sequence[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # the records of a file have the same fields
 def named(names: tuple[str, ...], columns: tuple[str, ...] = ()) -> tuple[int, int] | None:
-    """Returns the indices of question and answer among the names: of the given columns, or of well-known names."""
+    """Return the indices of question and answer among the names: of the given columns, or of well-known names."""
     places = {name.strip().casefold(): index for index, name in reversed(list(enumerate(names)))}
     wanted: list[tuple[str, ...]] = [(column.casefold(),) for column in columns] or [QUESTIONS, ANSWERS]
     question, answer = (next((places[name] for name in choice if name in places), None) for choice in wanted)
@@ -47,7 +47,7 @@ def named(names: tuple[str, ...], columns: tuple[str, ...] = ()) -> tuple[int, i
 
 
 def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: str) -> Layout:
-    """Returns the layout of a table that begins with these rows.
+    """Return the layout of a table that begins with these rows.
 
     Raises UserError when a given column does not exist, or when none is given, the table has more than two columns and
     no header names them.
@@ -78,7 +78,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
 
 
 def misfit(row: list[str], layout: Layout) -> str | None:
-    """Removes empty columns at the end of a row; returns the reason when it still does not fit, else None."""
+    """Remove empty columns at the end of a row; return the reason if it still does not fit, else None."""
     while len(row) > layout.width and not row[-1]:
         row.pop()
     if len(row) > layout.width:
@@ -89,7 +89,7 @@ def misfit(row: list[str], layout: Layout) -> str | None:
 
 
 def widths(rows: Iterable[Sequence[str]]) -> Counter[int]:
-    """Counts the rows by their number of columns, without empty ones at the end after the second."""
+    """Count the rows by their number of columns, without empty columns at the end; the first two always count."""
     found: Counter[int] = Counter()
     for row in rows:
         width = len(row)

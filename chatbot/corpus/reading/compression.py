@@ -45,7 +45,7 @@ class Allowance:
     left: int
 
     def spend(self, count: int) -> None:
-        """Subtracts these bytes. Raises UserError when none are left."""
+        """Subtract these bytes. Raises UserError if fewer are left."""
         self.left -= count
         if self.left < 0:
             raise UserError(
@@ -55,12 +55,12 @@ class Allowance:
 
 
 def allowance(place: str, compressed_size: int) -> Allowance:
-    """Returns the allowance of a compressed file of this size in bytes."""
+    """Return the allowance of a compressed file of this size in bytes."""
     return Allowance(place, FREE_OUTPUT + OUTPUT_RATIO * compressed_size)
 
 
 def counted(file: BinaryIO, report: Report) -> Read:
-    """Reads from the file and adds the bytes to report.read_bytes."""
+    """Return a function that reads from the file and adds the number of bytes to report.read_bytes."""
 
     def read(size: int) -> bytes:
         data = file.read(size)
@@ -71,7 +71,10 @@ def counted(file: BinaryIO, report: Report) -> Read:
 
 
 def guarded(decompress: Read, place: str, allowed: Allowance) -> Read:
-    """Reads decompressed data; raises UserError for damaged data and for more than the allowance."""
+    """Return a function that reads decompressed data.
+
+    It raises UserError for damaged data, and for more data than the allowance.
+    """
 
     def read(size: int) -> bytes:
         try:
@@ -89,7 +92,7 @@ def guarded(decompress: Read, place: str, allowed: Allowance) -> Read:
 
 
 def decompress(file: io.BufferedReader, place: str, size: int, report: Report) -> Stream:
-    """Returns the content of a file of this size in bytes, decompressed if it is gzip, bzip2 or xz."""
+    """Return the content of a file of this size in bytes, decompressed if it is gzip, bzip2 or xz."""
     head = file.peek(6)
     plain = Stream(counted(file, report))
     for magic, opener in OPENERS:

@@ -15,7 +15,7 @@ LONGER = 3  # characters; shorter utterances are a single word
 
 
 def read_conv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Yields adjacent utterances of each conversation, without the slashes between words."""
+    """Yield adjacent utterances of each conversation, without the slashes between words."""
     slashed = is_slashed(text.sample)
     previous: str | None = None
     count, start = 0, 1  # utterances and first line of the conversation
@@ -40,7 +40,7 @@ def read_conv(text: TextFile, columns: tuple[str, ...], report: Report) -> Itera
 
 
 def is_slashed(sample: str) -> bool:
-    """Whether slashes separate the words of the sample's utterances."""
+    """Return whether slashes separate the words of the sample's utterances."""
     longer = [utterance for utterance in re.findall(r"^M (.*)$", sample, re.MULTILINE) if len(utterance) > LONGER]
     slashed = sum("/" in utterance and utterance.strip("/ ") != "" for utterance in longer)
     return bool(longer) and slashed >= SLASHED_SHARE * len(longer)

@@ -23,7 +23,7 @@ Drop = Callable[[str], None]
 
 
 def pairs_of(value: object, columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
-    """Yields the pairs of a value; calls `drop` with the reason for each part without pairs."""
+    """Yield the pairs of a value; call `drop` with the reason for each part without pairs."""
     if depth > MAX_DEPTH:
         drop("values nested too deeply")
     elif isinstance(value, list):
@@ -40,7 +40,7 @@ def pairs_of(value: object, columns: tuple[str, ...], drop: Drop, depth: int = 0
 
 
 def pairs_in(values: Iterable[object], columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
-    """Yields the pairs of a list of any size, whose values are utterances, messages, or values with pairs."""
+    """Yield the pairs of a list of any size, whose values are utterances, messages, or values with pairs."""
     asked: str | None = None  # the utterance that the next one may answer
     turns = pairs = 0
     for value in values:

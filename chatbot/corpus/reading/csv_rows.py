@@ -13,7 +13,7 @@ SAME_WIDTH_SHARE = 0.6  # of the rows; in prose, the number of commas varies mor
 
 
 def delimiter_of(sample: list[str]) -> str | None:
-    """Returns the separator with which most rows have the same number of columns, None if neither does."""
+    """Return the separator with which most rows have the same number of columns, None if neither does."""
     best, delimiter = 0, None
     for candidate in ",;":
         rows = [row for _, row in rows_of(sample, candidate, lambda number: None) if row]
@@ -29,7 +29,7 @@ def delimiter_of(sample: list[str]) -> str | None:
 
 
 def rows_of(lines: Iterable[str], delimiter: str, broken: Callable[[int], None]) -> Iterator[tuple[int, list[str]]]:
-    """Yields (number of its first line, row). Calls `broken` with the first line of a row with a stray or open quote.
+    """Yield (number of its first line, row). Call `broken` with the first line of a row with a stray or open quote.
 
     Only the first line is lost: the other lines inside an open quote are parsed again.
     """
@@ -65,7 +65,7 @@ def rows_of(lines: Iterable[str], delimiter: str, broken: Callable[[int], None])
 
 
 def read_csv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Yields the pairs of a CSV file, from its two columns or those named by its header or `columns`."""
+    """Yield the pairs of a CSV file, from its two columns or those named by its header or `columns`."""
     sample = first_lines(text)
     delimiter = delimiter_of(sample) or ","
     rows = [row for _, row in rows_of(sample, delimiter, lambda number: None) if row]

@@ -37,7 +37,7 @@ class _Input:
 
 
 def read_json(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Yields the pairs of one or more JSON documents.
+    """Yield the pairs of one or more JSON documents.
 
     Raises UserError when a document is incomplete or invalid, or has a value that is too large.
     """

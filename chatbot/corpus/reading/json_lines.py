@@ -11,7 +11,7 @@ from chatbot.corpus.reading.text_file import TextFile
 
 
 def read_json_lines(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Yields the pairs of the conversation or record on each line."""
+    """Yield the pairs of the conversation or record on each line."""
     loads = orjson.loads
     reasons: list[str] = []
     for number, line in lines(text, report):

@@ -14,7 +14,7 @@ Pair = tuple[str, str]
 
 
 def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
-    """Yields each line with its line end, or "" for a line that is too long or contains NUL, which the report counts."""
+    """Yield each line with its line end, or "" for a line that is too long or contains NUL, which the report counts."""
     readline = functools.partial(text.stream.readline, MAX_LINE + 1)
     for number, line in enumerate(iter(readline, ""), start=1):
         if len(line) > MAX_LINE and line[-1] not in "\r\n":
@@ -30,7 +30,7 @@ def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
 
 
 def lines(text: TextFile, report: Report) -> Iterator[tuple[int, str | None]]:
-    """Yields (number from 1, line without its line end), with None for an unusable line, which the report counts.
+    """Yield (number from 1, line without its line end), with None for an unusable line, which the report counts.
 
     Raises UserError at the end if more than half of the lines that are not blank are unusable.
     """
@@ -53,7 +53,7 @@ def lines(text: TextFile, report: Report) -> Iterator[tuple[int, str | None]]:
 
 
 def decoded(pairs: Iterable[Pair], text: TextFile, report: Report, drop: Callable[[str], None]) -> Iterator[Pair]:
-    """Yields the pairs that could be decoded, and counts the others; for formats that are not read line by line.
+    """Yield the pairs that could be decoded, and count the others; for formats that are not read line by line.
 
     Raises UserError at the end if more than half of the pairs could not be decoded.
     """
@@ -69,7 +69,7 @@ def decoded(pairs: Iterable[Pair], text: TextFile, report: Report, drop: Callabl
 
 
 def refuse_if_mostly_bad(text: TextFile, report: Report, bad: int, count: int) -> None:
-    """Raises UserError when more than half of the lines (or pairs) are bad."""
+    """Raise UserError when more than half of the lines (or pairs) are bad."""
     if bad * 2 > count:
         raise UserError(
             f"{text.place}: read as {text.encoding}, {bad:,} of {count:,} lines cannot be used "

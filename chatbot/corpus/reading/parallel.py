@@ -13,7 +13,7 @@ from chatbot.errors import UserError
 
 
 def read_parallel(paths: tuple[Path, ...], name: str, report: Report) -> Iterator[Pair]:
-    """Yields line i of the first file with line i of the second. Raises UserError when one has more lines."""
+    """Yield line i of the first file with line i of the second. Raises UserError when one has more lines."""
     with contextlib.ExitStack() as stack:
         sides, opened = [], []
         for path in paths:

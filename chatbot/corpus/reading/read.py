@@ -30,10 +30,10 @@ FORMATS: dict[str, Callable[[TextFile, tuple[str, ...], Report], Iterator[Pair]]
 
 
 def read(source: Source, report: Report, columns: Sequence[str] = ()) -> Iterator[Pair]:
-    """Yields the raw pairs of a source lazily and in order, and updates the report.
+    """Yield the raw pairs of a source lazily and in order, and update the report.
 
-    columns: names (or numbers from 1) of the question and answer columns or fields, where there are several.
-    Raises UserError for content of an unknown format, or too damaged to be used. A source without pairs is no error.
+    columns: the names, or numbers from 1, of the columns or fields with question and answer; () to detect them.
+    Raises UserError for an unknown format and for data too damaged to be used. A source without pairs is not an error.
     """
     report.file = source.name
     try:

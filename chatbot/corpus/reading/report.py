@@ -38,7 +38,7 @@ class Report:
             self.changed[rule] = self.changed.get(rule, 0) + count
 
     def lines(self) -> list[str]:
-        """Returns one line for each reason, the most frequent first."""
+        """Return one line for each reason, the most frequent first."""
         lines = []
         for reason, entry in sorted(self.dropped.items(), key=lambda item: -item[1].count):
             place = f" (first: {entry.first})" if entry.first else ""
@@ -47,7 +47,7 @@ class Report:
 
 
 def report_of(values: dict[str, Any], name: str) -> Report:
-    """Returns the report from the values of `dataclasses.asdict`, for a file that may have been renamed to `name`."""
+    """Return the report from the values of `dataclasses.asdict`, for a file that may have been renamed to `name`."""
     dropped = {}
     for reason, entry in values["dropped"].items():
         first = entry["first"]

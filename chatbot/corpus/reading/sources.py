@@ -25,7 +25,7 @@ class Source:
 
 
 def find_sources(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> list[Source]:
-    """Returns the sources of these names in order, each file once; the files of a glob are sorted.
+    """Return the sources of these names in order, each file once; the files of a glob are sorted.
 
     Without any name, returns the built-in ChatterBot corpus. Raises UserError for a file that is missing or unreadable,
     a directory that is not Cornell's, a glob without a match, and one parallel file without the other.

@@ -29,7 +29,9 @@ class TextFile:
 def open_text_files(
     path: Path, name: str, report: Report, wanted: Sequence[str] = ()
 ) -> Generator[TextFile, None, None]:
-    """Yields the text of a file, or each of a zip file (or the wanted file names). Counts report.read_bytes.
+    """Yield the text of a file, or the texts in a zip file. Updates report.read_bytes.
+
+    wanted: the file names to read from a zip file, in this order; () for all.
 
     Each text must be read before the next is requested. Raises UserError for data that cannot be decompressed.
     """
@@ -43,7 +45,7 @@ def open_text_files(
 
 
 def first_lines(text: TextFile) -> list[str]:
-    """Returns the first lines with their line ends; an incomplete one only if there is no other."""
+    """Return the first lines with their line ends; an incomplete one only if there is no other."""
     lines = [line + "\n" for line in text.sample.split("\n", FIRST_LINES)]
     # The last element is an incomplete line, the rest of the sample, or empty after the last line end.
     is_rest = len(lines) > FIRST_LINES or not text.whole or lines[-1] == "\n"

@@ -9,7 +9,7 @@ from chatbot.corpus.reading.text_file import TextFile, first_lines
 
 
 def read_tsv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Yields the pairs of a TSV file. A tab always separates; there is no quoting."""
+    """Yield the pairs of a TSV file. A tab always separates; there is no quoting."""
     rows = [line.rstrip("\r\n").split("\t") for line in first_lines(text) if line.strip()]
     layout = layout_of(rows, columns, text.place)
     width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip

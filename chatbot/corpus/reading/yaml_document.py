@@ -20,7 +20,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installe
 
 
 def read_yaml(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Yields the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and non-text values."""
+    """Yield the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and non-text values."""
     content = text.stream.read(MAX_CHARACTERS + 1)
     if len(content) > MAX_CHARACTERS:
         raise UserError(f"{text.place}: more than {MAX_CHARACTERS // 2**20} MiB of YAML; give JSON Lines or TSV")

@@ -23,14 +23,14 @@ _DOTS = re.compile(r"\.{4,}|…{3,}|—{3,}|-{4,}")  # shortened to "...", "…�
 
 
 def tidy(text: str) -> str:
-    """Replaces runs of white space by one space and strips the ends, as every later step requires."""
+    """Replace runs of white space by one space and strip the ends, as every later step requires."""
     if text.isprintable() and "  " not in text and "\u2581" not in text:
         return text.strip()  # the usual case: no other white space is printable
     return _SPACES.sub(" ", text).strip()
 
 
 def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Callable[[str], str]:
-    """Returns the function that applies these rules in the order of TEXT_RULES, and then `tidy`.
+    """Return the function that applies these rules in the order of TEXT_RULES, and then `tidy`.
 
     changed: incremented for each rule that changes an utterance.
     Raises UserError when the library of a rule is not installed.

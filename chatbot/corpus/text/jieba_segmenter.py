@@ -31,7 +31,7 @@ _MAX_TOTAL = 2**63
 
 
 def jieba_segmenter(dictionary: str | None = None) -> Segmenter:
-    """Returns the function from a text without lone surrogates to the words of `jieba.lcut`.
+    """Return the function from a text without lone surrogates to the words of `jieba.lcut`.
 
     dictionary: path of a user dictionary, with one "word [frequency] [tag]" on a line, in UTF-8.
     Raises UserError when the dictionary cannot be used.
@@ -65,14 +65,14 @@ def _segmenter(cut: Callable[..., list[str]], has_word: Callable[[str], bool]) -
         return words + cut(text[done:]) if done else cut(text)
 
     def segment_block_of_rjieba(block: str) -> list[str]:
-        """The words of a block of rjieba's, which may contain several of jieba's."""
+        """Return the words of a block of rjieba's, which may contain several of jieba's."""
         words: list[str] = []
         for match in _BLOCK_OR_CHARACTER.finditer(block):
             words += segment_block(match.group()) if match.lastindex else [match.group()]
         return words
 
     def segment_block(block: str) -> list[str]:
-        """The words of one of jieba's blocks."""
+        """Return the words of one of jieba's blocks."""
         words: list[str] = []
         unknown = ""
         for word in cut(block, False):
@@ -98,7 +98,7 @@ def _segmenter(cut: Callable[..., list[str]], has_word: Callable[[str], bool]) -
 
 
 def _load(path: str) -> tuple[rjieba.Jieba, frozenset[str]]:
-    """Returns (the words of jieba and of the user dictionary, words to be split).
+    """Return (the words of jieba and of the user dictionary, words to be split).
 
     jieba splits words of frequency 0 where its model finds them.
     """

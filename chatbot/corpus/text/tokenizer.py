@@ -29,7 +29,7 @@ def tokenizer(name: str = "jieba", dictionary: str | None = None) -> Tokenizer:
 
 
 def _with_spaces(words: Iterable[str]) -> list[str]:
-    """Replaces each space by SPACE at the beginning of the next word."""
+    """Replace each space by SPACE at the beginning of the next word."""
     tokens: list[str] = []
     space = ""
     for word in words:
@@ -42,5 +42,5 @@ def _with_spaces(words: Iterable[str]) -> list[str]:
 
 
 def text_of(tokens: list[str]) -> str:
-    """Returns the text of these tokens, which may be words, single characters or both."""
+    """Return the text of these tokens, which may be words, single characters or both."""
     return "".join(tokens).replace(SPACE, " ").strip()

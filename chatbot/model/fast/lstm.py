@@ -58,7 +58,7 @@ def lstm_sequence(
 
 
 def _arrays(number: int, units: int, dtype: tf.DType, packing: Packing) -> list[tf.TensorArray]:
-    """Arrays for the results of each step, [rows at the step, units], with the fillers after the last step."""
+    """Return arrays for the results of each step, [rows at the step, units], with the fillers after the last step."""
     time, fillers = tf.shape(packing.counts)[0], tf.zeros([packing.fillers, units], dtype)
     arrays = (tf.TensorArray(dtype, time + 1, element_shape=[None, units], infer_shape=False) for _ in range(number))
     return [array.write(time, fillers) for array in arrays]
@@ -74,7 +74,7 @@ def _loop(condition: Any, step: Any, start: tuple[Any, ...], units: int) -> Any:
 def _forward(
     projected: tf.Tensor, h: tf.Tensor, c: tf.Tensor, recurrent: tf.Tensor, packing: Packing, precision: str
 ) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-    """The four gates after their activation, c and h of each token, each [tokens, units]."""
+    """Return the four gates after their activation, c and h of each token, each [tokens, units]."""
     units = recurrent.shape[0]
 
     def step(t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, *arrays: tf.TensorArray) -> tuple[Any, ...]:

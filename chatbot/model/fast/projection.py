@@ -90,9 +90,9 @@ def _chunk(
 
 
 def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tf.Tensor:
-    """Return the logits [tokens, vocabulary]: bfloat16 at that precision, which halves the memory traffic, else float32.
+    """Return the logits, [tokens, vocabulary]: bfloat16 at that precision, else float32.
 
-    float16 would round probabilities below 6e-8 to 0.
+    bfloat16 halves the memory traffic, as in PyTorch's autocast. float16 would round probabilities below 6e-8 to 0.
     """
     if precision != "bfloat16":
         return matmul(attended, factor, precision, transpose_b=True) + bias

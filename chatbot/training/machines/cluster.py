@@ -79,7 +79,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def check_addresses(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:
-    """Raises UserError if a host cannot be resolved or the port of this machine is in use."""
+    """Raise UserError if a host cannot be resolved or the port of this machine is in use."""
     chief = {CHIEF: cluster.chief} if cluster.chief and cluster.job != CHIEF else {}
     for name, address in (cluster.others | chief).items():
         host, port = host_and_port(address)

@@ -53,7 +53,7 @@ def _wait_for_workers(cluster: Cluster, watch: Watch) -> None:
 
 
 def check_identical_settings(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:
-    """Raises UserError, on every worker, if settings, data or towers of any worker differ from worker 0's."""
+    """Raise UserError, on every worker, if settings, data or towers of any worker differ from worker 0's."""
     own: dict[str, Any] = {flag_of(name): value for name, value in storable(settings).items() if name not in MAY_DIFFER}
     own["the number of towers"] = len(towers)
     own["the number of training pairs"] = data.description["pairs"]

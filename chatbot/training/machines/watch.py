@@ -61,7 +61,10 @@ class Watch:
         self._stopped.set()
 
     def exit_after_error(self, error: BaseException) -> None:
-        """End this process after an error that a lost peer may have caused. Waits, so that the probes can name the peer."""
+        """End this process after an error that a lost peer may have caused.
+
+        Waits, so that the probes can name the peer.
+        """
         self._stopped.wait(4 * PEER_TIMEOUT)
         reason = str(error).strip().split("\n")[0][:200]
         self.exit_process(f"the connection to the other machines failed ({reason})")
@@ -144,7 +147,7 @@ def join_timeout() -> Iterator[None]:
 
 
 def is_listening(address: str) -> bool:
-    """Whether a process accepts connections at host:port."""
+    """Return whether a process accepts connections at host:port."""
     try:
         with socket.create_connection(host_and_port(address), timeout=2) as probe:
             # On one machine, the probe's own port may be the port that it connects to; it is then connected to itself.

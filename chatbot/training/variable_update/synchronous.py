@@ -114,7 +114,7 @@ class Synchronous:
                 self._split_shares(more_pieces(error, number, self._pieces, rows, first_time, intact))
 
     def _weights_intact(self) -> bool:
-        """Whether the step that failed changed no weight, on this machine or another one."""
+        """Return whether no weight has changed, on any machine, in the step that failed."""
         if self._staged and self._machines > 1:
             return False  # one graph computes and exchanges, so other machines may have updated their weights
         return bool(self._replicas[0][0].updates.numpy() == self._updates)
@@ -265,7 +265,7 @@ class Synchronous:
         self._updates = int(state[0])
 
     def _pending_sums(self, gradients: Values, tokens: Any) -> list[Sums]:
-        """Return sums for each tower whose total is the given one: all of it on tower 0 of machine 0, zeros elsewhere."""
+        """Return sums for each tower with the given total: all of it on tower 0 of machine 0, zeros elsewhere."""
         sums = []
         for i, tower in enumerate(self._towers):
             share = 1.0 if (self._machine, i) == (0, 0) else 0.0

@@ -178,7 +178,10 @@ def test_warnings_fail_only_when_asked(workplace: Path) -> None:
         (["inspect", "a.tsv", "--clean", "none", "urls"], "none excludes all other values"),
         (["inspect", "a.tsv", "--columns", "1"], "--columns: expected 2"),
         (["inspect", "a.tsv", "--dictionary", "none.txt"], "none.txt"),
-        (["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"], "--tokenizer char has none; use --tokenizer jieba"),
+        (
+            ["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"],
+            "--tokenizer char has none; use --tokenizer jieba",
+        ),
         (["wash", "a.tsv"], "wash: no such command"),
     ],
 )
