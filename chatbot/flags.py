@@ -133,9 +133,9 @@ def check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
     if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
         raise UserError(f"{flag} {value!r}: {meta['kind'].__name__} expected")
     if (value == "" and field.default != "") or (isinstance(value, str) and not value.isprintable()):
-        raise UserError(f"{flag} {value!r}: printable text expected")
+        raise UserError(f"{flag} {value!r}: expected printable text")
     if isinstance(value, float) and not math.isfinite(value):
-        raise UserError(f"{flag} {value}: a finite number expected")
+        raise UserError(f"{flag} {value}: expected a finite number")
     if meta["choices"] and value not in meta["choices"]:
         raise UserError(f"{flag} {value}: choose one of {', '.join(meta['choices'])}")
     if meta["least"] is not None and value < meta["least"]:
