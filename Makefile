@@ -1,4 +1,4 @@
-# Each target first installs what it needs into .venv; only python3 must be there before. Two sets of locked packages:
+# Each target first installs what it needs into .venv; only python3 must be installed. Two sets of locked packages:
 # requirements.txt for running (train, chat, tensorboard), requirements-dev.txt for developing (test, check, bench).
 PYTHON ?= python3
 BIN := .venv/bin
@@ -45,7 +45,7 @@ install-dev: .venv/installed-dev
 	touch $@
 
 .venv/installed-dev: .venv/installed requirements-dev.txt
-	@echo "Installing what tests and checks need ..."
+	@echo "Installing the packages for tests and checks ..."
 	$(PIP) install --use-pep517 --require-hashes -r requirements-dev.txt
 	touch $@
 
@@ -57,7 +57,7 @@ gpu: install
 beam: install
 	$(PIP) install --use-pep517 --require-hashes -r requirements-beam.txt
 
-# After a change of pyproject.toml. Versions that still fit stay as they are.
+# Run this after a change of pyproject.toml. Locked versions within the ranges are kept.
 lock: install
 	$(PIP) install "uv>=0.9"
 	$(COMPILE) pyproject.toml -o requirements.txt

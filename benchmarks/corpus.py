@@ -1,4 +1,4 @@
-"""Speed and memory of encoding a corpus, of a second start and of batching, and the time a step waits for input."""
+"""Speed and memory of encoding, of a second start and of batching, and the time that steps wait for input."""
 
 import dataclasses
 import itertools
@@ -44,7 +44,7 @@ class CorpusBenchmark:
 
 
 def corpus_benchmark(arguments: Sequence[str]) -> int:
-    """Run all measurements, each in a process of its own, and print one JSON object."""
+    """Run all measurements, each in a new process, and print one JSON object."""
     about = "Measure every stage from a file of pairs to batches on a synthetic corpus."
     flags = CorpusBenchmark(**parse_flags(CorpusBenchmark, "-m benchmarks corpus", about, arguments))
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
@@ -84,13 +84,13 @@ def _in_own_process(measure: Callable[..., dict[str, Any]], *arguments: Any) -> 
 
 
 def _peak_gb(workers: int = 0) -> float:
-    """Peak memory of this process plus `workers` times that of its largest child, in GB."""
+    """Return the peak memory of this process plus `workers` times that of its largest child, in GB."""
     own, largest_child = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return (own + workers * largest_child) * 1024 / 1e9
 
 
 def _measure_jieba(file: Path) -> dict[str, Any]:
-    """The reference: jieba.lcut over all texts in one process; the texts are in memory and the words are dropped."""
+    """Time the reference: jieba.lcut over all texts in one process, with texts in memory; words are discarded."""
     import jieba
 
     jieba.initialize()
@@ -110,7 +110,7 @@ def _settings(file: Path, folder: Path, **changes: Any) -> Any:
 
 
 def _measure_encoding(file: Path, folder: Path) -> dict[str, Any]:
-    """The whole encoding, from the file to shards on disk: reading, cleaning, jieba, vocabulary, ids."""
+    """Time the whole encoding, from the file to shards on disk: reading, cleaning, jieba, vocabulary, ids."""
     import shutil
 
     from chatbot.corpus.training_set import training_set
@@ -128,7 +128,7 @@ def _measure_encoding(file: Path, folder: Path) -> dict[str, Any]:
 
 
 def _measure_second_start(file: Path, folder: Path) -> dict[str, Any]:
-    """The time from the settings to the first batch with a filled cache, without the import of TensorFlow."""
+    """Measure the time from the settings to the first batch with a filled cache, without the import of TensorFlow."""
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
@@ -144,7 +144,7 @@ def _measure_second_start(file: Path, folder: Path) -> dict[str, Any]:
 
 
 def _measure_batching(file: Path, folder: Path) -> dict[str, Any]:
-    """The rate of one epoch's batches when nothing consumes them."""
+    """Measure the rate and the memory of one epoch's batches without a consumer."""
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
@@ -179,7 +179,7 @@ def _measure_input_wait(file: Path, folder: Path) -> dict[str, Any]:
 
 
 def _measure_padding(file: Path, folder: Path) -> dict[str, Any]:
-    """The share of target positions that are real tokens: in the batches, and with all pairs padded to one length."""
+    """Return the share of target positions that are real tokens: in buckets, and padded to a single length."""
     from chatbot.corpus.batching.batches import Batches
     from chatbot.corpus.training_set import training_set
 

@@ -23,7 +23,7 @@ from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, replace, setting
 from chatbot.training.devices import open_towers
 
-# All sizes stay at BASE but one, which takes the values in SIZES.
+# One size at a time takes the values in SIZES; the others are those of BASE.
 BASE = {"batch_size": 64, "vocabulary_size": 16_000, "rnn_size": 512, "max_length": 20}
 SIZES = {
     "batch_size": (16, 32, 64, 128, 256, 512),
@@ -41,8 +41,10 @@ class CostBenchmark:
     precision: str = setting("float32", "model", "precision of matrix products", choices=("float32", "bfloat16"))
     num_layers: int = setting(2, "model", "recurrent layers of each side", kind=int, least=1)
     embedding_size: int = setting(256, "model", "units of an embedding", kind=int, least=1)
-    steps: int = setting(5, "measuring", "steps, whose median counts", kind=int, least=1)
-    short: bool = setting(False, "measuring", "measure the smallest sizes only, to check that it runs", kind=bool)
+    steps: int = setting(5, "measuring", "timed steps; the result is their median", kind=int, least=1)
+    short: bool = setting(
+        False, "measuring", "measure the smallest sizes only, to check that the benchmark runs", kind=bool
+    )
     plot: str | None = setting(None, "measuring", "also draw a plot (needs matplotlib)", metavar="FILE.png")
 
     def __post_init__(self) -> None:
@@ -81,7 +83,7 @@ def cost_benchmark(arguments: Sequence[str]) -> int:
 
 
 def growth_ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For neighbouring sizes, the growth of a step's time over the expected growth; above 1 is worse than expected.
+    """Return the growth of a step's time over the expected growth, for neighbouring sizes; above 1 is worse.
 
     The expected growth is in proportion to the size, and to its square for rnn_size, as in the recurrent products.
     """

@@ -1,4 +1,4 @@
-"""Replies a second, beside OpenNMT-py, and the time of chat.py from its start to its first reply."""
+"""Replies per second of this project and of OpenNMT-py, and the time from the start of chat.py to its first reply."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ from chatbot.training.devices import open_towers
 
 ROOT = Path(__file__).parents[1]
 BEAM_SIZES, BATCH_SIZES = (5, 1), (1, 64)
-# The attempt that the start of chat.py is timed with.
+# The attempt for timing the start of chat.py.
 ATTEMPT = "cold"
 
 
@@ -89,7 +89,7 @@ def _replies_per_second(worker: Worker, beam_size: int, batch_size: int) -> floa
 
 
 def cold_start(flags: DecodeBenchmark) -> dict[str, float]:
-    """Seconds of import tensorflow alone, and of python chat.py from its start to its first reply; medians."""
+    """Return the median seconds of import tensorflow, and of python chat.py from its start to its first reply."""
     with tempfile.TemporaryDirectory() as folder:
         sizes = [
             word
@@ -107,7 +107,7 @@ def cold_start(flags: DecodeBenchmark) -> dict[str, float]:
 
 
 def _timed(command: Sequence[object], folder: str, question: str = "") -> float:
-    """Seconds until the command replies to the question; without a question, until it ends."""
+    """Return the seconds until the command replies to the question; without a question, until it ends."""
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *map(str, command)],

@@ -1,7 +1,7 @@
 """Where the time of a training step goes, and the least time that its matrix products need on this machine.
 
-Each part of the step runs by itself on real batches, forwards and backwards. Its matrix products also run by
-themselves, in the same shapes and precision. The rest of the step's time is overhead of this project and of TensorFlow.
+Each part of the step is timed alone on real batches, forwards and backwards. Its matrix products are also timed alone,
+in the same shapes and precision. The rest of the step's time is overhead of this project and of TensorFlow.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ REPEATED = 9
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """The products of one shape in a step: [m, k] by [k, n], `times` times; transposed factors count as the same."""
+    """The products of one shape in a step: [m, k] by [k, n], computed `times` times, with or without transposition."""
 
     part: str
     m: int
@@ -41,7 +41,7 @@ class Product:
 
 
 def products_of(settings: Settings, vocabulary: int, share: Sequence[tf.Tensor]) -> list[Product]:
-    """The matrix products of a step, forwards and backwards, on real tokens only.
+    """Return the matrix products of a step, forwards and backwards, on real tokens only.
 
     An LSTM multiplies its state once a time step; the rows of that product are the mean number of unfinished sequences.
     """
@@ -53,9 +53,9 @@ def products_of(settings: Settings, vocabulary: int, share: Sequence[tf.Tensor])
         tokens, steps = int(lengths.sum()), int(lengths.max())
         for layer in range(settings.model.num_layers):
             inputs = width if layer == 0 else units
-            # Of the inputs: forwards, gradient of the inputs, gradient of the weights.
+            # Products with the inputs: forwards, gradient of the inputs, gradient of the weights.
             products += [Product("recurrent", tokens, inputs, 4 * units, 3)]
-            # Of the state: forwards and its gradient once a time step, gradient of the weights once.
+            # Products with the state: forwards and its gradient once a time step, gradient of the weights once.
             products += [Product("recurrent", round(tokens / steps), units, 4 * units, 2 * steps)]
             products += [Product("recurrent", units, tokens, 4 * units)]
     sources, targets = (int(tf.math.count_nonzero(ids != PAD)) for ids in (source, target_in))
@@ -65,7 +65,7 @@ def products_of(settings: Settings, vocabulary: int, share: Sequence[tf.Tensor])
 
 
 def seconds_of(products: Sequence[Product], precision: str) -> float:
-    """The time of these products one after another, in seconds."""
+    """Return the time of these products, computed one after another, in seconds."""
 
     @tf.function(autograph=False)
     def repeated(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -84,10 +84,10 @@ def seconds_of(products: Sequence[Product], precision: str) -> float:
 
 
 def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, float]:
-    """The time of each part by itself, forwards and backwards, in seconds.
+    """Return the time of each part alone, forwards and backwards, in seconds.
 
-    The loss is computed in chunks together with the projection. Its time is the time of both, less that of the
-    projection by itself; on small models this difference may be below 0.
+    The loss is computed in chunks together with the projection. Its time is the time of both less the time of the
+    projection; on small models this difference may be below 0.
     """
     source, target_in, target_out, weights = share
     mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
@@ -132,7 +132,7 @@ def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, fl
 
 
 def seconds_of_update(model: Seq2Seq, settings: Settings) -> float:
-    """The time of dividing, clipping and the update rule for given gradients, in seconds."""
+    """Return the time of dividing, clipping and the update rule for given gradients, in seconds."""
     replica = Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm)
     gradients = [tf.ones_like(weight) for weight in replica.weights]
     update = tf.function(lambda sums: replica.apply(sums, tf.constant(1.0), tf.constant(0.0)), autograph=False)
@@ -140,19 +140,19 @@ def seconds_of_update(model: Seq2Seq, settings: Settings) -> float:
 
 
 def _median_seconds(run: Callable[[], Any]) -> float:
-    """The median time of a call; the first three calls warm up and are not counted."""
+    """Return the median time of a call; the first three calls warm up and are not counted."""
     for _ in range(3):
         run()
     times = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        run()  # on the CPU, returns when the computation is finished
+        run()  # a call on the CPU returns when its computation is finished
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 
 
 def table(rows: Sequence[tuple[str, float, float]]) -> str:
-    """Rows of (part, seconds in a step, seconds of its products alone), as text."""
+    """Format rows of (part, seconds in a step, seconds of its products alone)."""
     whole = sum(seconds for _, seconds, _ in rows)
     lines = [f"{'part':>12}  ms a step   share  products alone, ms"]
     for name, seconds, least in rows:

@@ -12,11 +12,15 @@ class ModelFlags:
 
     rnn_size: int = setting(512, "model", "units of each recurrent layer", kind=int, least=2)
     embedding_size: int = setting(256, "model", "units of an embedding", kind=int, least=1)
-    vocabulary_size: int = setting(16_000, "model", "most tokens in the vocabulary", kind=int, least=len(SPECIALS) + 1)
+    vocabulary_size: int = setting(16_000, "model", "maximum size of the vocabulary", kind=int, least=len(SPECIALS) + 1)
     max_length: int = setting(20, "model", "tokens of the longest question and reply", kind=int, least=2)
     batch_size: int = setting(64, "model", "pairs in a step", kind=int, least=1)
     rounds: int = setting(
-        5, "measuring", "rounds, whose median counts; each row of the table has one turn in each", kind=int, least=1
+        5,
+        "measuring",
+        "rounds with one turn for each row of the table; results are medians over rounds",
+        kind=int,
+        least=1,
     )
     steps: int = setting(60, "measuring", "steps in a turn", kind=int, least=1)
 

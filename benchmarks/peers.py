@@ -1,4 +1,4 @@
-"""OpenNMT-py and a tuned PyTorch model, for comparison, each in a virtual environment of its own."""
+"""OpenNMT-py and a tuned PyTorch model, for comparison, each in a separate virtual environment."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a benchmark prints: progress on standard error, and its results as one JSON object on the last line."""
+"""Output of a benchmark: progress on standard error, and the results as one JSON object on the last line."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ def print_json(results: dict[str, Any]) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Every float at six significant digits, in nested lists and dicts too."""
+    """Round every float to six significant digits, also in nested lists and dicts."""
     if isinstance(value, dict):
         return {name: rounded(inner) for name, inner in value.items()}
     if isinstance(value, list):

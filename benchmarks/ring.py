@@ -31,7 +31,7 @@ LINKS = {
 
 
 def ring_bytes(gradient_bytes: float, members: int) -> float:
-    """Bytes that each member of a ring sends in one all-reduce: 2 (n - 1) / n x gradient_bytes.
+    """Return the bytes that each member of a ring sends in one all-reduce: 2 (n - 1) / n x gradient_bytes.
 
     Reduce-scatter and all-gather each send (n - 1) pieces of 1/n. This is the minimum of any all-reduce
     (Patarasuk and Yuan, 2009).
@@ -40,12 +40,12 @@ def ring_bytes(gradient_bytes: float, members: int) -> float:
 
 
 def ring_seconds(gradient_bytes: float, members: int, link: Link) -> float:
-    """Seconds of one all-reduce: bytes over bandwidth, and the latency of 2 (n - 1) messages one after another."""
+    """Return the seconds of one all-reduce: bytes over bandwidth, plus the latency of 2 (n - 1) messages."""
     return ring_bytes(gradient_bytes, members) / link.bytes_per_s + 2 * (members - 1) * link.latency
 
 
 def speed_up(step_seconds: float, gradient_bytes: float, members: int, link: Link, staged: bool = False) -> float:
-    """Throughput of n GPUs over that of one; every GPU has the same batch size as the one.
+    """Return the throughput of n GPUs over that of one. The batch size of each GPU is the same in both cases.
 
     step_seconds: a step of one GPU alone. staged: the exchange overlaps with the computation of the next step.
     """

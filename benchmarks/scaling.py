@@ -59,7 +59,7 @@ class ScalingBenchmark(ModelFlags):
         )
 
     def pairs(self) -> EncodedPairs:
-        """Pairs of one length, so that all batches have one shape and no position is padding."""
+        """Return pairs of one length, so that all batches have one shape and no position is padding."""
         rng, count = np.random.default_rng(1), 4 * self.batch_size
         rows = rng.integers(len(SPECIALS), self.vocabulary_size, (2, count, self.max_length)).tolist()
         sources, targets = Ragged.from_rows(rows[0]), Ragged.from_rows([row[:-1] for row in rows[1]])
@@ -97,7 +97,7 @@ def scaling_benchmark(arguments: Sequence[str]) -> int:
 
 
 def _measure_towers(flags: ScalingBenchmark) -> list[dict[str, float]]:
-    """Rows for 1, 2 and 4 towers, all with the same global batch."""
+    """Return rows for 1, 2 and 4 towers, all with the same global batch."""
     with Worker(_towers_worker, flags) as worker:
         rounds = [ask_all([worker])[0] for _ in range(flags.rounds)]
     rows = [_median(turns) for turns in zip(*rounds, strict=True)]
@@ -111,7 +111,7 @@ def _measure_towers(flags: ScalingBenchmark) -> list[dict[str, float]]:
 
 
 def tower_devices(towers: int, gpus: int) -> int:
-    """How many devices the towers use: a GPU each; without GPUs, or on a single one, they share what one tower has."""
+    """Return the number of devices of the towers: a GPU for each, or one device without GPUs or with a single GPU."""
     return min(towers, gpus) if gpus > 1 else 1
 
 
@@ -131,7 +131,7 @@ def _towers_worker(flags: ScalingBenchmark) -> Callable[[str], list[dict[str, fl
 def _make_turn(
     flags: ScalingBenchmark, open_step: Callable[..., Any], machine: int = 0, machines: int = 1
 ) -> Callable[[], dict[str, float]]:
-    """A function that trains for one turn and returns its row. The global batch grows with the machines only."""
+    """Return a function that trains for one turn and returns its row. The global batch grows with the machines only."""
     from chatbot.corpus.batching.batches import Batches
     from chatbot.model.seq2seq import built_model
     from chatbot.training.window import Window
@@ -156,7 +156,7 @@ def _make_turn(
 
 
 def _measure_processes(flags: ScalingBenchmark) -> dict[str, Any]:
-    """One process on one core, two that exchange gradients, and two that do not: the limit of this machine."""
+    """Measure one process on one core, two with an exchange of gradients, and two without: the machine's limit."""
     if len(os.sched_getaffinity(0)) < 2:
         raise UserError("scaling: two processes need two cores and this machine has one; add --no-processes")
     addresses = tuple(free_addresses(2))
@@ -241,7 +241,7 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
 
 
 def _weight_shapes(flags: ScalingBenchmark) -> list[tuple[int, ...]]:
-    """The shapes of all weights of the model."""
+    """Return the shapes of all weights of the model."""
     import_tensorflow()
     from chatbot.model.seq2seq import built_model
 
@@ -254,7 +254,7 @@ def _gradient_bytes(flags: ScalingBenchmark) -> int:
 
 
 def _joined(results: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The rows of several processes as one: the sum of their rates and the time of the slowest step."""
+    """Combine the rows of several processes: the sum of their rates and the time of the slowest step."""
     row = {name: sum(result[name] for result in results) for name in ("examples_per_s", "target_tokens_per_s")}
     if results[0]["number"] > 1:  # each process of a team reports the rates of the whole team
         row = {name: value / len(results) for name, value in row.items()}
@@ -277,6 +277,6 @@ def _print_table(what: str, rows: Sequence[dict[str, float]]) -> None:
 
 
 def _loopback_bytes() -> int:
-    """Bytes sent over the loopback interface since the machine started."""
+    """Return the bytes sent over the loopback interface since the machine started."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))

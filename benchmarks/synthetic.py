@@ -55,7 +55,7 @@ def write_corpus(path: Path, pairs: int, seed: int = 1) -> None:
 
 
 def _frequent_words() -> np.ndarray:
-    """The most frequent words of jieba's dictionary that begin with a Chinese character, most frequent first."""
+    """Return the most frequent words of jieba's dictionary that begin with a Chinese character, most frequent first."""
     tokenizer = jieba.Tokenizer()
     tokenizer.initialize()
     chinese = [(-count, word) for word, count in tokenizer.FREQ.items() if count and "\u4e00" <= word[0] <= "\u9fff"]

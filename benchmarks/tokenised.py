@@ -1,4 +1,4 @@
-"""The same tokens for every system: pairs cut by this project's tokenizer, none longer than all systems take."""
+"""Pairs tokenised by this project's tokenizer, as input of every compared system, up to a maximum length."""
 
 import dataclasses
 from collections import Counter
@@ -28,7 +28,7 @@ class TokenisedPairs:
             (folder / f"{name}.{suffix}").write_text(lines, encoding="utf-8")
 
     def encoded(self) -> EncodedPairs:
-        """The pairs as token ids; a token outside the vocabulary is UNK."""
+        """Return the pairs as token ids; a token outside the vocabulary is UNK."""
         ids = {token: number for number, token in enumerate(self.vocabulary, len(SPECIALS))}
         sources, targets = (
             Ragged.from_rows([[ids.get(token, UNK) for token in pair[side]] for pair in self.pairs]) for side in (0, 1)

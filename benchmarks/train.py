@@ -1,4 +1,4 @@
-"""Training speed beside OpenNMT-py and a tuned PyTorch model, with the same tokens and sizes, in alternating turns."""
+"""Training speed of this project, OpenNMT-py and a tuned PyTorch model, with equal tokens and sizes, in turns."""
 
 import dataclasses
 import os
@@ -54,7 +54,7 @@ class TrainBenchmark(ModelFlags):
         )
 
     def open_peers(self, work: Path) -> Peers | None:
-        """The other systems, None without --peers.
+        """Return the other systems, None without --peers.
 
         Raises UserError for a path that does not exist, and for sizes other than those in their configuration.
         """
@@ -122,7 +122,7 @@ def print_rates(rates: dict[str, list[float]]) -> None:
 
 
 def ratios(medians: dict[str, float], best: str) -> dict[str, float]:
-    """This project's rate over that of each other system: best precision to best precision, float32 to float32."""
+    """Return this project's rate over that of each other system, at the best precision of both and in float32."""
     of_others = {}
     if "opennmt" in medians:
         of_others["opennmt"] = medians[best] / medians["opennmt"]
@@ -132,7 +132,7 @@ def ratios(medians: dict[str, float], best: str) -> dict[str, float]:
 
 
 def verdict(results: dict[str, Any]) -> str:
-    """The results in one sentence."""
+    """Return the results in one sentence."""
     parts = [
         f"{results['target_tokens_per_s'][results['precision']]:,.0f} target tokens/s in {results['precision']}",
         f"{results['of_limit']:.0%} of the limit that the matrix products alone set",
@@ -170,7 +170,7 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
         return {**record, "step_s": (time.perf_counter() - began) / steps}
 
     def profile() -> dict[str, Any]:
-        """The time of a step, of its parts and of their products: means over the same batches."""
+        """Measure the time of a step, of its parts and of their products: means over the same batches."""
         parts: dict[str, float] = {}
         of_products: dict[str, float] = {}
         shares = [window.next_shares() for _ in range(PROFILED_BATCHES)]

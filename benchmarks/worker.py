@@ -1,4 +1,4 @@
-"""Measurements in processes of their own, which stay alive and answer one request after another."""
+"""Measurements in separate processes, which stay alive and answer requests."""
 
 import multiprocessing
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Worker:
         try:
             return self._connection.recv()
         except EOFError:
-            raise RuntimeError("a measured process ended; its error stands above") from None
+            raise RuntimeError("a measured process ended; its error is printed above") from None
 
 
 def ask_all(workers: Sequence[Worker], request: str = "") -> list[Any]:
