@@ -1,4 +1,4 @@
-"""Dataclass fields that are also flags: one declaration gives the flag, its --help, its check and its JSON.
+"""Dataclass fields that are also flags: one declaration defines the flag, its --help, its check and its JSON.
 
 The settings of a command are a dataclass whose fields are such flags or, recursively, dataclasses of them (its parts).
 On the command line and in JSON all flags are flat: `compose` makes the parts from flat values and `flatten` undoes it.

@@ -59,7 +59,7 @@ def stored_settings(path: Path) -> Settings:
 
 
 def storable(settings: Settings) -> dict[str, Any]:
-    """Return the content of config.json: every setting but those of a machine or of a single start."""
+    """Return the content of config.json: every setting that is declared as stored."""
     fields = fields_of(Settings)
     return {name: value for name, value in flatten(settings).items() if fields[name].metadata["stored"]}
 

@@ -1,6 +1,6 @@
 """Attention of decoder outputs over the encoder's memory.
 
-Training passes all target positions at once, decoding one at a time.
+All target positions are computed at once in training, and one at a time in decoding.
 """
 
 import keras

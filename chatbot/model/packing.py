@@ -18,7 +18,7 @@ MULTIPLE = 16
 class Packing(NamedTuple):
     """The indices between padded and packed tensors, all int32.
 
-    In the shapes below, "tokens" counts the fillers, of which there is at least one.
+    In the shapes below, "tokens" includes the fillers. There is at least one filler.
     """
 
     order: tf.Tensor  # [rows] row numbers, the longest row first

@@ -49,7 +49,7 @@ def load_trained(directory: Path) -> Trained:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / "vocabulary.txt")
     model = Seq2Seq(settings.model, len(vocabulary))
-    put_weights(directory / pointer["checkpoint"], weights_of(model))
+    assign_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
 
 
@@ -83,7 +83,7 @@ def read_pointer(path: Path) -> dict[str, Any]:
     return pointer
 
 
-def put_weights(prefix: Path, weights: list[tf.Variable]) -> None:
+def assign_weights(prefix: Path, weights: list[tf.Variable]) -> None:
     """Assign the values in a checkpoint to the weights. Raises UserError for a missing or damaged checkpoint."""
     for weight, value in zip(weights, read_values(prefix, "weights", [w.shape for w in weights]), strict=True):
         weight.assign(value)

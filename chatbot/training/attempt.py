@@ -47,7 +47,7 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
 def has_checkpoint(settings: Settings) -> bool:
     """Return whether the attempt has a checkpoint to resume from.
 
-    Raises UserError when there is a checkpoint, but its pointer or settings are missing.
+    Raises UserError if there is a checkpoint without `last` or config.json.
     """
     directory = settings.run.directory
     if not directory.exists():

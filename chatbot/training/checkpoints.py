@@ -9,7 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from chatbot.errors import UserError
-from chatbot.model.saved import BEST, LAST, put_weights, read_pointer, read_values, weights_of
+from chatbot.model.saved import BEST, LAST, assign_weights, read_pointer, read_values, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_json
 from chatbot.training.variable_update.replica import Values
@@ -31,7 +31,7 @@ class Progress:
             self.validation, self.best_nats, self.without_best = validation, None, 0
 
     def validated(self, nats: float) -> bool:
-        """Record a validation at this step; returns whether it is the best so far."""
+        """Record a validation at this step; return whether it is the best so far."""
         best = math.isfinite(nats) and (self.best_nats is None or nats < self.best_nats)
         if best:
             self.best_step, self.best_nats = self.step, nats
@@ -47,7 +47,7 @@ class Checkpoints:
         self._weights = weights_of(model)
 
     def restore(self, new: Values) -> tuple[Progress, Values]:
-        """Load the last checkpoint into the model; returns its progress and the state of the optimizer.
+        """Load the last checkpoint into the model; return its progress and the state of the optimizer.
 
         new: the optimizer state of a new run, returned if there is no checkpoint. Raises UserError for a damaged
         attempt.
@@ -66,7 +66,7 @@ class Checkpoints:
         if kinds.keys() != pointers[0].keys() or not all(isinstance(pointers[0][k], kinds[k]) for k in kinds):
             raise UserError(f"{self.directory / LAST}: damaged; restore it from a backup, or use another --attempt")
         state = read_values(prefix, "optimizer", [value.shape for value in new])
-        put_weights(prefix, self._weights)
+        assign_weights(prefix, self._weights)
         return Progress(**pointers[0]), state
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
@@ -98,10 +98,10 @@ class Checkpoints:
         self._remove_unnamed()
 
     def load_best(self, progress: Progress) -> None:
-        """Load the weights of the best checkpoint into the model, if validation chose one."""
+        """Load the weights of the best checkpoint into the model, if there is one."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             best = read_pointer(self.directory / BEST)["checkpoint"]
-            put_weights(self.directory / best, self._weights)
+            assign_weights(self.directory / best, self._weights)
 
     def _remove_unnamed(self) -> None:
         """Remove old checkpoints, and the folder ckpt-<step>_temp that a killed process leaves behind."""

@@ -38,7 +38,7 @@ class Data:
     training: Shards
     validation: Corpus | None
     description: dict[str, Any]  # the content of data.json
-    samples: list[Sample]  # of the validation pairs if there are any
+    samples: list[Sample]  # from the validation pairs if there are any, else from the training pairs
 
     @property
     def both_directions(self) -> bool:

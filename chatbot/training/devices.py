@@ -36,7 +36,7 @@ class Parts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tower:
-    """A replica of the model's computation on one device, or spread over several."""
+    """The computation of one share of a batch, on one device or spread over several."""
 
     name: str  # gpu_<physical id> or cpu_<number>, as in TensorBoard
     device: str  # TensorFlow's logical device, such as /GPU:0
@@ -176,7 +176,7 @@ def _split(device: Any, towers: int, configuration: Any) -> None:
 
 
 def table(towers: list[Tower]) -> str:
-    """Return a table with a line for each tower: tower, physical id, logical device, name, memory."""
+    """Return a table with one line for each tower: tower, physical id, logical device, name, memory."""
     rows = [("tower", "physical", "logical", "name", "memory")]
     for i, tower in enumerate(towers):
         memory = "" if tower.memory is None else f"{tower.memory / 2**30:.1f} GiB"

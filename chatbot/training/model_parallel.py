@@ -1,7 +1,7 @@
 """Model parallelism: a tower whose encoder, decoder and projection are on different devices.
 
-For a model that does not fit on one device. The parts of a tower run one after another, so three devices are not three
-times as fast as one. Several such towers train in parallel.
+This is for models that do not fit on one device. The parts of a tower run one after another, so three devices are not
+three times as fast as one. Several such towers train in parallel.
 """
 
 from collections.abc import Sequence

@@ -50,7 +50,10 @@ def apply_update(
     rate: tf.Tensor,
     number: tf.Tensor,
 ) -> tf.Operation:
-    """Update one weight and its slots in place. rate: scalar float32. number: scalar int64, of this update, from 1."""
+    """Update one weight and its slots in place.
+
+    rate: scalar float32, the learning rate. number: scalar int64, the number of this update, counted from 1.
+    """
     handles = [slot.handle for slot in slots]
     number = tf.cast(number, tf.float32)
     if rule == "adam":

@@ -19,10 +19,10 @@ from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import EOS, PAD
 from chatbot.errors import UserError
 
-# Shards that stay mapped into memory: the current one, and those with pairs left over for the next batches.
+# The number of shards that stay mapped into memory: the current shard, and shards with left-over pairs.
 MAPPED_SHARDS = 4
 
-# Batches that are prepared ahead of the training loop.
+# The number of batches that are prepared ahead of the training loop.
 PREFETCHED = 4
 
 Shares = tuple[tuple[tf.Tensor, ...], ...]  # a batch as tensors, one share for each tower
@@ -42,7 +42,7 @@ class Batches:
     """The batches of every epoch, in a seeded order.
 
     shards: the pairs; a list of one item if all are in memory.
-    batch_size: the pairs of a batch.
+    batch_size: the number of pairs in a batch.
     batch_tokens: instead of batch_size, the padded positions on the longer side of a batch.
     steps_per_epoch: the batches of an epoch, the same number in every epoch.
     """

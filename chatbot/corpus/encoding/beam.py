@@ -17,7 +17,7 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsDict, AsSingleton, PCollection, TaggedOutput
 
-from chatbot.corpus.encoding.cache import being_made
+from chatbot.corpus.encoding.cache import make_once
 from chatbot.corpus.encoding.chunks import Chunk, Hashes, Mask, tokenise_chunk
 from chatbot.corpus.encoding.corpus import (
     VOCABULARY,
@@ -76,7 +76,7 @@ def encode_on_beam(files: CorpusFiles, selection: Selection, size: int, runner: 
     Raises UserError if the runner fails, or if no pair is left.
     """
     folder = corpus_folder(files, selection, size)
-    with being_made(folder) as part:
+    with make_once(folder) as part:
         if part:
             _run_pipeline(files, selection, size, runner, options, part.absolute())
             files.check_unchanged()

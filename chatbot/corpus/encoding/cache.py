@@ -37,10 +37,10 @@ def content_key(path: Path) -> str:
 
 
 @contextmanager
-def being_made(folder: Path) -> Iterator[Path | None]:
+def make_once(folder: Path) -> Iterator[Path | None]:
     """Yield a temporary folder for the files of `folder`, or None if `folder` is already complete.
 
-        with being_made(root / name) as part:
+        with make_once(root / name) as part:
             if part:
                 write_files(part)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from chatbot.corpus.encoding.cache import being_made, content_key, key_of
+from chatbot.corpus.encoding.cache import content_key, key_of, make_once
 from chatbot.corpus.encoding.chunks import Hashes, Mask, load_chunk
 from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, token_texts
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
@@ -52,7 +52,7 @@ def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | in
     vocabulary: the vocabulary to use, or the size of a new vocabulary that is built from the pairs.
     """
     folder = corpus_folder(files, selection, vocabulary)
-    with being_made(folder) as part:
+    with make_once(folder) as part:
         if part:
             with worker_pool() as pool:
                 tokenised = tokenise(files, pool)  # reads, cleans and tokenises all files: most of the time
@@ -61,7 +61,7 @@ def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | in
                 check_not_empty(int(kept.sum()), reports)
                 if isinstance(vocabulary, int):
                     counts = count_tokens(tokenised, kept, pool)
-                    vocabulary = most_frequent_tokens(tokenised, counts, vocabulary)
+                    vocabulary = vocabulary_of_counts(tokenised, counts, vocabulary)
                 vocabulary.save(part / VOCABULARY)
                 shards = shards_needed(int(kept.sum()))
                 write_shards(part, shards, _encoded(tokenised, kept, part, shards, pool))
@@ -133,7 +133,7 @@ def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: ProcessPoolExecuto
     return add_up(in_order(_count, tasks, pool if len(tokenised.chunks) > SERIAL_CHUNKS else None))
 
 
-def most_frequent_tokens(tokenised: TokenisedFiles, counts: Counts, size: int) -> Vocabulary:
+def vocabulary_of_counts(tokenised: TokenisedFiles, counts: Counts, size: int) -> Vocabulary:
     """Return a vocabulary of this size, built from the tokens that were counted."""
     texts = token_texts(vocabulary_hashes(counts, size), (chunk.path for chunk in tokenised.chunks))
     return vocabulary_from(counts, texts, size)

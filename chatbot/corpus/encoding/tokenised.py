@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatbot.config.corpus import CorpusSettings
-from chatbot.corpus.encoding.cache import being_made, content_key, is_complete, key_of
+from chatbot.corpus.encoding.cache import content_key, is_complete, key_of, make_once
 from chatbot.corpus.encoding.chunks import (
     PAIRS_PER_CHUNK,
     Hashes,
@@ -131,7 +131,7 @@ def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:
 
     Raises UserError for files that cannot be used, or that change while they are read.
     """
-    with being_made(files.folder) as part:
+    with make_once(files.folder) as part:
         if part:
             size = sum(path.stat().st_size for source in files.sources for path in source.paths)
             reports = [Report(source.name) for source in files.sources]

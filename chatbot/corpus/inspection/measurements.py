@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.encoding.chunks import Hashes, Mask, hashes_of, load_chunk
-from chatbot.corpus.encoding.corpus import check_not_empty, complete_reports, count_tokens, most_frequent_tokens
+from chatbot.corpus.encoding.corpus import check_not_empty, complete_reports, count_tokens, vocabulary_of_counts
 from chatbot.corpus.encoding.counting import Counts
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
 from chatbot.corpus.encoding.selection import Selection, occurrences_before, select
@@ -82,7 +82,7 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
         counts = count_tokens(tokenised, kept, pool)
         coverage = _coverage(counts)
         size = next(size for size, share in coverage.items() if share >= COVERED * max(coverage.values()))
-        measured = _measure_chunks(tokenised, kept, most_frequent_tokens(tokenised, counts, size), pool)
+        measured = _measure_chunks(tokenised, kept, vocabulary_of_counts(tokenised, counts, size), pool)
     lengths = np.concatenate([chunk.lengths for chunk in measured])
     folded_hashes = np.concatenate([chunk.folded_hashes for chunk in measured])
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))

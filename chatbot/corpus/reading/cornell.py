@@ -21,7 +21,7 @@ MAX_CHARACTERS = 256 * 2**20  # of the utterances, which are held in memory; the
 def read_cornell(paths: tuple[Path, ...], name: str, report: Report) -> Iterator[Pair]:
     """Yield the pairs of (movie_lines.txt, movie_conversations.txt), or of one zip file that contains both.
 
-    Raises UserError when movie_lines.txt has no line of the expected format, or too many.
+    Raises UserError if movie_lines.txt has no line of the expected format, or is too large.
     """
     utterances: dict[str, str] = {}
     for path in paths:

@@ -1,4 +1,4 @@
-"""User text in messages of one line."""
+"""Formatting of the user's text for one-line messages."""
 
 
 def one_line(text: str, longest: int = 200) -> str:

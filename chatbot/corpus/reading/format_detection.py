@@ -12,7 +12,7 @@ JSON_START = re.compile(r"[\[{]\s*([\"\[\]{}]|$)")
 
 
 def detect_format(text: TextFile) -> str | None:
-    """Return the name of the format, or None for an unknown one."""
+    """Return the name of the format, or None if it is unknown."""
     sample = first_lines(text)
     lines = [line.strip("\r\n ") for line in sample if line.strip()]
     if sum("\0" in line for line in lines) * 2 >= len(lines):

@@ -25,7 +25,7 @@ class Report:
     changed: dict[str, int] = dataclasses.field(default_factory=dict)  # utterances changed, by cleaning rule
 
     def drop(self, reason: str, place: str = "", count: int = 1) -> None:
-        """Count items dropped for this reason; place is that of the first, such as 'chats.tsv, line 7'."""
+        """Count items dropped for this reason. place: the place of the first, such as 'chats.tsv, line 7'."""
         entry = self.dropped.setdefault(reason, Dropped(0, place))
         entry.count += count
         entry.first = entry.first or place

@@ -17,7 +17,7 @@ CORNELL_FILES = ("movie_lines.txt", "movie_conversations.txt")
 
 @dataclass(frozen=True)
 class Source:
-    """Files that are read together: one file, two parallel files, the two of Cornell, or the built-in corpus."""
+    """Files that are read together: a single file, two parallel files, the Cornell corpus or the built-in corpus."""
 
     name: str  # for messages
     paths: tuple[Path, ...]

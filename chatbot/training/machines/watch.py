@@ -1,7 +1,7 @@
 """A thread that probes the other machines and ends this process when one of them is lost.
 
 A collective operation whose peer has died may block for ever inside TensorFlow, out of reach of Python's exceptions
-and signal handlers. So peers are probed through the operating system: the port of a process accepts connections
+and signal handlers. Peers are therefore probed through the operating system: the port of a process accepts connections
 as long as the process exists.
 """
 

@@ -1,1 +1,1 @@
-"""Where the variables are stored and how gradients are summed: one file for each variable update."""
+"""Variable updates: where the variables are stored, and how gradients are summed. Each has its own module."""

@@ -28,7 +28,7 @@ LEDGER_SIZE = 1024
 
 
 class ServerShard:
-    """The variables of one parameter server: some of the weights, their slots, and the ledger of applied steps."""
+    """The variables of one parameter server: a part of the weights, their slots, and the ledger of applied steps."""
 
     def __init__(self, device: str, rule: str) -> None:
         self.device, self._rule = device, rule

@@ -1,6 +1,6 @@
 """No exchange of gradients: every device trains a separate model on its share of each batch.
 
-For measuring the cost of the exchange. Checkpoints, validation and replies use the first tower's model.
+This is for measuring the cost of the exchange. Checkpoints, validation and replies use the first tower's model.
 """
 
 from collections.abc import Sequence

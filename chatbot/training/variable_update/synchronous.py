@@ -1,7 +1,7 @@
 """The synchronous step: every tower computes gradients, their sums are exchanged, every replica gets the same update.
 
-The synchronous variable updates differ in two things only: how many replicas of the weights there are, and
-how sums are exchanged between them (`Exchange`). Each is a short function that makes a `Synchronous`.
+The synchronous variable updates differ in two points only: the number of replicas of the weights, and the exchange of
+sums between them (`Exchange`). Each is a short function that makes a `Synchronous`.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ class StepResult(NamedTuple):
 
 
 class Synchronous:
-    """A training step over replicas, each a copy of the weights with the towers that read it.
+    """A training step over one or several replicas of the weights.
 
-    replicas: those of this process.
+    replicas: the replicas of this process, each with the towers that read its weights.
     exchange: sums over the replicas of all processes; None if replicas do not exchange gradients.
     accumulate: the number of pieces of each share, which are computed one after another.
     staged: apply the gradients of a step while the next one computes, so that their exchange takes no extra time:
@@ -98,7 +98,7 @@ class Synchronous:
     def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
         """Train on one global batch.
 
-        shares: one for each tower of this process, all of one bucket's shape. number: of the step, from 0.
+        shares: one for each tower of this process, all of one bucket's shape. number: the step, counted from 0.
         rate: the learning rate. Raises UserError if memory does not suffice even for one pair at a time.
         """
         inputs = tuple(map(tuple, shares)), tf.constant(number)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.encoding.cache import MANIFEST, being_made, content_key, is_complete, key_of
+from chatbot.corpus.encoding.cache import MANIFEST, content_key, is_complete, key_of, make_once
 from chatbot.errors import UserError
 from tests.commands import ENVIRONMENT
 
 
 def make(folder: Path, content: bytes = b"abc") -> bool:
     """Make a folder of one file; returns whether it had to be made."""
-    with being_made(folder) as part:
+    with make_once(folder) as part:
         if part:
             (part / "file").write_bytes(content)
     return part is not None
@@ -52,7 +52,7 @@ def test_a_damaged_folder_is_made_again(tmp_path: Path, damage: str, capsys: pyt
 
 def make_and_fail(folder: Path) -> None:
     """An exception after a file was written."""
-    with being_made(folder) as part:
+    with make_once(folder) as part:
         assert part is not None
         (part / "half").write_bytes(b"a" * 1000)
         raise ZeroDivisionError
@@ -71,11 +71,11 @@ def test_an_error_leaves_nothing_behind_and_a_damaged_folder_as_it_was(tmp_path:
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from chatbot.corpus.encoding.cache import being_made
+from chatbot.corpus.encoding.cache import make_once
 from chatbot.errors import exit_code_of
 
 def main():
-    with being_made(Path("cache/name")) as part:
+    with make_once(Path("cache/name")) as part:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # write raises an error, as with a full disk
         (part / "file").write_bytes(b"a" * 100_000)
@@ -112,11 +112,11 @@ def test_a_complete_folder_needs_no_permission_to_write(tmp_path: Path, monkeypa
 INTERRUPTED = """
 import sys, time
 from pathlib import Path
-from chatbot.corpus.encoding.cache import being_made
+from chatbot.corpus.encoding.cache import make_once
 from chatbot.errors import exit_code_of
 
 def main():
-    with being_made(Path("cache/name")) as part:
+    with make_once(Path("cache/name")) as part:
         (part / "file").write_text("half")
         print("writing", flush=True)
         time.sleep(60)
@@ -136,7 +136,7 @@ def test_ctrl_c_leaves_nothing_behind(workplace: Path) -> None:
 
 
 def _make_slowly(folder: Path) -> None:
-    with being_made(folder) as part:
+    with make_once(folder) as part:
         if part:
             with (folder.parent / "calls").open("a") as file:
                 file.write("x")
@@ -157,7 +157,7 @@ def test_one_process_makes_the_folder_while_others_wait(tmp_path: Path) -> None:
 
 def test_waiting_is_announced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "name"
-    with being_made(folder) as part:
+    with make_once(folder) as part:
         assert part is not None
         waiting = multiprocessing.get_context("spawn").Process(target=_make_slowly, args=(folder,))
         waiting.start()
