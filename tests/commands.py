@@ -1,4 +1,4 @@
-"""Runs the project's commands as a user does, in a folder of the test's own."""
+"""Run the project's commands as processes in the current directory."""
 
 import os
 import subprocess
@@ -10,16 +10,16 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""
 
 
 def command(script: str, *arguments: str) -> list[str]:
-    """The words that start train.py, chat.py or a module."""
+    """The command line of train.py, chat.py or a module."""
     target = ["-m", script] if script.startswith(("chatbot.", "benchmarks")) else [str(ROOT / script)]
     return [sys.executable, *target, *arguments]
 
 
-def run(script: str, *arguments: str, said: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run it in the current folder; `said` goes to its standard input."""
+def run(script: str, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run a script or module in the current directory, with `stdin` as its standard input."""
     return subprocess.run(
         command(script, *arguments),
-        input=said,
+        input=stdin,
         capture_output=True,
         env=ENVIRONMENT,
         check=False,

@@ -1,4 +1,4 @@
-"""Four logical CPU devices for every test, made before anything uses TensorFlow."""
+"""Fixtures of all tests, and four logical CPU devices, created before anything uses TensorFlow."""
 
 import importlib
 import os
@@ -31,8 +31,8 @@ def cpus() -> list[Tower]:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current directory, where checkpoints/ and tensorboard/ may be made."""
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory, where checkpoints/ and tensorboard/ may be written."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""The Python API: its documented examples, and the lines that it shares with the commands."""
+"""The Python API: its docstring examples, training, loading, and the errors it shares with the commands."""
 
 import doctest
 import subprocess
@@ -22,13 +22,13 @@ PAIRS = "你好\t你好呀\n早上好\t早\n"
 
 @pytest.fixture(scope="module", autouse=True)
 def _devices() -> None:
-    """Make the logical devices of conftest.py now: training in this process would make its own."""
+    """Create the logical devices of conftest.py first: training in this process would create its own."""
     tf.config.list_logical_devices()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with pairs.tsv and the attempt checkpoints/weibo of two steps."""
+    """A directory with pairs.tsv and the attempt checkpoints/weibo of two steps."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "pairs.tsv").write_text(PAIRS, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -40,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh process in the current folder."""
+    """Run code in a new process in the current directory."""
     return subprocess.run(
         [sys.executable, *options, "-c", code],
         capture_output=True,
@@ -51,21 +51,21 @@ def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_importing_it_is_instant_and_imports_no_tensorflow() -> None:
+def test_import_is_fast_and_does_not_import_tensorflow() -> None:
     seconds = []
     for _ in range(3):
-        began = time.perf_counter()
-        done = python("import chatbot, sys; print({'tensorflow', 'numpy', 'jieba'} & sys.modules.keys())")
-        seconds.append(time.perf_counter() - began)
-        assert done.stdout == "set()\n", done.stderr
+        start = time.perf_counter()
+        completed = python("import chatbot, sys; print({'tensorflow', 'numpy', 'jieba'} & sys.modules.keys())")
+        seconds.append(time.perf_counter() - start)
+        assert completed.stdout == "set()\n", completed.stderr
     assert min(seconds) < 0.5
 
 
-FOUND = doctest.DocTestFinder().find(chatbot.api, "chatbot.api", globs={"chatbot": chatbot})
+EXAMPLES = doctest.DocTestFinder().find(chatbot.api, "chatbot.api", globs={"chatbot": chatbot})
 
 
-@pytest.mark.parametrize("example", [found for found in FOUND if found.examples], ids=lambda example: example.name)
-def test_the_documented_examples(trained: Path, example: doctest.DocTest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if e.examples], ids=lambda example: example.name)
+def test_docstring_examples_run(trained: Path, example: doctest.DocTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     assert runner.run(example).attempted
@@ -73,7 +73,7 @@ def test_the_documented_examples(trained: Path, example: doctest.DocTest, monkey
 
 
 @pytest.mark.slow
-def test_an_attempt_is_loaded_from_anywhere_and_replies_as_the_command_does(
+def test_loaded_attempt_replies_like_chat_command(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = tmp_path / "elsewhere"
@@ -87,26 +87,26 @@ def test_an_attempt_is_loaded_from_anywhere_and_replies_as_the_command_does(
     finally:
         moved.rename(trained / "checkpoints/weibo")
     monkeypatch.chdir(trained)
-    command = "import sys, chatbot.commands; sys.exit(chatbot.commands.chat())"
-    words = [sys.executable, "-c", command, "--attempt", "weibo"]
-    done = subprocess.run(
-        words, input="\n".join(questions).encode(), capture_output=True, env=ENVIRONMENT, check=True, timeout=300
+    code = "import sys, chatbot.commands; sys.exit(chatbot.commands.chat())"
+    command = [sys.executable, "-c", code, "--attempt", "weibo"]
+    completed = subprocess.run(
+        command, input="\n".join(questions).encode(), capture_output=True, env=ENVIRONMENT, check=True, timeout=300
     )
-    assert done.stdout.decode().splitlines() == bot.replies(questions)
+    assert completed.stdout.decode().splitlines() == bot.replies(questions)
 
 
 @pytest.mark.slow
-def test_training_in_a_thread_changes_no_handler_and_goes_on(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_runs_and_resumes_in_a_thread(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
     results: list[chatbot.TrainingResult] = []
 
-    def work() -> None:
-        first = {**SIZES, "attempt": "thread", "data": [Path("pairs.tsv")]}
-        results.append(chatbot.train(**first))
-        results.append(chatbot.train(**{**first, "steps": 3, "validation": "pairs2.tsv"}))
+    def train_and_resume() -> None:
+        settings = {**SIZES, "attempt": "thread", "data": [Path("pairs.tsv")]}
+        results.append(chatbot.train(**settings))
+        results.append(chatbot.train(**{**settings, "steps": 3, "validation": "pairs2.tsv"}))
 
     Path("pairs2.tsv").write_text("再见\t再见\n", encoding="utf-8")
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=train_and_resume)
     thread.start()
     thread.join()
     assert [result.step for result in results] == [2, 3]
@@ -115,38 +115,40 @@ def test_training_in_a_thread_changes_no_handler_and_goes_on(trained: Path, monk
 
 
 @pytest.mark.slow
-def test_a_script_without_a_main_guard_trains_on_all_cores(workplace: Path) -> None:
-    lines = [f"问题{i} {'a' * 200}\t回答{i}\n" for i in range(15_000)]  # more than one process reads
+def test_script_without_main_guard_trains_in_several_processes(work_dir: Path) -> None:
+    lines = [f"问题{i} {'a' * 200}\t回答{i}\n" for i in range(15_000)]  # enough for several reading processes
     Path("many.tsv").write_text("".join(lines), encoding="utf-8")
     Path("script.py").write_text(
         f"import chatbot\nprint(chatbot.train(data='many.tsv', **{SIZES!r}).step)\n", encoding="utf-8"
     )
-    words = [sys.executable, "script.py"]
-    done = subprocess.run(words, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Training on ") == 1
-    assert done.stdout.splitlines()[-1] == "2"
+    command = [sys.executable, "script.py"]
+    completed = subprocess.run(
+        command, capture_output=True, encoding="utf-8", env=ENVIRONMENT, check=False, timeout=300
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("Training on ") == 1
+    assert completed.stdout.splitlines()[-1] == "2"
 
 
 @pytest.mark.slow
-def test_several_processes_train_too(workplace: Path) -> None:
+def test_api_trains_with_local_workers(work_dir: Path) -> None:
     Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
-    done = python(f"import chatbot; print(chatbot.train(data='pairs.tsv', local_workers=2, **{SIZES!r}))")
+    completed = python(f"import chatbot; print(chatbot.train(data='pairs.tsv', local_workers=2, **{SIZES!r}))")
     directory = Path("checkpoints/default").absolute()
     result = chatbot.TrainingResult(directory, 2, "all processes have ended", 0, None)
-    assert done.stdout.splitlines()[-1] == str(result), done.stderr
+    assert completed.stdout.splitlines()[-1] == str(result), completed.stderr
 
 
-def test_devices_that_are_fixed_already_are_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
     with pytest.raises(chatbot.UserError) as error:
         chatbot.train(data="pairs.tsv", attempt="more", towers=9, batch_size=9, **SIZES)
-    line = "--towers 9: TensorFlow already computes in this process, with its CPU as 4; train in a new process"
-    assert str(error.value) == line
+    message = "--towers 9: TensorFlow already computes in this process, with its CPU as 4; train in a new process"
+    assert str(error.value) == message
 
 
-# What is given to train, and a part of the line. Where encode has the settings too, it must print the same.
-MISTAKES: list[tuple[dict[str, Any], str, bool]] = [
+# Arguments of train, a part of the message, and whether encode takes the same arguments.
+INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
     ({"steps": "many"}, "--steps 'many': int expected", False),
     ({"learning_rate": "fast"}, "--learning-rate 'fast': float expected", False),
     ({"stepz": 1}, "unrecognized arguments: --stepz; the nearest is --steps", False),
@@ -173,47 +175,51 @@ MISTAKES: list[tuple[dict[str, Any], str, bool]] = [
 ]
 
 
-def words_of(given: dict[str, Any]) -> list[str]:
-    """The command line of these keywords."""
-    words = []
-    for name, value in given.items():
-        words += ["--" + name.replace("_", "-"), *map(str, value if isinstance(value, list) else [value])]
-    return words
+def flags_of(keywords: dict[str, Any]) -> list[str]:
+    """The flags of these keyword arguments."""
+    flags = []
+    for name, value in keywords.items():
+        flags += ["--" + name.replace("_", "-"), *map(str, value if isinstance(value, list) else [value])]
+    return flags
 
 
-def line_of(program: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a command prints on standard error; it must exit with code 2."""
+def printed_error(
+    program: str, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The line that a command prints on standard error; it must exit with code 2."""
     command, *first = program.split()
-    if first and words[0] == "--data":  # encode takes files without a flag
-        words = words[1:]
-    monkeypatch.setattr(sys, "argv", [command, *first, *words])
+    if first and flags[0] == "--data":  # encode takes files without a flag
+        flags = flags[1:]
+    monkeypatch.setattr(sys, "argv", [command, *first, *flags])
     capsys.readouterr()
     run = commands.train if "train" in command else commands.data
     try:
         code: object = run()
-    except SystemExit as left:  # argparse's
-        code = left.code
+    except SystemExit as exited:  # raised by argparse
+        code = exited.code
     assert code == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("NO GPU")]
     assert len(lines) == 1
     return lines[0]
 
 
-@pytest.mark.parametrize(("given", "words", "encoded"), MISTAKES, ids=lambda value: None)
-def test_each_way_to_call_it_has_the_same_line_for_a_mistake(
-    workplace: Path,
+@pytest.mark.parametrize(("keywords", "message", "encode_too"), INVALID_ARGUMENTS, ids=lambda value: None)
+def test_api_and_commands_report_the_same_error(
+    work_dir: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    given: dict[str, Any],
-    words: str,
-    encoded: bool,
+    keywords: dict[str, Any],
+    message: str,
+    encode_too: bool,
 ) -> None:
     Path("empty.tsv").touch()
     Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
     with pytest.raises(chatbot.UserError) as error:
-        chatbot.train(**given)
+        chatbot.train(**keywords)
     line = str(error.value)
-    assert words in line
-    programs = ["train.py", "chatbot-train", *(["-m encode", "chatbot-data encode"] if encoded else [])]
-    printed = {line_of(program, words_of(given), capsys, monkeypatch).split(" (see ")[0] for program in programs}
+    assert message in line
+    programs = ["train.py", "chatbot-train", *(["-m encode", "chatbot-data encode"] if encode_too else [])]
+    printed = {
+        printed_error(program, flags_of(keywords), capsys, monkeypatch).split(" (see ")[0] for program in programs
+    }
     assert printed == {f"error: {line}".split(" (see ")[0]}

@@ -1,4 +1,4 @@
-"""The proof that encoder, attention, masks, decoder, checkpoint and decoding agree: the first run of a newcomer."""
+"""End to end: training with the defaults, then greedy replies from the checkpoint."""
 
 import json
 import re
@@ -15,16 +15,16 @@ from tests.commands import run
 
 
 @pytest.mark.slow
-def test_the_first_run_learns_the_chatterbot_corpus_by_heart(workplace: Path) -> None:
+def test_default_run_memorises_chatterbot_corpus(work_dir: Path) -> None:
     """At least 95% of the questions with exactly one answer get exactly that answer, by greedy search."""
-    began = time.perf_counter()
-    done = run("train.py")
-    minutes = (time.perf_counter() - began) / 60
-    assert done.returncode == 0, done.stderr.decode()[-500:]
-    lines = done.stdout.decode().splitlines()
+    start = time.perf_counter()
+    completed = run("train.py")
+    minutes = (time.perf_counter() - start) / 60
+    assert completed.returncode == 0, completed.stderr.decode()[-500:]
+    lines = completed.stdout.decode().splitlines()
     assert sum(" -> " in line for line in lines) == 6  # three parsed pairs before, three replies after
     assert lines[-1] == "Talk to it: python chat.py --attempt default"
-    bar = done.stderr.decode().split("\r")[-1]
+    bar = completed.stderr.decode().split("\r")[-1]
     assert re.search(r"1000/1000 \[\d+:\d+<.*loss \d.*examples/s.*target tokens/s", bar)
 
     answers = defaultdict(set)
@@ -32,8 +32,8 @@ def test_the_first_run_learns_the_chatterbot_corpus_by_heart(workplace: Path) ->
         answers[question].add(answer)
     expected = {q: next(iter(a)) for q, a in answers.items() if len(a) == 1}
     assert len(expected) == 412
-    said = run("chat.py", "--beam-size", "1", said="".join(f"{q}\n" for q in expected).encode())
-    replies = said.stdout.decode().splitlines()
+    chat = run("chat.py", "--beam-size", "1", stdin="".join(f"{q}\n" for q in expected).encode())
+    replies = chat.stdout.decode().splitlines()
     exact = sum(reply == answer for reply, answer in zip(replies, expected.values(), strict=True))
     last = json.loads(Path("checkpoints/default/metrics.jsonl").read_text().splitlines()[-1])
     print(f"{exact / len(expected):.1%} exact after {minutes:.1f} minutes, loss {last['loss']:.3f}")

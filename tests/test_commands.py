@@ -1,4 +1,4 @@
-"""The commands as processes: help at once, one line and exit code 2 for bad input, nothing lost."""
+"""The commands as processes: fast help, and a one-line error with exit code 2 for invalid input."""
 
 import re
 import time
@@ -13,25 +13,25 @@ TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
 
 
 @pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation"])
-def test_help_is_instant_and_names_every_default(script: str) -> None:
+def test_help_is_fast_and_shows_defaults(script: str) -> None:
     seconds = []
     for _ in range(3):
-        began = time.perf_counter()
-        done = run(script, "--help")
-        seconds.append(time.perf_counter() - began)
+        start = time.perf_counter()
+        completed = run(script, "--help")
+        seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.5
-    assert done.returncode == 0
-    assert b"(default: default)" in done.stdout
+    assert completed.returncode == 0
+    assert b"(default: default)" in completed.stdout
 
 
 @pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation", "chatbot.corpus"])
-def test_version_is_that_of_the_package(script: str) -> None:
-    done = run(script, "--version")
-    assert (done.returncode, done.stdout.decode()) == (0, f"chatbot {__version__}\n")
+def test_version_flag_prints_package_version(script: str) -> None:
+    completed = run(script, "--version")
+    assert (completed.returncode, completed.stdout.decode()) == (0, f"chatbot {__version__}\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--steps", "many"], "--steps 'many': int expected"),
         (["--stepz", "1"], "unrecognized arguments: --stepz; the nearest is --steps (see python train.py --help)"),
@@ -55,45 +55,45 @@ def test_version_is_that_of_the_package(script: str) -> None:
         ),
     ],
 )
-def test_bad_input_of_train_is_one_line(workplace: Path, arguments: list[str], words: str) -> None:
+def test_invalid_train_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:
     Path("empty.tsv").touch()
     Path("good.tsv").write_text("你好 你好 你好\t你好 你好\n")
-    done = run("train.py", *arguments)
-    errors = [line for line in done.stderr.decode().splitlines() if not line.startswith("NO GPU")]
-    assert done.returncode == 2
+    completed = run("train.py", *arguments)
+    errors = [line for line in completed.stderr.decode().splitlines() if not line.startswith("NO GPU")]
+    assert completed.returncode == 2
     assert len(errors) == 1
     assert errors[0].startswith("error: ")
-    assert words in errors[0]
+    assert message in errors[0]
     assert not Path("checkpoints").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--attempt", "nope"], "no such attempt in checkpoints/; there is none yet: python train.py"),
         (["--attempt", "a/b"], "without slashes"),
         (["--beam-size", "0"], "--beam-size 0: must be at least 1"),
     ],
 )
-def test_bad_input_of_chat_is_one_line(workplace: Path, arguments: list[str], words: str) -> None:
-    done = run("chat.py", *arguments)
-    assert done.returncode == 2
-    assert done.stderr.decode().startswith("error: ")
-    assert words in done.stderr.decode()
-    assert done.stderr.count(b"\n") == 1
-    assert done.stdout == b""
+def test_invalid_chat_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:
+    completed = run("chat.py", *arguments)
+    assert completed.returncode == 2
+    assert completed.stderr.decode().startswith("error: ")
+    assert message in completed.stderr.decode()
+    assert completed.stderr.count(b"\n") == 1
+    assert completed.stdout == b""
 
 
-def test_train_shows_its_devices_and_the_placement_log_shows_each_tower_on_its_own(workplace: Path) -> None:
-    done = run("train.py", *TINY, "--towers", "2", "--log-device-placement")
-    assert done.returncode == 0
-    assert b"NO GPU: training on the CPU" in done.stderr
-    out = done.stdout.decode()
+def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:
+    completed = run("train.py", *TINY, "--towers", "2", "--log-device-placement")
+    assert completed.returncode == 0
+    assert b"NO GPU: training on the CPU" in completed.stderr
+    out = completed.stdout.decode()
     assert re.search(r"^0 +cpu_0 +/CPU:0 +\S.*\n1 +cpu_1 +/CPU:1 +\S", out, re.MULTILINE)
     placed = re.findall(r"^PartitionedCall(_1)?/(\S+): \((\w+)\): .*/device:(\S+)$", out, re.MULTILINE)
     for tower, device in (("", "CPU:0"), ("_1", "CPU:1")):
-        own = [(name, kind) for number, name, kind, _ in placed if number == tower]
-        assert {where for number, _, _, where in placed if number == tower} == {device}
-        products = ["gradient_tape" in name for name, kind in own if "MatMul" in kind]
+        operations = [(name, kind) for number, name, kind, _ in placed if number == tower]
+        assert {place for number, _, _, place in placed if number == tower} == {device}
+        products = ["gradient_tape" in name for name, kind in operations if "MatMul" in kind]
         assert True in products  # backward
         assert False in products  # forward

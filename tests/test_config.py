@@ -1,4 +1,4 @@
-"""Settings: one declaration gives flags, checks and config.json."""
+"""Settings: one declaration gives the flag, its check and its key in config.json."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from chatbot.errors import UserError
 from chatbot.flags import compose, fields_of, flatten, replace
 
 
-def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path: Path) -> None:
+def test_flags_override_file_and_file_overrides_defaults(tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"rnn_size": 64, "seed": 9, "data": ["a.tsv", "b.tsv"]}))
     settings = train_settings(["--config", str(file), "--seed", "5"])
@@ -20,7 +20,7 @@ def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path: Path)
     assert settings.learning.batch_size == Settings().learning.batch_size
 
 
-def test_files_may_be_named_one_after_the_other() -> None:
+def test_repeated_data_flags_are_joined() -> None:
     assert train_settings(["--data", "a", "b", "--data", "c"]).corpus.data == ("a", "b", "c")
 
 
@@ -30,7 +30,7 @@ def test_epochs_on_the_command_line_replace_steps_in_the_file(tmp_path: Path) ->
     assert train_settings(["--config", str(file), "--epochs", "2"]).learning.steps is None
 
 
-def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
+def test_settings_survive_config_json(tmp_path: Path) -> None:
     settings = compose(Settings, data=("a.tsv",), rnn_size=64, bidirectional=False, steps=7)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(storable(settings)))
@@ -38,7 +38,7 @@ def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"keep_prob": 0.0}, "--keep-prob 0.0: must be above 0"),
         ({"keep_prob": 1.5}, "--keep-prob 1.5: must be at most 1"),
@@ -60,14 +60,14 @@ def test_config_json_gives_the_settings_back(tmp_path: Path) -> None:
         ({"steps": 1, "epochs": 1}, "give one of the two"),
     ],
 )
-def test_a_value_out_of_range_is_named_with_its_flag(values: dict, words: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_invalid_value_is_reported_with_its_flag(values: dict, message: str) -> None:
+    with pytest.raises(UserError) as error:
         compose(Settings, **values)
-    assert words in str(caught.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("[]", "a JSON object of settings expected"),
@@ -79,23 +79,23 @@ def test_a_value_out_of_range_is_named_with_its_flag(values: dict, words: str) -
         (None, "cannot be read"),
     ],
 )
-def test_a_damaged_config_names_the_file(tmp_path: Path, text: str | None, words: str) -> None:
+def test_damaged_config_is_reported_with_its_path(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "config.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         stored_settings(file)
-    assert words in str(caught.value)
-    assert str(file) in str(caught.value)
+    assert message in str(error.value)
+    assert str(file) in str(error.value)
 
 
-def test_only_settings_an_attempt_keeps_for_life_count_as_changed() -> None:
-    then = compose(Settings, rnn_size=64, log_every=5, learning_rate=0.1)
-    now = compose(Settings, rnn_size=128, log_every=9, learning_rate=0.2)
-    assert changed_settings(then, now) == ["--rnn-size 64 -> 128"]
+def test_only_fixed_settings_count_as_changed() -> None:
+    before = compose(Settings, rnn_size=64, log_every=5, learning_rate=0.1)
+    after = compose(Settings, rnn_size=128, log_every=9, learning_rate=0.2)
+    assert changed_settings(before, after) == ["--rnn-size 64 -> 128"]
 
 
-def test_flat_values_are_composed_and_flattened_again() -> None:
+def test_flatten_inverts_compose() -> None:
     settings = compose(Settings, rnn_size=64, data=("a.tsv",), towers=2)
     assert (settings.model.rnn_size, settings.corpus.data, settings.parallel.towers) == (64, ("a.tsv",), 2)
     assert compose(Settings, **flatten(settings)) == settings
@@ -104,6 +104,6 @@ def test_flat_values_are_composed_and_flattened_again() -> None:
         compose(Settings, rnnsize=3)
 
 
-def test_no_two_parts_share_a_flag() -> None:
+def test_flags_are_unique() -> None:
     parts = [fields_of(field.type) for field in dataclasses.fields(Settings)]
     assert sum(map(len, parts)) == len(fields_of(Settings))

@@ -1,4 +1,4 @@
-"""The manifests: every field is one that Kubernetes and Kubeflow know, and what must agree across files does."""
+"""The manifests: Kubernetes and Kubeflow know every field, and the files are consistent with each other."""
 
 import copy
 import re
@@ -45,7 +45,7 @@ WORKLOADS = pytest.mark.parametrize("workload", [JOB, TFJOB], ids=["job", "tfjob
 
 
 def validate(document: dict[str, Any], version: str) -> None:
-    """Raises for what this version of Kubernetes, or Kubeflow, does not know, or would not take."""
+    """Raises for a field or value that this version of Kubernetes, or Kubeflow, does not accept."""
     if document["kind"] == "TFJob":
         assert document["apiVersion"] == "kubeflow.org/v1"
         modelled(document, "KubeflowOrgV1TFJob", version)
@@ -54,7 +54,7 @@ def validate(document: dict[str, Any], version: str) -> None:
 
 
 def modelled(value: Any, kind: str, version: str) -> Any:
-    """The value as an object of Kubeflow's models, which refuse what they miss; raises for unknown fields too."""
+    """The value as an object of Kubeflow's models. Raises for missing and unknown fields."""
     if kind == "V1PodTemplateSpec":
         validate({"apiVersion": "v1", "kind": "Pod", **value}, version)
         return value
@@ -71,12 +71,12 @@ def modelled(value: Any, kind: str, version: str) -> Any:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("document", everything(), ids=lambda document: document["kind"])
-def test_every_field_is_known(document: dict[str, Any], version: str) -> None:
+def test_every_manifest_field_is_known(document: dict[str, Any], version: str) -> None:
     validate(document, version)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "field_path",
     [
         (JOB, "spec", "completionMode"),
         (JOB, "spec", "template", "spec", "subdomain"),
@@ -89,19 +89,19 @@ def test_every_field_is_known(document: dict[str, Any], version: str) -> None:
         (TFJOB, "spec", "tfReplicaSpecs", "Worker", "restartPolicy"),
         (TFJOB, "spec", "tfReplicaSpecs", "Worker", "template", "spec", "volumes"),
     ],
-    ids=lambda place: ".".join([place[0]["kind"], *place[1:]]),
+    ids=lambda path: ".".join([path[0]["kind"], *path[1:]]),
 )
-def test_a_misspelt_field_is_found(place: tuple[Any, ...]) -> None:
-    document, *way, field = place
-    document = inside = copy.deepcopy(document)
-    for step in way:
-        inside = inside[step]
-    inside[f"{field}x"] = inside.pop(field)
+def test_misspelt_field_is_refused(field_path: tuple[Any, ...]) -> None:
+    document, *keys, field = field_path
+    document = parent = copy.deepcopy(document)
+    for key in keys:
+        parent = parent[key]
+    parent[f"{field}x"] = parent.pop(field)
     with pytest.raises((kubernetes_validate.ValidationError, AssertionError, ValueError)):
         validate(document, VERSIONS[-1])
 
 
-def test_each_pod_of_the_job_is_told_which_of_all_pods_it_is() -> None:
+def test_each_pod_of_the_job_gets_its_index() -> None:
     spec, container = JOB["spec"], container_of(JOB)
     name, pods = JOB["metadata"]["name"], spec["completions"]
     (port,) = (entry["containerPort"] for entry in container["ports"])
@@ -116,7 +116,7 @@ def test_each_pod_of_the_job_is_told_which_of_all_pods_it_is() -> None:
         )
 
 
-def test_the_service_names_pods_that_are_not_ready_yet() -> None:
+def test_service_publishes_pods_before_they_are_ready() -> None:
     spec = SERVICE["spec"]
     assert spec["clusterIP"] == "None"
     assert spec["publishNotReadyAddresses"] is True
@@ -125,7 +125,7 @@ def test_the_service_names_pods_that_are_not_ready_yet() -> None:
     assert [p["port"] for p in spec["ports"]] == [p["containerPort"] for p in container_of(JOB)["ports"]]
 
 
-def test_the_tfjob_leaves_hosts_and_index_to_tf_config() -> None:
+def test_tfjob_leaves_hosts_and_index_to_tf_config() -> None:
     replicas = TFJOB["spec"]["tfReplicaSpecs"]
     assert replicas.keys() == {"Worker"}
     assert replicas["Worker"]["replicas"] == JOB["spec"]["completions"]
@@ -139,7 +139,7 @@ def test_kubeflow_finds_container_and_port_by_name() -> None:
 
 
 @WORKLOADS
-def test_the_command_trains_synchronously(workload: dict[str, Any]) -> None:
+def test_command_trains_synchronously(workload: dict[str, Any]) -> None:
     container = container_of(workload)
     assert container["command"] == ["python", "/app/train.py"]
     settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in container["args"]])
@@ -147,7 +147,7 @@ def test_the_command_trains_synchronously(workload: dict[str, Any]) -> None:
     assert settings.parallel.start_limit > 600  # the longest back-off of a Job
 
 
-def test_both_ways_run_the_same_pod() -> None:
+def test_job_and_tfjob_run_the_same_pod() -> None:
     pods = [copy.deepcopy(template_of(workload)["spec"]) for workload in (JOB, TFJOB)]
     for pod in pods:
         pod.pop("restartPolicy", None)
@@ -159,7 +159,7 @@ def test_both_ways_run_the_same_pod() -> None:
 
 
 @WORKLOADS
-def test_what_training_writes_is_on_the_shared_volume(workload: dict[str, Any]) -> None:
+def test_working_directory_is_on_the_shared_volume(workload: dict[str, Any]) -> None:
     pod, container = template_of(workload)["spec"], container_of(workload)
     claims = {
         v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"] if "persistentVolumeClaim" in v
@@ -172,7 +172,7 @@ def test_what_training_writes_is_on_the_shared_volume(workload: dict[str, Any]) 
 
 
 @WORKLOADS
-def test_nccl_has_shared_memory_within_the_limit(workload: dict[str, Any]) -> None:
+def test_nccl_shared_memory_is_within_the_limit(workload: dict[str, Any]) -> None:
     pod, container = template_of(workload)["spec"], container_of(workload)
     (name,) = (m["name"] for m in container["volumeMounts"] if m["mountPath"] == "/dev/shm")
     (volume,) = (v["emptyDir"] for v in pod["volumes"] if v["name"] == name)
@@ -184,7 +184,7 @@ def test_nccl_has_shared_memory_within_the_limit(workload: dict[str, Any]) -> No
 
 
 @WORKLOADS
-def test_a_pod_has_four_gpus_and_time_to_save(workload: dict[str, Any]) -> None:
+def test_pod_has_four_gpus_and_time_to_save(workload: dict[str, Any]) -> None:
     resources = container_of(workload)["resources"]
     assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == 4
     assert template_of(workload)["spec"]["terminationGracePeriodSeconds"] >= 120
@@ -203,8 +203,8 @@ def test_a_pod_has_four_gpus_and_time_to_save(workload: dict[str, Any]) -> None:
         (138, False, "Count"),
     ],
 )
-def test_only_what_the_user_must_mend_fails_the_job(code: int, disrupted: bool, action: str) -> None:
-    def fits(rule: dict[str, Any]) -> bool:
+def test_only_user_errors_fail_the_job(code: int, disrupted: bool, action: str) -> None:
+    def matches(rule: dict[str, Any]) -> bool:
         if "onExitCodes" in rule:
             codes = rule["onExitCodes"]
             assert codes["containerName"] == container_of(JOB)["name"]
@@ -212,13 +212,13 @@ def test_only_what_the_user_must_mend_fails_the_job(code: int, disrupted: bool, 
         return disrupted and {"type": "DisruptionTarget", "status": "True"} in rule["onPodConditions"]
 
     rules = JOB["spec"]["podFailurePolicy"]["rules"]
-    assert next((rule["action"] for rule in rules if fits(rule)), "Count") == action
+    assert next((rule["action"] for rule in rules if matches(rule)), "Count") == action
     assert JOB["spec"]["backoffLimit"] > 0
     assert template_of(JOB)["spec"]["restartPolicy"] == "Never"  # Kubernetes refuses the policy otherwise
-    assert JOB["spec"]["podReplacementPolicy"] == "Failed"  # and anything else beside it
+    assert JOB["spec"]["podReplacementPolicy"] == "Failed"  # and any other value together with it
 
 
-def test_kubeflow_decides_by_exit_code_and_stops_some_time() -> None:
+def test_kubeflow_restarts_by_exit_code_within_a_deadline() -> None:
     policy, worker = TFJOB["spec"]["runPolicy"], TFJOB["spec"]["tfReplicaSpecs"]["Worker"]
     assert worker["restartPolicy"] == "ExitCode"
     assert "restartPolicy" not in worker["template"]["spec"]  # Kubeflow would overwrite it, with a warning
@@ -227,7 +227,7 @@ def test_kubeflow_decides_by_exit_code_and_stops_some_time() -> None:
     assert policy["activeDeadlineSeconds"] > 0
 
 
-def test_each_image_holds_code_and_locked_packages_and_runs_as_the_user_of_the_manifests() -> None:
+def test_images_contain_code_and_locked_packages_and_run_as_the_manifest_user() -> None:
     base, *images = re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert [image.splitlines()[0] for image in images] == ["base AS cpu", "base AS gpu"]
     locks = ("requirements.txt", "requirements-gpu.txt")
@@ -249,7 +249,7 @@ def test_each_image_holds_code_and_locked_packages_and_runs_as_the_user_of_the_m
         assert context["runAsNonRoot"] is True
 
 
-def test_pairs_are_copied_to_where_training_reads_them() -> None:
+def test_pairs_are_copied_to_the_training_directory() -> None:
     (files,) = FILES["spec"]["containers"]
     (volume,) = FILES["spec"]["volumes"]
     assert volume["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
@@ -259,14 +259,14 @@ def test_pairs_are_copied_to_where_training_reads_them() -> None:
     assert f"kubectl cp pairs.tsv {target}\n" in readme("README.md")
 
 
-def test_both_readmes_give_the_same_commands_for_the_same_image() -> None:
+def test_readmes_have_the_same_commands_and_image() -> None:
     english, chinese = (re.findall(r"^    .*$", readme(name), re.MULTILINE) for name in ("README.md", "README.zh.md"))
     assert english == chinese
     (image,) = {container_of(JOB)["image"], container_of(TFJOB)["image"], FILES["spec"]["containers"][0]["image"]}
     assert f"    docker build --target gpu -t {image} ." in english
     assert f"    docker push {image}" in english
-    named = set(re.findall(r"kubernetes/([\w.]+)", "\n".join(english)))
-    assert named == {path.name for path in FOLDER.glob("*.yaml")}
+    manifests = set(re.findall(r"kubernetes/([\w.]+)", "\n".join(english)))
+    assert manifests == {path.name for path in FOLDER.glob("*.yaml")}
 
 
 def readme(name: str) -> str:

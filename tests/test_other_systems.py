@@ -1,4 +1,4 @@
-"""What Windows and macOS lack. They are not here, so the parts of Python that they lack are taken away."""
+"""Windows and macOS, simulated: the parts of Python that they lack are removed."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ from chatbot.errors import UserError
 from chatbot.training import start
 from tests.commands import ENVIRONMENT
 
-# Of Linux only, or of POSIX only.
-WITHOUT = """
+# Removes functions that only Linux or only POSIX has.
+REMOVE_POSIX = """
 import os, signal, sys
 for module, names in {
     os: ["fork", "getpgid", "getuid", "killpg", "sched_getaffinity", "setpgid", "setpgrp", "setsid"],
@@ -25,12 +25,12 @@ sys.modules.update(dict.fromkeys(["readline", "resource", "pwd", "grp"]))
 
 
 @pytest.mark.slow
-def test_one_machine_trains_and_chats_without_what_is_posix_only(workplace: Path) -> None:
+def test_one_machine_trains_and_chats_without_posix_functions(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n早上好\t早\n", encoding="utf-8")
     sizes = ["--rnn-size", "8", "--embedding-size", "8", "--steps", "2"]
     for name, *arguments in (("train", "--data", "pairs.tsv", *sizes), ("chat",)):
-        code = f"{WITHOUT}import chatbot.commands; sys.argv[1:] = {arguments}; sys.exit(chatbot.commands.{name}())"
-        done = subprocess.run(
+        code = f"{REMOVE_POSIX}import chatbot.commands; sys.argv[1:] = {arguments}; sys.exit(chatbot.commands.{name}())"
+        completed = subprocess.run(
             [sys.executable, "-c", code],
             input="你好\n",
             capture_output=True,
@@ -39,12 +39,12 @@ def test_one_machine_trains_and_chats_without_what_is_posix_only(workplace: Path
             check=False,
             timeout=300,
         )
-        assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1
+        assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("flags", "named"),
+    ("flags", "subject"),
     [
         (["--local-workers", "2"], "--local-workers"),
         (["--asynchronous"], "--asynchronous"),
@@ -52,11 +52,11 @@ def test_one_machine_trains_and_chats_without_what_is_posix_only(workplace: Path
         (["--worker-hosts", "localhost:2222,localhost:2223", "--task-index", "0"], "--worker-hosts or TF_CONFIG"),
     ],
 )
-def test_windows_is_refused_several_processes(
-    workplace: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], named: str
+def test_several_processes_are_refused_on_windows(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], subject: str
 ) -> None:
     monkeypatch.setattr(start, "WINDOWS", True)
     with pytest.raises(
-        UserError, match=f"^{named}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2$"
+        UserError, match=f"^{subject}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2$"
     ):
         start.start(train_settings(flags))

@@ -1,4 +1,4 @@
-"""The package as it is installed: what the wheel holds, and its commands from another folder."""
+"""The installed package: the content of the wheel, and its commands in another directory."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the installed wheel and nothing else; its dependencies are those of this environment."""
+    """A directory with the installed wheel only; its dependencies are those of this environment."""
     folder = tmp_path_factory.mktemp("site")
     pip("install", "--no-deps", "--no-index", "--target", str(folder), str(wheel))
     return folder
@@ -38,8 +38,8 @@ def pip(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments], check=True, timeout=300)
 
 
-def installed(site: Path, command: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run an installed command in the current folder, which is not the project's."""
+def run_installed(site: Path, command: str, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run an installed command in the current directory, which is not the project's."""
     environment = {**os.environ, "PYTHONPATH": str(site), "CUDA_VISIBLE_DEVICES": "", "PYTHONUTF8": "1"}
     return subprocess.run(
         [str(site / "bin" / command), *arguments],
@@ -52,7 +52,7 @@ def installed(site: Path, command: str, *arguments: str, text: str = "") -> subp
     )
 
 
-def test_the_wheel_holds_the_package_only(wheel: Path) -> None:
+def test_wheel_contains_only_the_package(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     metadata = f"chatbot-{__version__}.dist-info"
     tree = {path.relative_to(ROOT).as_posix() for path in (ROOT / "chatbot").rglob("*.py")}
@@ -62,25 +62,25 @@ def test_the_wheel_holds_the_package_only(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_installed_command_names_itself(site: Path, workplace: Path, command: str) -> None:
-    usage = installed(site, command, "--help")
+def test_installed_command_shows_its_own_name(site: Path, work_dir: Path, command: str) -> None:
+    usage = run_installed(site, command, "--help")
     assert usage.returncode == 0
     assert usage.stdout.startswith(f"usage: {command} ")
-    assert installed(site, command, "--version").stdout == f"chatbot {__version__}\n"
-    wrong = installed(site, command, *(["inspect"] if command == "chatbot-data" else []), "--nonsense")
-    assert wrong.returncode == 2
-    assert wrong.stdout == ""
-    named = f"{command} inspect" if command == "chatbot-data" else command
-    assert wrong.stderr == f"error: unrecognized arguments: --nonsense (see {named} --help)\n"
+    assert run_installed(site, command, "--version").stdout == f"chatbot {__version__}\n"
+    refused = run_installed(site, command, *(["inspect"] if command == "chatbot-data" else []), "--nonsense")
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    program = f"{command} inspect" if command == "chatbot-data" else command
+    assert refused.stderr == f"error: unrecognized arguments: --nonsense (see {program} --help)\n"
 
 
-def test_installed_commands_inspect_train_and_reply_in_another_folder(site: Path, workplace: Path) -> None:
+def test_installed_commands_run_in_another_directory(site: Path, work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n早上好\t早\n", encoding="utf-8")
-    inspected = installed(site, "chatbot-data", "inspect", "pairs.tsv")
+    inspected = run_installed(site, "chatbot-data", "inspect", "pairs.tsv")
     assert inspected.returncode == 0, inspected.stderr
-    trained = installed(site, "chatbot-train", "--data", "pairs.tsv", *TINY)
+    trained = run_installed(site, "chatbot-train", "--data", "pairs.tsv", *TINY)
     assert trained.returncode == 0, trained.stderr
     assert trained.stdout.splitlines()[-1] == "Talk to it: chatbot-chat --attempt default"
-    replied = installed(site, "chatbot-chat", text="你好\n早上好\n")
+    replied = run_installed(site, "chatbot-chat", text="你好\n早上好\n")
     assert replied.returncode == 0, replied.stderr
     assert replied.stdout.count("\n") == 2

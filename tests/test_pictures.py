@@ -8,7 +8,7 @@ LARGEST_FILE = 300_000  # bytes
 
 
 @pytest.mark.parametrize("name", ["terminal.png", "tensorboard.png"])
-def test_a_picture_is_a_small_png(name: str) -> None:
+def test_pictures_are_small_pngs(name: str) -> None:
     content = (ROOT / "docs/pictures" / name).read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert len(content) <= LARGEST_FILE

@@ -12,7 +12,7 @@ import pytest
 from chatbot.chat.terminal import answer_lines, chat, set_encoding
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
 from tests.commands import ENVIRONMENT, command, run
-from tests.inference.texts import EMPTY, ODD
+from tests.inference.texts import EMPTY, UNUSUAL
 from tests.training.test_trainer import trained
 
 
@@ -44,18 +44,18 @@ class Console(io.TextIOWrapper):
         return True
 
 
-def test_a_pipe_gets_a_utf8_line_for_each_line(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where the system's own encoding is ASCII."""
+def test_pipe_gets_one_utf8_reply_per_line(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the encoding of the locale is ASCII."""
     monkeypatch.chdir(attempt)
     monkeypatch.delitem(ENVIRONMENT, "PYTHONIOENCODING", raising=False)
     for name, value in {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}.items():
         monkeypatch.setitem(ENVIRONMENT, name, value)
-    texts = [*EMPTY, *ODD, "a\rb"]
-    done = run("chat.py", said="\n".join(texts).encode() + b"\n\xff\xfe\r\nlast")
-    assert (done.returncode, done.stderr) == (0, b"")
-    *lines, rest = done.stdout.decode().split("\n")
+    texts = [*EMPTY, *UNUSUAL, "a\rb"]
+    completed = run("chat.py", stdin="\n".join(texts).encode() + b"\n\xff\xfe\r\nlast")
+    assert (completed.returncode, completed.stderr) == (0, b"")
+    *lines, remainder = completed.stdout.decode().split("\n")
     assert lines[: len(EMPTY)] == [EMPTY_QUESTION_REPLY] * len(EMPTY)
-    assert (len(lines), rest) == (len(texts) + 2, "")
+    assert (len(lines), remainder) == (len(texts) + 2, "")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_pipe_gets_a_utf8_line_for_each_line(attempt: Path, monkeypatch: pytes
         (Console, {}, "gbk"),
     ],
 )
-def test_a_console_keeps_its_encoding_and_a_pipe_is_utf8(
+def test_console_keeps_its_encoding_and_pipe_is_utf8(
     monkeypatch: pytest.MonkeyPatch, stream: type[io.TextIOWrapper], variables: dict[str, str], encoding: str
 ) -> None:
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
@@ -79,10 +79,8 @@ def test_a_console_keeps_its_encoding_and_a_pipe_is_utf8(
     assert binary.getvalue() == "好😀".encode(encoding, "replace")
 
 
-def test_a_console_without_readline_can_chat(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As on Windows."""
+def test_chat_works_without_readline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Windows has no readline."""
     monkeypatch.setitem(sys.modules, "readline", None)
     monkeypatch.setattr("sys.stdin", Console(io.BytesIO("你好\n".encode("gbk")), encoding="gbk"))
     before = signal.getsignal(signal.SIGINT)
@@ -93,21 +91,21 @@ def test_a_console_without_readline_can_chat(
     assert capsys.readouterr().out == "> 你好\n> "
 
 
-def test_lines_are_answered_as_they_are_read() -> None:
+def test_each_line_is_answered_before_the_next_is_read() -> None:
     replies = io.StringIO()
 
     def lines() -> Iterator[str]:
         for line in ("a\n", "b\n"):
-            answered.append(replies.getvalue())
+            output_before.append(replies.getvalue())
             yield line
 
-    answered: list[str] = []
+    output_before: list[str] = []
     answer_lines(Echo(), lines(), replies)
-    assert answered == ["", "a\n"]
+    assert output_before == ["", "a\n"]
     assert replies.getvalue() == "a\nb\n"
 
 
-def test_a_closed_output_ends_the_chat_without_a_traceback(attempt: Path) -> None:
+def test_closed_output_ends_chat_without_traceback(attempt: Path) -> None:
     chat = " ".join(command("chat.py"))
     output, status = pexpect.run(
         f"bash -c 'yes 你好 | {chat} | head -n 1; echo codes ${{PIPESTATUS[1]}}'",
@@ -122,12 +120,12 @@ def test_a_closed_output_ends_the_chat_without_a_traceback(attempt: Path) -> Non
     assert "codes 1" in output
 
 
-@pytest.mark.parametrize("leave", ["eof", "interrupt"])
-def test_a_conversation_in_a_terminal_ends_without_a_traceback(attempt: Path, leave: str) -> None:
-    words = command("chat.py", "--beam-size", "1")
+@pytest.mark.parametrize("key", ["Ctrl-D", "Ctrl-C"])
+def test_terminal_chat_ends_without_traceback(attempt: Path, key: str) -> None:
+    arguments = command("chat.py", "--beam-size", "1")
     with pexpect.spawn(
-        words[0],
-        words[1:],
+        arguments[0],
+        arguments[1:],
         cwd=str(attempt),
         env={**ENVIRONMENT, "TERM": "dumb"},
         encoding="utf-8",
@@ -138,15 +136,17 @@ def test_a_conversation_in_a_terminal_ends_without_a_traceback(attempt: Path, le
             chat.expect_exact("> ")
             chat.sendline(text)
         chat.expect_exact("> ")
-        chat.sendeof() if leave == "eof" else chat.sendintr()
+        chat.sendeof() if key == "Ctrl-D" else chat.sendintr()
         chat.expect(pexpect.EOF)
         assert "Traceback" not in chat.before
     assert chat.exitstatus == 0
 
 
-def test_ctrl_c_while_the_model_loads_gives_no_traceback(attempt: Path) -> None:
-    words = command("chat.py")
-    with pexpect.spawn(words[0], words[1:], cwd=str(attempt), env=ENVIRONMENT, encoding="utf-8", timeout=120) as chat:
+def test_ctrl_c_while_loading_ends_without_traceback(attempt: Path) -> None:
+    arguments = command("chat.py")
+    with pexpect.spawn(
+        arguments[0], arguments[1:], cwd=str(attempt), env=ENVIRONMENT, encoding="utf-8", timeout=120
+    ) as chat:
         chat.expect(pexpect.TIMEOUT, timeout=2)
         chat.sendintr()
         chat.expect(pexpect.EOF)

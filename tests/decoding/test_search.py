@@ -26,7 +26,7 @@ def table(probabilities: dict[str, dict[str, float]]) -> np.ndarray:
 
 
 def random_table(seed: int) -> np.ndarray:
-    """[letters, letters] random logits, special letters included."""
+    """[letters, letters] random logits, also of special letters."""
     return np.random.default_rng(seed).normal(0, 2, (len(LETTERS), len(LETTERS))).astype(np.float32)
 
 
@@ -44,15 +44,15 @@ def spelled(ids: np.ndarray) -> str:
     return "".join(LETTERS[i] for i in ids)
 
 
-def picked(logits: np.ndarray, length: int, rows: int = 1, pick: Pick = greedy) -> tuple[list[str], np.ndarray]:
-    """The text and score of each row, found by `search`."""
+def searched(logits: np.ndarray, length: int, rows: int = 1, pick: Pick = greedy) -> tuple[list[str], np.ndarray]:
+    """The text and score of each row, by `search`."""
     ids, scores = search(step_of(logits), tf.zeros([rows, 1]), tf.constant(rows), SPECIAL_IDS, length, pick)
     assert ids.shape == (rows, 1, length)
     return [spelled(row) for row in ids[:, 0].numpy()], scores[:, 0].numpy()
 
 
 def beams(logits: np.ndarray, size: int, length: int, penalty: float = 0.0) -> tuple[list[str], np.ndarray]:
-    """The text and score of each hypothesis, found by `beam_search`; two equal rows must give equal results."""
+    """The text and score of each hypothesis, by `beam_search`; two equal rows must give equal results."""
     ids, scores = beam_search(step_of(logits), tf.zeros([2, 1]), tf.constant(2), SPECIAL_IDS, length, size, penalty)
     assert ids.shape == (2, size, length)
     np.testing.assert_array_equal(ids[0], ids[1])
@@ -86,15 +86,15 @@ GREEDY_TRAP = table(
 )
 
 
-def test_greedy_picks_the_most_probable_letter_and_pads_after_the_end() -> None:
-    words, scores = picked(GREEDY_TRAP, 5, rows=2)
+def test_greedy_picks_most_probable_letter_and_pads_after_end() -> None:
+    words, scores = searched(GREEDY_TRAP, 5, rows=2)
     assert words == ["ab$__"] * 2
     np.testing.assert_allclose(scores, np.log(0.3), rtol=1e-5)
 
 
-def test_greedy_stops_at_the_maximum_length() -> None:
+def test_greedy_stops_at_maximum_length() -> None:
     endless = table({"^": {"a": 1.0}, "a": {"a": 1.0}})
-    assert picked(endless, 4)[0] == ["aaaa"]
+    assert searched(endless, 4)[0] == ["aaaa"]
 
 
 def sampler(seed: int, temperature: float = 1.0) -> Pick:
@@ -108,44 +108,44 @@ def sampler(seed: int, temperature: float = 1.0) -> Pick:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_a_sampler_is_a_pick(temperature: float) -> None:
+def test_sampled_words_have_their_probabilities(temperature: float) -> None:
     """The frequency of each word of 20,000 is its probability; its score is the log-probability at temperature 1."""
     logits, rows = random_table(1), 20_000
-    words, scores = picked(logits, 3, rows, sampler(7, temperature))
+    words, scores = searched(logits, 3, rows, sampler(7, temperature))
     np.testing.assert_allclose(scores[:50], [word_score(logits, word.rstrip("_")) for word in words[:50]], rtol=1e-4)
     for word in all_words(3):
-        # At a temperature, only each letter's distribution is sharper: that of a table with larger logits.
+        # A temperature below 1 scales the logits of each letter up.
         probability = np.exp(word_score(logits / temperature, word))
         frequency = words.count(word.ljust(3, "_")) / rows
         assert abs(frequency - probability) < 5 * np.sqrt(probability / rows)
 
 
-def test_a_sampler_is_determined_by_its_seed() -> None:
-    first, again, other = (picked(random_table(1), 6, 20, sampler(seed))[0] for seed in (1, 1, 2))
+def test_sampler_is_determined_by_its_seed() -> None:
+    first, again, other = (searched(random_table(1), 6, 20, sampler(seed))[0] for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_beam_search_finds_what_greedy_search_misses_and_keeps_the_finished() -> None:
+def test_beam_search_beats_greedy_and_keeps_finished_hypotheses() -> None:
     words, scores = beams(GREEDY_TRAP, size=3, length=6)
     assert words[0] == "b$____"
     assert set(words[1:]) == {"ab$___", "ac$___"}
     np.testing.assert_allclose(np.exp(scores), [0.4, 0.3, 0.3], rtol=1e-5)
 
 
-def test_a_large_length_penalty_prefers_longer_replies() -> None:
+def test_large_length_penalty_prefers_longer_replies() -> None:
     assert beams(GREEDY_TRAP, 3, 6, penalty=5.0)[0][0] == "ab$___"
 
 
 def test_forbidden_letters_and_empty_replies_are_not_generated() -> None:
-    tempting = table({"^": {"?": 0.5, "$": 0.3, "_": 0.1, "a": 0.1}, "a": {"?": 0.8, "^": 0.1, "$": 0.1}})
-    assert beams(tempting, 2, 3)[0][0] == "a$_"
-    words, scores = picked(tempting, 3)
+    logits = table({"^": {"?": 0.5, "$": 0.3, "_": 0.1, "a": 0.1}, "a": {"?": 0.8, "^": 0.1, "$": 0.1}})
+    assert beams(logits, 2, 3)[0][0] == "a$_"
+    words, scores = searched(logits, 3)
     assert words == ["a$_"]
     np.testing.assert_allclose(scores, 0.0, atol=1e-5)  # the only possible word
 
 
-def test_hypotheses_that_do_not_exist_score_minus_infinity() -> None:
-    """Three letters at the first position, and no more."""
+def test_missing_hypotheses_score_minus_infinity() -> None:
+    """Only three letters are possible at the first position."""
     words, scores = beams(random_table(0), size=5, length=1)
     assert sorted(words[:3]) == ["a", "b", "c"]
     assert np.isfinite(scores).tolist() == [True] * 3 + [False] * 2
@@ -153,7 +153,7 @@ def test_hypotheses_that_do_not_exist_score_minus_infinity() -> None:
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_wide_beam_equals_enumeration(seed: int, penalty: float) -> None:
+def test_wide_beam_equals_enumeration(seed: int, penalty: float) -> None:
     logits, length = random_table(seed), 4
 
     def score(word: str) -> float:
@@ -165,10 +165,10 @@ def test_a_wide_beam_equals_enumeration(seed: int, penalty: float) -> None:
     np.testing.assert_allclose(scores[:5], [score(word) for word in best], rtol=1e-4)
 
 
-def test_the_state_follows_its_hypothesis() -> None:
+def test_state_follows_its_hypothesis() -> None:
     """The state is the number that the ids of a hypothesis spell. The logits depend on the last two ids.
 
-    The state of each row starts with another number in place of the id before the begin.
+    The state of each row starts with its own number in place of an id before the begin symbol.
     """
     starts = [0, 5]
     logits = random_table(3)

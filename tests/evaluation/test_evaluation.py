@@ -27,8 +27,8 @@ def model() -> Seq2Seq:
     return built_model(SETTINGS.model, len(VOCABULARY), SETTINGS.learning.seed)
 
 
-def test_the_likelihood_is_that_of_every_token_of_whole_replies(model: Seq2Seq) -> None:
-    """One reply is far longer than max_length. The twin scores one token at a time, in float64."""
+def test_likelihood_covers_every_token_of_whole_replies(model: Seq2Seq) -> None:
+    """One reply is much longer than max_length. The slow twin scores one token at a time, in float64."""
     pairs = [(["你好"], ["好"] * 30), (["你", "好", "\u2581吗"], ["你", "\u2581好"]), (["他"], ["她"])]
     sources, targets = (Ragged.from_rows([VOCABULARY.ids(pair[side]) for pair in pairs]) for side in (0, 1))
     data = EncodedPairs.question_to_answer(sources, targets, np.array([30, 2, 1]))
@@ -47,14 +47,14 @@ def test_the_likelihood_is_that_of_every_token_of_whole_replies(model: Seq2Seq) 
     assert likelihood.characters == 30 + 2 + 1
 
 
-def test_likelihood() -> None:
+def test_likelihood_is_normalised_per_token_and_character() -> None:
     likelihood = Likelihood(nats=6.0, tokens=3, characters=4)
     assert (likelihood.nats_per_token, likelihood.nats_per_character) == (2.0, 1.5)
     assert likelihood.perplexity == pytest.approx(math.exp(2.0))
     assert math.isfinite(Likelihood(nats=1e9, tokens=1, characters=1).perplexity)
 
 
-def test_metrics() -> None:
+def test_metrics_of_small_examples() -> None:
     assert bleu(["我今天很好啊"], ["我今天很好啊"]) == pytest.approx(100.0)
     assert bleu(["我今天很好啊"], ["他明日不坏吗"]) < 10
     assert distinct([["a", "b", "a"], ["a"]], 1) == 2 / 4
@@ -64,8 +64,8 @@ def test_metrics() -> None:
     assert top_reply_share([]) == 0
 
 
-def test_the_command_prints_one_json_object(
-    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_command_prints_one_json_object(
+    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from chatbot.evaluation.__main__ import main
     from tests.training.test_trainer import trained
@@ -75,11 +75,11 @@ def test_the_command_prints_one_json_object(
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "pairs.tsv"])
     capsys.readouterr()
     assert main() == 0
-    out = capsys.readouterr()
-    measures = json.loads(out.out.splitlines()[-1])
+    printed = capsys.readouterr()
+    measures = json.loads(printed.out.splitlines()[-1])
     assert list(measures) == [
         *("pairs", "tokens", "characters", "perplexity", "nats_per_character"),
         *("bleu", "distinct_1", "distinct_2", "top_reply_share"),
     ]
     assert (measures["pairs"], measures["characters"]) == (2, 5)
-    assert "lines without a tab: 1" in out.err
+    assert "lines without a tab: 1" in printed.err

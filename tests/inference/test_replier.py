@@ -1,4 +1,4 @@
-"""Replies to ids: batches, distinct texts, tokens that are not generated."""
+"""Replies to ids: batches, distinct candidates, tokens that are never generated."""
 
 import dataclasses
 
@@ -23,22 +23,22 @@ def model() -> Seq2Seq:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_replies_do_not_depend_on_the_batch_and_the_search_is_traced_once(
+def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
     model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, beam_size: int
 ) -> None:
     model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
     replier = Replier(model, VOCABULARY, SETTINGS, beam_size)
     questions = [[5], [6, 7, 8], [8] * 100, [UNK], [7, 7]]
-    together = replier.replies(questions)
-    assert together == [replier.replies([question])[0] for question in questions]
-    assert len(set(together)) > 1
+    batched = replier.replies(questions)
+    assert batched == [replier.replies([question])[0] for question in questions]
+    assert len(set(batched)) > 1
     monkeypatch.setattr(module, "BATCH", 2)
-    assert replier.replies(questions) == together
+    assert replier.replies(questions) == batched
     assert replier.replies([]) == []
     assert replier.traces == 1
 
 
-def test_candidates_have_different_texts_the_best_first(model: Seq2Seq) -> None:
+def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
     """The text 你好 is one token or two."""
     replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), beam_size=40)
     (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
@@ -53,7 +53,7 @@ def test_candidates_have_different_texts_the_best_first(model: Seq2Seq) -> None:
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("token", [PAD, BOS, UNK, ASK])
 def test_special_tokens_are_not_generated(model: Seq2Seq, beam_size: int, token: int) -> None:
-    """However probable: with EOS as the second choice, such a token would make the reply short or empty."""
+    """Even if it is the most probable one, with EOS second: the reply would be short or empty."""
     model.bias.assign(tf.one_hot(token, len(VOCABULARY), 50.0) + tf.one_hot(EOS, len(VOCABULARY), 20.0))
     (reply,) = Replier(model, VOCABULARY, SETTINGS, beam_size).replies([[5]])
     assert reply

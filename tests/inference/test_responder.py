@@ -1,4 +1,4 @@
-"""Replies to any text: one line each, also for texts without a visible character."""
+"""Replies to any text: one line each, also to texts without a visible character."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from chatbot.flags import compose
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS, Responder
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import built_model
-from tests.inference.texts import EMPTY, ODD
+from tests.inference.texts import EMPTY, UNUSUAL
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 
@@ -24,21 +24,21 @@ def trained() -> Trained:
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])
-def test_any_text_gets_a_line(trained: Trained, beam_size: int) -> None:
+def test_any_text_gets_a_one_line_reply(trained: Trained, beam_size: int) -> None:
     responder = Responder(trained, beam_size, 1.0)
-    replies = [responder.reply(text) for text in ODD]
+    replies = [responder.reply(text) for text in UNUSUAL]
     assert all(reply.strip() and len(reply.splitlines()) == 1 for reply in replies)
     assert EMPTY_QUESTION_REPLY not in replies
     assert responder.replier.traces == 1
 
 
-def test_a_text_without_a_visible_character_gets_a_request(trained: Trained) -> None:
+def test_blank_text_gets_a_request_for_a_question(trained: Trained) -> None:
     responder = Responder(trained, 1, 1.0)
     texts = [*EMPTY, "\ud800"]  # the last is half of a surrogate pair
     assert [responder.reply(text) for text in texts] == [EMPTY_QUESTION_REPLY] * len(texts)
 
 
-def test_replies_are_those_of_each_text_in_order(trained: Trained) -> None:
+def test_replies_keep_the_order_of_texts(trained: Trained) -> None:
     responder = Responder(trained, 1, 1.0)
     texts = ["", "你好", " ", "吗吗吗", "你", ""]
     replies = responder.replies(texts)
@@ -47,7 +47,7 @@ def test_replies_are_those_of_each_text_in_order(trained: Trained) -> None:
     assert responder.replies([]) == []
 
 
-def test_long_texts_are_cut(trained: Trained) -> None:
+def test_long_texts_are_truncated(trained: Trained) -> None:
     responder = Responder(trained, 1, 1.0)
     assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
     assert responder.ids("你好他") == [5, UNK]

@@ -1,8 +1,8 @@
-"""Unusual questions."""
+"""Unusual questions for tests of replies."""
 
-# Without a visible character.
+# No visible character.
 EMPTY = ["", " \t\u3000", "\x00\x07\u200b"]
-ODD = [
+UNUSUAL = [
     "\x1b[31mred",
     "你好" * 5000,
     "😀👨\u200d👩\u200d👧 🇨🇳",

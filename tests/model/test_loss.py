@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from chatbot.model.loss import sequence_loss
 
 
-def twin(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
+def slow_loss(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
     """sequence_loss, one position at a time, in float64."""
     loss = 0.0
     for index in np.ndindex(targets.shape):
@@ -19,16 +19,16 @@ def twin(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(1, 5), st.integers(2, 9))
-def test_equals_its_twin(seed: int, rows: int, length: int, vocabulary: int) -> None:
+def test_loss_equals_slow_twin(seed: int, rows: int, length: int, vocabulary: int) -> None:
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 10, (rows, length, vocabulary)).astype(np.float32)
     targets = rng.integers(0, vocabulary, (rows, length)).astype(np.int32)
     weights = rng.choice([0.0, 0.5, 1.0], (rows, length)).astype(np.float32)
     loss = sequence_loss(tf.constant(logits), tf.constant(targets), tf.constant(weights))
-    np.testing.assert_allclose(loss, twin(logits, targets, weights), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(loss, slow_loss(logits, targets, weights), rtol=1e-5, atol=1e-5)
 
 
-def test_padding_adds_nothing_whatever_its_logits() -> None:
+def test_padding_does_not_change_loss() -> None:
     logits = tf.constant([[[5.0, 1.0], [float("1e30"), -1e30]]])
     loss = sequence_loss(logits, tf.constant([[0, 1]]), tf.constant([[1.0, 0.0]]))
     np.testing.assert_allclose(loss, np.log1p(np.exp(-4.0)), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Packing keeps every token, and its indices and gradients are right."""
+"""Packing: every token is kept, with correct indices and gradients."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -13,7 +13,7 @@ from chatbot.model.packing import MULTIPLE, Packing, pack, packing_of, unpack
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=7),
     padding=st.integers(0, 2),
 )
-def test_packing_and_unpacking(lengths: list[int], padding: int) -> None:
+def test_packing_keeps_every_token_in_order(lengths: list[int], padding: int) -> None:
     rows, time = len(lengths), max(lengths) + padding
     mask = np.arange(time) < np.array(lengths)[:, None]
     padded = tf.constant(np.arange(1.0, rows * time + 1).reshape(rows, time, 1), tf.float32)
@@ -27,7 +27,7 @@ def test_packing_and_unpacking(lengths: list[int], padding: int) -> None:
     assert sorted(packed.numpy()[:tokens].ravel()) == sorted(padded.numpy()[mask].ravel())  # each real token, once
     np.testing.assert_array_equal(unpack(packed, packing).numpy()[..., 0], padded.numpy()[..., 0] * mask)
 
-    # Step by step, the tokens of the longest row first. Each value is row * time + step.
+    # The tokens step by step, within a step those of the longest row first. Each value is row * time + step.
     values = packed.numpy()[:tokens].ravel() - 1
     order = sorted(range(rows), key=lambda row: -lengths[row])
     assert values.tolist() == [row * time + t for t in range(max(lengths)) for row in order if lengths[row] > t]
@@ -50,5 +50,5 @@ def test_gradients_equal_finite_differences() -> None:
         return pack(padded, packing)[: -packing.fillers]
 
     for function, value in ((packed_tokens, padded), (unpacked, packed)):
-        theory, numbers = tf.test.compute_gradient(lambda x, f=function: tf.sin(f(x, packing)), [value])
-        np.testing.assert_allclose(theory[0], numbers[0], atol=1e-6)
+        analytic, numeric = tf.test.compute_gradient(lambda x, f=function: tf.sin(f(x, packing)), [value])
+        np.testing.assert_allclose(analytic[0], numeric[0], atol=1e-6)

@@ -23,7 +23,7 @@ def loss_of(samples: int, dtype: str = "float32") -> tf.Tensor:
     return sampled_loss(x, e, b, tf.constant(targets, tf.int32), w, samples, SEED, dtype)
 
 
-def test_the_loss_equals_its_formula() -> None:
+def test_sampled_loss_equals_its_formula() -> None:
     """One position at a time, in float64."""
     samples = 7
     attended, embeddings, bias, targets, weights = random_values()
@@ -40,7 +40,7 @@ def test_the_loss_equals_its_formula() -> None:
     assert float(loss_of(samples, "bfloat16")) == pytest.approx(total, rel=0.02)
 
 
-def test_the_loss_converges_to_the_exact_loss() -> None:
+def test_sampled_loss_converges_to_exact_loss() -> None:
     attended, embeddings, bias, targets, weights = random_values()
     logits = tf.constant(attended @ embeddings.T + bias)
     exact = float(sequence_loss(logits, tf.constant(targets), tf.constant(weights, tf.float32)))

@@ -1,4 +1,4 @@
-"""The model: padding has no effect, decoding equals training, cuDNN's conditions are satisfied."""
+"""The model: padding has no effect, decoding equals teacher forcing, and layers meet cuDNN's conditions."""
 
 import dataclasses
 import importlib
@@ -15,7 +15,7 @@ from chatbot.model.packing import packing_of, unpack
 from chatbot.model.recurrent import recurrent_layer
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
-# Keras's choice between cuDNN and its own loop.
+# Keras's selection of cuDNN or its own loop.
 KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
 VOCABULARY = 17
 SMALL = ModelSettings(rnn_size=8, embedding_size=6, num_layers=2)
@@ -37,7 +37,7 @@ def all_logits(model: Seq2Seq, source: list, target_in: list, seed: tf.Tensor | 
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
-def test_padding_has_no_effect(settings: ModelSettings) -> None:
+def test_padding_does_not_change_logits(settings: ModelSettings) -> None:
     model = built_model(settings, VOCABULARY, SEED)
     alone = all_logits(model, [[7, 8, 9]], [[BOS, 5, 6]])
     padded = all_logits(model, [[7, 8, 9, PAD, PAD], [4, 5, 6, 7, 8]], [[BOS, 5, 6, PAD], [BOS, 4, 5, 6]])
@@ -77,25 +77,25 @@ def test_weights_are_a_function_of_the_seed() -> None:
 def test_dropout_is_a_function_of_its_seed_and_number() -> None:
     ones = tf.ones([100, 100])
     seed = tf.constant([1, 2])
-    kept = Dropout(0.8, 3)(ones, seed).numpy()
-    np.testing.assert_array_equal(kept, Dropout(0.8, 3)(ones, seed).numpy())
-    assert np.any(kept != Dropout(0.8, 4)(ones, seed).numpy())
-    assert np.any(kept != Dropout(0.8, 3)(ones, tf.constant([1, 3])).numpy())
-    assert set(np.unique(kept)) == {0.0, np.float32(1.25)}
-    assert abs((kept > 0).mean() - 0.8) < 0.02
+    outputs = Dropout(0.8, 3)(ones, seed).numpy()
+    np.testing.assert_array_equal(outputs, Dropout(0.8, 3)(ones, seed).numpy())
+    assert np.any(outputs != Dropout(0.8, 4)(ones, seed).numpy())
+    assert np.any(outputs != Dropout(0.8, 3)(ones, tf.constant([1, 3])).numpy())
+    assert set(np.unique(outputs)) == {0.0, np.float32(1.25)}
+    assert abs((outputs > 0).mean() - 0.8) < 0.02
     np.testing.assert_array_equal(Dropout(0.8, 3)(ones, None), ones)
 
 
-def test_there_is_no_dropout_without_a_seed() -> None:
+def test_no_dropout_without_seed() -> None:
     model = built_model(dataclasses.replace(SMALL, keep_prob=0.5), VOCABULARY, SEED)
     source, target_in = [[7, 8]], [[BOS, 5]]
-    plain = all_logits(model, source, target_in)
-    assert np.any(plain != all_logits(model, source, target_in, tf.constant([1, 1])))
-    np.testing.assert_array_equal(plain, all_logits(model, source, target_in))
+    without_dropout = all_logits(model, source, target_in)
+    assert np.any(without_dropout != all_logits(model, source, target_in, tf.constant([1, 1])))
+    np.testing.assert_array_equal(without_dropout, all_logits(model, source, target_in))
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_recurrent_layers_satisfy_the_conditions_of_cudnn(cell: str) -> None:
+def test_recurrent_layers_meet_cudnn_conditions(cell: str) -> None:
     """Without a GPU the fused kernels cannot run, but Keras's conditions for them can be evaluated."""
     layer = recurrent_layer(cell, 3, 4)
     conditions = {
@@ -112,7 +112,7 @@ def test_recurrent_layers_satisfy_the_conditions_of_cudnn(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_every_layer_of_the_model_tries_cudnn(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_recurrent_layer_tries_cudnn(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both directions of the encoder and the decoder, with masks that are right-padded and have no empty row."""
     calls = []
 
@@ -124,7 +124,7 @@ def test_every_layer_of_the_model_tries_cudnn(cell: str, monkeypatch: pytest.Mon
         raise NotImplementedError  # as without a GPU: Keras then runs its own loop
 
     monkeypatch.setattr(keras.src.backend, cell, fused)
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda *_: ["a GPU"])  # else model/fast/lstm
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda *_: ["a GPU"])  # otherwise model/fast/lstm runs
     model = built_model(dataclasses.replace(SMALL, cell=cell), VOCABULARY, SEED)
     calls.clear()
     all_logits(model, [[7, 8, 9], [4, PAD, PAD]], [[BOS, 5], [BOS, 6]])

@@ -16,17 +16,17 @@ ALL = Due(log=True, validate=True, save=True)
     ("step", "due"),
     [(1, LOG), (2, NOTHING), (5, LOG), (7, ALL), (8, SAVE), (10, LOG), (14, ALL), (16, SAVE), (23, ALL)],
 )
-def test_each_interval_counts_by_itself_and_the_last_step_does_everything(step: int, due: Due) -> None:
+def test_intervals_are_independent_and_last_step_does_everything(step: int, due: Due) -> None:
     assert Calendar(log_every=5, save_every=8, validate_every=7, last_step=23).due(step) == due
 
 
-def test_without_validation_pairs_nothing_is_validated() -> None:
+def test_nothing_is_validated_without_validation_pairs() -> None:
     calendar = Calendar(log_every=5, save_every=8, validate_every=None, last_step=16)
     assert not any(calendar.due(step).validate for step in range(1, 17))
     assert calendar.due(16) == SAVE
 
 
-def test_without_a_last_step_the_intervals_go_on() -> None:
+def test_intervals_continue_without_last_step() -> None:
     assert Calendar(log_every=5, save_every=8, validate_every=7, last_step=None).due(7 * 10**6) == ALL
 
 
@@ -41,11 +41,11 @@ def test_without_a_last_step_the_intervals_go_on() -> None:
         ({"validation": "a.tsv", "steps": 7}, 10, 7),
     ],
 )
-def test_the_last_step(flags: dict, steps_per_epoch: int, expected: int | None) -> None:
+def test_last_step_of_flags_and_defaults(flags: dict, steps_per_epoch: int, expected: int | None) -> None:
     assert last_step(compose(Settings, **flags), steps_per_epoch) == expected
 
 
-def test_validation_takes_place_once_an_epoch_and_with_large_corpora_more_often() -> None:
+def test_validation_is_due_each_epoch_or_more_often() -> None:
     assert calendar_of(Settings(), 300, validates=True).validate_every == 300
     assert calendar_of(Settings(), 10**6, validates=True).validate_every == 2000
     assert calendar_of(compose(Settings, validate_every=7), 300, validates=True).validate_every == 7

@@ -15,7 +15,7 @@ from chatbot.training.data import prepare
 from tests.training.test_trainer import SMALL, trained
 
 
-def test_validation_pairs_are_not_trained_on(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_pairs_are_not_trained_on(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pairs.tsv").write_text(
         "".join(f"{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
     )
@@ -27,7 +27,7 @@ def test_validation_pairs_are_not_trained_on(workplace: Path, capsys: pytest.Cap
     assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
 
 
-def test_an_attempt_keeps_its_cleaning_and_its_dictionary(workplace: Path) -> None:
+def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     Path("words.txt").write_text("小黄鸡机器人\n")
     Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)
     settings = {"data": ("pairs.tsv",), "dictionary": "words.txt", "clean": ("names", "punctuation"), "steps": 1}
@@ -38,7 +38,7 @@ def test_an_attempt_keeps_its_cleaning_and_its_dictionary(workplace: Path) -> No
     assert [loaded.vocabulary.tokens[i] for i in ids] == ["小黄鸡机器人"]
 
 
-def test_many_files_are_one_corpus(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_files_are_one_corpus(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(8):
         Path(f"part{number}.tsv").write_text(f"问{number}\t答{number}\n" + ("坏行\n" if number == 6 else ""))
     assert sum(map(len, prepare(compose(Settings, **{**SMALL, "data": ("part*.tsv",)})).training)) == 8
@@ -47,7 +47,7 @@ def test_many_files_are_one_corpus(workplace: Path, capsys: pytest.CaptureFixtur
     assert [line.split(":")[0].strip() for line in out.splitlines() if ".tsv: tsv" in line] == ["part6.tsv"]
 
 
-def test_batches_by_tokens_train_and_resume(workplace: Path) -> None:
+def test_token_batches_train_and_resume(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("".join(f"{'问' * (1 + i % 9)}{i}\t{'答' * (1 + i % 5)}\n" for i in range(60)))
     settings: dict[str, Any] = {"data": ("pairs.tsv",), "batch_tokens": 40, "tokenizer": "char"}
     assert trained(2, **settings, steps=3) == 0
@@ -56,7 +56,7 @@ def test_batches_by_tokens_train_and_resume(workplace: Path) -> None:
         trained(2, **{**settings, "batch_tokens": 50}, steps=8)
 
 
-def test_what_made_other_pairs_is_named(workplace: Path) -> None:
+def test_cause_of_changed_pairs_is_reported(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n去哪\t不去\n")
     settings: dict[str, Any] = {"data": ("pairs.tsv",), "clean": ("control", "equal")}
     trained(1, **settings, steps=1)
@@ -68,16 +68,14 @@ def test_what_made_other_pairs_is_named(workplace: Path) -> None:
         trained(1, **settings, steps=3)
 
 
-def test_samples_may_have_characters_that_are_not_in_the_vocabulary(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
     Path("held_out.tsv").write_text("😀\t好\n嗨\t好\n")
     assert trained(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
     assert "<unk> -> " in capsys.readouterr().out
 
 
-def test_the_cache_may_go_between_two_starts(workplace: Path) -> None:
+def test_cache_may_be_removed_between_runs(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n")
     trained(1, data=("pairs.tsv",), steps=1)
     shutil.rmtree("data/cache")

@@ -19,7 +19,7 @@ def numbers(requested: str | None, towers: int | None = None, found: list[Gpu] =
     return [gpu.number for gpu in choose_gpus(requested, towers, found)]
 
 
-def test_selects_the_requested_gpus_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_gpus_are_selected_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert numbers("2,0") == [2, 0]
     assert numbers(None) == [0, 1, 2, 3]
@@ -43,7 +43,7 @@ def test_cuda_visible_devices_applies_unless_gpus_are_requested(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("requested", "towers", "found", "words"),
+    ("requested", "towers", "found", "message"),
     [
         ("0,1", None, [], ["requested 0, 1", "found none", "--towers N"]),
         ("0,7", None, FOUR, ["requested 0, 7", "found 0, 1, 2, 3", "--towers N"]),
@@ -55,17 +55,17 @@ def test_cuda_visible_devices_applies_unless_gpus_are_requested(monkeypatch: pyt
         (None, 5, FOUR, ["--towers 5 with 4 GPUs"]),
     ],
 )
-def test_an_impossible_selection_is_a_one_line_error(
+def test_impossible_selection_is_a_one_line_error(
     requested: str | None, towers: int | None, found: list[Gpu], words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         choose_gpus(requested, towers, found)
-    assert all(word in str(caught.value) for word in words)
-    assert "\n" not in str(caught.value)
+    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
 
 
-def test_the_table_has_a_line_for_each_tower() -> None:
+def test_table_has_one_line_per_tower() -> None:
     text = table([Tower("gpu_2", "/GPU:0", "NVIDIA Test", 24 << 30), Tower("gpu_0", "/GPU:1", "NVIDIA", 1 << 30)])
     assert [line.split() for line in text.splitlines()] == [
         ["tower", "physical", "logical", "name", "memory"],
@@ -74,7 +74,7 @@ def test_the_table_has_a_line_for_each_tower() -> None:
     ]
 
 
-def test_finds_gpus_through_nvidias_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     library = SimpleNamespace(
         NVMLError=RuntimeError,
         nvmlInit=lambda: None,
@@ -108,21 +108,21 @@ def opened(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=False)
 
 
-def test_the_cpu_is_split_into_towers() -> None:
-    done = opened("[]", "3")
-    assert done.stdout.splitlines() == [
+def test_cpu_is_split_into_towers() -> None:
+    completed = opened("[]", "3")
+    assert completed.stdout.splitlines() == [
         "[('cpu_0', '/CPU:0', None), ('cpu_1', '/CPU:1', None), ('cpu_2', '/CPU:2', None)]",
         " PCI_BUS_ID True 3",
     ]
-    assert done.stderr == ""
+    assert completed.stderr == ""
 
 
-def test_gpus_that_tensorflow_does_not_see_are_listed_in_the_error() -> None:
-    done = opened("[Gpu(1, 'x', 1, ''), Gpu(3, 'x', 1, '')]", "None")
-    assert "TensorFlow sees 0 of the GPUs 1, 3; install the CUDA libraries with `make gpu`" in done.stderr
+def test_gpus_invisible_to_tensorflow_are_listed_in_the_error() -> None:
+    completed = opened("[Gpu(1, 'x', 1, ''), Gpu(3, 'x', 1, '')]", "None")
+    assert "TensorFlow sees 0 of the GPUs 1, 3; install the CUDA libraries with `make gpu`" in completed.stderr
 
 
-def test_several_gpus_get_memory_growth_and_one_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records the calls of TensorFlow's configuration, since the tests run without a GPU."""
     calls: list[tuple] = []
     chosen = [Gpu(3, "x", 10 << 30, ""), Gpu(1, "x", 10 << 30, "")]

@@ -20,7 +20,7 @@ from chatbot.training.variable_update.parameter_server import parameter_server
 @pytest.mark.parametrize(
     ("variable_update", "staged"), [("parameter_server", False), ("parameter_server", True), ("replicated", False)]
 )
-def test_out_of_memory_splits_shares_and_changes_nothing_else(
+def test_out_of_memory_splits_shares_with_the_same_result(
     cpus: list[Tower],
     variable_update: str,
     staged: bool,

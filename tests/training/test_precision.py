@@ -31,8 +31,8 @@ SEED = tf.constant([1, 2])
 
 
 @pytest.mark.parametrize(("gain", "found"), [(1.9, "bfloat16"), (1.0, "float32"), (0.1, "float32")])
-def test_auto_takes_what_is_faster_here(
-    gain: float, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workplace: Path
+def test_auto_chooses_the_faster_precision(
+    gain: float, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], work_dir: Path
 ) -> None:
     monkeypatch.setattr(precision, "gain_of_bfloat16", lambda *_: gain)
     assert chosen_precision(SETTINGS, 20, "/CPU:0") == found
@@ -40,7 +40,7 @@ def test_auto_takes_what_is_faster_here(
 
 
 @pytest.mark.parametrize(("float32_s", "bfloat16_s"), [(4.0, 1.0), (1.0, 2.0)])
-def test_the_gain_is_the_ratio_of_times(float32_s: float, bfloat16_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gain_is_the_ratio_of_times(float32_s: float, bfloat16_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that only products advance. The first call of each precision also compiles its kernels."""
     seconds = {"float32": float32_s, "bfloat16": bfloat16_s}
     now = [0.0]
@@ -56,13 +56,13 @@ def test_the_gain_is_the_ratio_of_times(float32_s: float, bfloat16_s: float, mon
     assert gain_of_bfloat16(SETTINGS, 20, "/CPU:0") == pytest.approx(float32_s / bfloat16_s)
 
 
-def test_what_is_asked_for_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requested_precision_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "gain_of_bfloat16", None)
     asked = replace(SETTINGS, precision="float16")
     assert chosen_precision(asked, 20, "/CPU:0") == "float16"
 
 
-def test_a_resumed_attempt_keeps_its_own(monkeypatch: pytest.MonkeyPatch, workplace: Path) -> None:
+def test_resumed_attempt_keeps_its_precision(monkeypatch: pytest.MonkeyPatch, work_dir: Path) -> None:
     monkeypatch.setattr(precision, "gain_of_bfloat16", None)
     SETTINGS.run.directory.mkdir(parents=True)
     for name in ("last", "config.json"):
@@ -83,19 +83,19 @@ def apart(one: Sums, other: Sums) -> float:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_every_precision_has_about_the_same_gradients(cell: str) -> None:
+def test_precisions_have_similar_gradients(cell: str) -> None:
     settings = replace(SETTINGS, cell=cell)
     exact = gradients(settings=settings)
     assert apart(exact, gradients(settings=settings, asked="bfloat16")) < 0.05
     assert apart(exact, gradients(settings=settings, asked="float16")) < 0.01
 
 
-def test_the_plain_model_has_the_same_gradients() -> None:
+def test_plain_model_has_the_same_gradients() -> None:
     plain = replace(SETTINGS, fast=("none",))
     assert apart(gradients(), gradients(settings=plain)) < 1e-5
 
 
-def test_gradients_beyond_float16_are_made_again_scaled_down() -> None:
+def test_gradients_beyond_float16_are_computed_again_scaled_down() -> None:
     """Weights of targets so large that the gradients of their sum are no float16."""
     source, target_in, target_out, weights = SHARE
     share = source, target_in, target_out, 1e6 * weights
@@ -110,7 +110,7 @@ def test_gradients_beyond_float16_are_made_again_scaled_down() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
-def test_freed_memory_is_kept() -> None:
+def test_freed_memory_is_reused_without_page_faults() -> None:
     """In a process of its own: memory that was freed and is taken again costs no page faults."""
     program = """
 import ctypes, resource, sys
@@ -128,14 +128,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
     def faults(environment: dict[str, str], *told: str) -> int:
         command = [sys.executable, "-c", program, *told]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        return int(done.stdout)
+        completed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        return int(completed.stdout)
 
     chosen = {"MALLOC_TRIM_THRESHOLD_": "1", "MALLOC_MMAP_THRESHOLD_": "100000"}
     assert faults(ENVIRONMENT) < 10 < 1000 < faults({**ENVIRONMENT, **chosen}, "as somebody chose")
 
 
-def test_freed_memory_is_kept_unless_somebody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_settings_of_the_user_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
         with monkeypatch.context() as patched:
             patched.setenv(name, "1")

@@ -9,12 +9,12 @@ from chatbot.training.schedule import Schedule, describe, schedule_of
 
 
 @pytest.mark.parametrize(("rule", "highest"), [("none", 0.002), ("linear", 0.008), ("sqrt", 0.004)])
-def test_the_rate_fits_the_batch(rule: str, highest: float) -> None:
+def test_learning_rate_scales_with_batch_size(rule: str, highest: float) -> None:
     settings = LearningSettings(learning_rate=0.002, scale_learning_rate=rule)
     assert schedule_of(settings, 256, 500).highest == pytest.approx(highest)
 
 
-def test_a_batch_of_64_is_what_the_rate_is_meant_for() -> None:
+def test_learning_rate_is_defined_for_64_pairs() -> None:
     for rule in ("none", "linear", "sqrt"):
         assert (
             schedule_of(LearningSettings(scale_learning_rate=rule), 64, 500).highest == LearningSettings().learning_rate
@@ -31,21 +31,21 @@ def test_a_batch_of_64_is_what_the_rate_is_meant_for() -> None:
         ({"warm_up": 40}, 40),
     ],
 )
-def test_warm_up(told: dict[str, object], steps: int) -> None:
+def test_warm_up_defaults_to_one_epoch_of_scaled_rates(told: dict[str, object], steps: int) -> None:
     assert schedule_of(LearningSettings(**told), 256, 300).warm_up == steps  # type: ignore[arg-type]
 
 
-def test_long_epochs_do_not_make_long_warm_ups() -> None:
+def test_warm_up_is_limited_in_long_epochs() -> None:
     assert schedule_of(LearningSettings(scale_learning_rate="linear"), 256, 10**6).warm_up == 1000
 
 
-def test_the_rate_rises_in_equal_steps_and_stays() -> None:
+def test_learning_rate_rises_linearly_and_stays() -> None:
     schedule = Schedule(0.8, warm_up=4)
     assert [schedule.rate(step) for step in range(6)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
     assert Schedule(0.8, warm_up=0).rate(0) == 0.8
 
 
-def test_what_was_done_to_the_rate_is_said() -> None:
+def test_scaled_learning_rate_is_described() -> None:
     settings = LearningSettings(scale_learning_rate="linear")
     line = describe(settings, schedule_of(settings, 256, 300), 256)
     assert line == "Learning rate 0.008: 0.002 scaled by linear of 256/64 pairs in a batch, reached after 300 steps."

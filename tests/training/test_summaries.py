@@ -19,7 +19,7 @@ from chatbot.training.summaries import Summaries
 
 
 @pytest.fixture
-def tensorboard(workplace: Path) -> Iterator[str]:
+def tensorboard(work_dir: Path) -> Iterator[str]:
     """The address of a TensorBoard that serves a run of two towers."""
     settings = compose(Settings, attempt="a")
     settings.run.directory.mkdir(parents=True)
@@ -54,7 +54,7 @@ def get(address: str, path: str, **query: str) -> Any:
         return json.load(answer)
 
 
-def test_one_chart_lays_the_towers_over_each_other(tensorboard: str) -> None:
+def test_one_chart_shows_the_curves_of_all_towers(tensorboard: str) -> None:
     plugin = "data/plugin/scalars"
     deadline = time.monotonic() + 60
     while len(tags := get(tensorboard, f"{plugin}/tags")) < 3 and time.monotonic() < deadline:
@@ -73,7 +73,7 @@ def test_one_chart_lays_the_towers_over_each_other(tensorboard: str) -> None:
     assert "<table>" in text["text"]
 
 
-def test_what_is_not_a_number_is_null(workplace: Path) -> None:
+def test_non_finite_numbers_are_null(work_dir: Path) -> None:
     settings = compose(Settings, attempt="a")
     settings.run.directory.mkdir(parents=True)
     with Summaries(settings, ["cpu_0"], 0) as summaries:

@@ -31,9 +31,9 @@ TOWERS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
 
 
 @pytest.fixture
-def pairs(workplace: Path) -> Path:
+def pairs(work_dir: Path) -> Path:
     """Ten pairs, each a question with its own answer."""
-    path = workplace / "pairs.tsv"
+    path = work_dir / "pairs.tsv"
     path.write_text(
         "".join(f"{q}{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
     )
@@ -63,7 +63,7 @@ def weights(attempt: str) -> list[np.ndarray]:
     return [reader.get_tensor(name) for name in names]
 
 
-def test_metrics_have_a_line_a_logged_step(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_have_one_line_per_logged_step(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trained(data=(str(pairs),), steps=4, log_every=3) == 0
     lines = metrics()
     assert [line["step"] for line in lines] == [1, 3, 4]
@@ -78,7 +78,7 @@ def test_metrics_have_a_line_a_logged_step(pairs: Path, capsys: pytest.CaptureFi
     assert out.rstrip().endswith("python chat.py --attempt default")
 
 
-def test_a_resumed_run_equals_one_that_was_not_interrupted(pairs: Path) -> None:
+def test_resumed_run_equals_uninterrupted_run(pairs: Path) -> None:
     data = (str(pairs),)
     trained(data=data, steps=7, attempt="whole")
     trained(data=data, steps=3, attempt="parts")
@@ -91,7 +91,7 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(pairs: Path) -> None:
     assert len(metrics("parts")) == 7
 
 
-def test_a_run_killed_between_checkpoints_repeats_the_steps_since(pairs: Path) -> None:
+def test_killed_run_repeats_steps_since_the_checkpoint(pairs: Path) -> None:
     data = (str(pairs),)
     trained(data=data, steps=2, attempt="killed")
     with Path("checkpoints/killed/metrics.jsonl").open("a") as file:
@@ -100,7 +100,7 @@ def test_a_run_killed_between_checkpoints_repeats_the_steps_since(pairs: Path) -
     assert [line["step"] for line in metrics("killed")] == [1, 2, 3, 4]
 
 
-def test_validation_keeps_the_best_and_stops_early(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_keeps_the_best_checkpoint_and_stops_early(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held_out = pairs.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")  # one of them unlike the training pairs
     assert (
@@ -119,7 +119,7 @@ def test_validation_keeps_the_best_and_stops_early(pairs: Path, capsys: pytest.C
     assert "no improvement in 2 validations" in capsys.readouterr().out
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(
+def test_ctrl_c_saves_and_prints_how_to_resume(
     pairs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     next_shares = Window.next_shares
@@ -141,14 +141,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(
     assert json.loads(Path("checkpoints/default/last").read_text())["step"] == 3
 
 
-def test_one_pair_is_trained_on(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (workplace / "one.tsv").write_text("你好\t你好呀\n")
+def test_one_pair_is_enough_to_train(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (work_dir / "one.tsv").write_text("你好\t你好呀\n")
     assert trained(data=("one.tsv",), steps=2) == 0
     assert "nothing is validated" in capsys.readouterr().out
     assert metrics()[-1]["tower_losses"][1] is None  # the second tower has no pair
 
 
-def test_a_loss_that_is_not_a_number_ends_the_run_and_spoils_nothing(pairs: Path) -> None:
+def test_non_finite_loss_ends_run_and_keeps_the_checkpoint(pairs: Path) -> None:
     trained(data=(str(pairs),), steps=2)
     before = weights("default")
     with pytest.raises(UserError, match="lower --learning-rate"):
@@ -157,7 +157,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_spoils_nothing(pairs: Path
         np.testing.assert_array_equal(a, b)
 
 
-def test_what_does_not_fit_the_attempt_is_refused_and_nothing_changes(pairs: Path) -> None:
+def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs: Path) -> None:
     data = (str(pairs),)
     trained(data=data, steps=1)
     files = {p: p.read_bytes() for p in Path("checkpoints/default").iterdir()}
@@ -172,7 +172,7 @@ def test_what_does_not_fit_the_attempt_is_refused_and_nothing_changes(pairs: Pat
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda d: (d / "ckpt-1.index").unlink(), "checkpoint missing"),
         (lambda d: (d / "ckpt-1.index").write_bytes(b"damaged"), "checkpoint damaged"),
@@ -188,17 +188,17 @@ def test_what_does_not_fit_the_attempt_is_refused_and_nothing_changes(pairs: Pat
         (lambda d: (d / "vocabulary.txt").write_text("a\n"), "checkpoint damaged, or not of these settings"),
     ],
 )
-def test_a_damaged_attempt_is_named_not_guessed(
-    pairs: Path, damage: Callable[[Path], object], words: str, one_step: Path
+def test_damaged_attempt_is_reported_on_load(
+    pairs: Path, damage: Callable[[Path], object], message: str, one_step: Path
 ) -> None:
     for file in one_step.iterdir():
         Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
         Path("checkpoints/default", file.name).write_bytes(file.read_bytes())
     damage(Path("checkpoints/default"))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         load_trained(Path("checkpoints/default"))
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,7 @@ def test_a_damaged_attempt_is_named_not_guessed(
         lambda d: (d / "best").write_text("{"),
     ],
 )
-def test_a_damaged_attempt_is_not_trained_over(
-    workplace: Path, damage: Callable[[Path], object], one_step: Path
-) -> None:
+def test_damaged_attempt_is_not_overwritten(work_dir: Path, damage: Callable[[Path], object], one_step: Path) -> None:
     attempt = Path("checkpoints/default")
     shutil.copytree(one_step, attempt)
     Path("one.tsv").write_text("你好\t你好呀\n")
@@ -225,7 +223,7 @@ def test_a_damaged_attempt_is_not_trained_over(
     assert {path: path.read_bytes() for path in attempt.iterdir()} == before
 
 
-def test_what_a_killed_process_left_is_removed(pairs: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(pairs: Path) -> None:
     trained(data=(str(pairs),), steps=1)
     Path("checkpoints/default/ckpt-2_temp").mkdir()
     Path("checkpoints/default/ckpt-2_temp/part").touch()
@@ -233,7 +231,7 @@ def test_what_a_killed_process_left_is_removed(pairs: Path) -> None:
     assert not Path("checkpoints/default/ckpt-2_temp").exists()
 
 
-def test_an_attempt_without_a_checkpoint_starts_from_scratch(pairs: Path) -> None:
+def test_attempt_without_checkpoint_starts_from_scratch(pairs: Path) -> None:
     with pytest.raises(UserError, match="less than the 2 towers"):
         trained(data=(str(pairs),), steps=1, batch_size=1)
     chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "rnn_size": 32})
@@ -242,7 +240,7 @@ def test_an_attempt_without_a_checkpoint_starts_from_scratch(pairs: Path) -> Non
     assert trained(data=(str(pairs),), steps=1) == 0
 
 
-def test_other_validation_pairs_begin_a_new_best(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_validation_pairs_reset_the_best(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [pairs.with_name(name) for name in ("easy.tsv", "hard.tsv")]
     for file, text in zip(files, ("辰\t甲乙丙丁\n", "甲\t子\n"), strict=True):
         file.write_text(text)
@@ -258,7 +256,7 @@ def test_other_validation_pairs_begin_a_new_best(pairs: Path, capsys: pytest.Cap
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
 
 
-def test_one_process_an_attempt(workplace: Path) -> None:
+def test_attempt_is_locked_by_one_process(work_dir: Path) -> None:
     settings = Settings()
     with (
         attempt_lock(settings),
@@ -286,7 +284,7 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path("checkpoints/default").resolve()
 
 
-def test_the_result_of_a_run(pairs: Path) -> None:
+def test_result_of_a_run(pairs: Path) -> None:
     held_out = pairs.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
     chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "validation": str(held_out), "steps": 3})
@@ -298,7 +296,7 @@ def test_the_result_of_a_run(pairs: Path) -> None:
     assert result.best_nats_per_character == metrics()[-1]["validation.nats_per_character"]
 
 
-def test_no_choice_is_left_to_auto_in_a_run(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_settings_are_resolved_before_training(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
     chosen = compose(Settings, **{**SMALL, "data": (str(pairs),), "steps": 1})
     used = TOWERS[:1]
@@ -318,7 +316,7 @@ def test_no_choice_is_left_to_auto_in_a_run(pairs: Path, monkeypatch: pytest.Mon
         trained(1, data=(str(pairs),), steps=3, both_directions="on")
 
 
-def test_an_attempt_whose_config_says_auto_is_resumed(pairs: Path) -> None:
+def test_attempt_with_auto_in_its_config_is_resumed(pairs: Path) -> None:
     trained(1, data=(str(pairs),), steps=1)
     config = Path("checkpoints/default/config.json")
     config.write_text(json.dumps({**json.loads(config.read_text()), "both_directions": "auto"}))

@@ -60,18 +60,18 @@ def largest_difference(one: list[np.ndarray], other: list[np.ndarray]) -> float:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("update", UPDATES)
-def test_four_towers_equal_one(cpus: list[Tower], update: str, name: str) -> None:
+def test_four_towers_equal_one_device(cpus: list[Tower], update: str, name: str) -> None:
     many, _, _ = train_model(replace(CASES[name], **UPDATES[update]), cpus, random_pairs(67, SETTINGS.learning.seed))
     assert largest_difference(many, one_device_weights(name)) < TOLERANCE
 
 
 @pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])
-def test_two_towers_equal_one(cpus: list[Tower], variable_update: str) -> None:
+def test_two_towers_equal_one_device(cpus: list[Tower], variable_update: str) -> None:
     assert weight_difference(replace(CASES["Adam"], variable_update=variable_update), cpus[:2]) < TOLERANCE
 
 
 @pytest.mark.parametrize(("devices", "name"), [(2, "Adam"), (3, "SGD"), (4, "Adam with clipping")])
-def test_a_model_spread_over_devices_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
+def test_model_parallel_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
     """Four devices are two towers of two devices each."""
     settings = replace(CASES[name], model_parallel=True)
     many, _, update = train_model(settings, spread(cpus[:devices]), random_pairs(67, SETTINGS.learning.seed))
@@ -93,7 +93,7 @@ def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], variable_u
     assert largest_difference(many, one) < TOLERANCE
 
 
-def test_independent_towers_each_equal_their_own_run(cpus: list[Tower]) -> None:
+def test_each_independent_tower_equals_its_own_run(cpus: list[Tower]) -> None:
     """Tower i equals a single tower that trains on the i-th share of each batch; the towers differ."""
     settings = replace(CASES["Adam with clipping"], variable_update="independent")
     pairs = random_pairs(67, 3)
@@ -152,36 +152,7 @@ def test_pending_gradients_survive_a_checkpoint(cpus: list[Tower], variable_upda
         np.testing.assert_array_equal(ours, theirs.numpy())
 
 
-@pytest.mark.parametrize(
-    ("given", "devices", "chosen"),
-    [
-        ({}, ["/CPU:0", "/CPU:1"], ("parameter_server", "auto")),
-        ({}, ["/GPU:0"], ("parameter_server", "auto")),
-        ({}, ["/GPU:0", "/GPU:1"], ("replicated", "nccl")),
-        ({"variable_update": "replicated"}, ["/CPU:0", "/CPU:1"], ("replicated", "one_device")),
-        ({"all_reduce": "hierarchical"}, ["/GPU:0", "/GPU:1"], ("replicated", "hierarchical")),
-        ({"variable_update": "independent"}, ["/GPU:0", "/GPU:1"], ("independent", "auto")),
-        ({"local_parameter_device": "cpu"}, ["/GPU:0", "/GPU:1"], ("parameter_server", "auto")),
-        ({"model_parallel": True, "all_reduce": "nccl"}, ["/GPU:0", "/GPU:1"], ("parameter_server", "auto")),
-        ({"worker_hosts": "a:2222", "task_index": 0}, ["/GPU:0", "/GPU:1"], ("replicated", "nccl")),
-    ],
-)
-def test_the_variable_update_depends_on_flags_and_devices(
-    given: dict[str, Any], devices: list[str], chosen: tuple[str, str]
-) -> None:
-    towers = [Tower(device, device, "", None) for device in devices]
-    parallel = chosen_update(replace(SETTINGS, **given), towers).parallel
-    assert (parallel.variable_update, parallel.all_reduce) == chosen
-
-
-def test_a_variable_update_receives_the_chosen_all_reduce(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    received = []
-    monkeypatch.setitem(FACTORIES, "replicated", lambda _, settings, __: received.append(settings.parallel.all_reduce))
-    open_update(None, replace(SETTINGS, variable_update="replicated"), cpus)  # type: ignore[arg-type]
-    assert received == ["one_device"]
-
-
-def test_unsupported_devices_are_an_error(cpus: list[Tower]) -> None:
+def test_unsupported_devices_are_errors(cpus: list[Tower]) -> None:
     model = built_model(SETTINGS.model, VOCABULARY, SETTINGS.learning.seed)
     with pytest.raises(UserError, match="--all-reduce nccl: it needs NVIDIA GPUs"):
         open_update(model, replace(SETTINGS, all_reduce="nccl"), cpus)
@@ -224,7 +195,7 @@ def test_one_tower_equals_a_plain_training_loop(cpus: list[Tower], name: str) ->
     assert (max(norms) > ALWAYS_CLIPPED) or settings.learning.max_gradient_norm != ALWAYS_CLIPPED
 
 
-def test_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower]) -> None:
+def test_tower_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower]) -> None:
     pairs = random_pairs(67, 1)
     _, one, _ = train_model(SETTINGS, cpus[:1], pairs, steps=3)
     _, four, _ = train_model(SETTINGS, cpus, pairs, steps=3)
@@ -234,7 +205,7 @@ def test_losses_and_counts_add_up_to_those_of_the_batch(cpus: list[Tower]) -> No
         assert int(towers.examples) == int(batch.examples)
 
 
-def test_towers_draw_different_dropout_masks(cpus: list[Tower]) -> None:
+def test_towers_have_different_dropout_masks(cpus: list[Tower]) -> None:
     assert masks_differ(cpus)
 
 
@@ -242,7 +213,7 @@ def test_every_pair_is_seen_once_by_one_tower(cpus: list[Tower]) -> None:
     assert every_pair_once(len(cpus))
 
 
-def test_a_batch_with_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
+def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     """Towers without a pair contribute nothing to the gradients and the counts."""
     settings = replace(SETTINGS, batch_size=4)
     pairs = random_pairs(1, 1)
@@ -253,7 +224,7 @@ def test_a_batch_with_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     assert largest_difference(many, one) < TOLERANCE
 
 
-def test_traced_once_a_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
+def test_step_is_traced_once_per_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
     pairs = random_pairs(200, 1)
     settings = replace(SETTINGS, batch_size=8)
     model = built_model(settings.model, VOCABULARY, settings.learning.seed)
@@ -277,13 +248,13 @@ def graph_of_the_step(cpus: list[Tower]) -> tf.Graph:
     return step.graph
 
 
-def test_forward_and_backward_of_a_tower_are_one_call_on_its_device(cpus: list[Tower]) -> None:
+def test_tower_gradients_are_one_call_on_their_device(cpus: list[Tower]) -> None:
     calls = [op for op in graph_of_the_step(cpus).get_operations() if "PartitionedCall" in op.type]
     towers = [op for op in calls if b"tower_gradients" in op.node_def.attr["f"].func.name.encode()]
     assert [op.device.rsplit("device:", 1)[-1] for op in towers] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
 
 
-def test_no_tower_waits_for_another(cpus: list[Tower]) -> None:
+def test_towers_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
     operations = graph_of_the_step(cpus).get_operations()
     towers = [op for op in operations if "tower_gradients" in op.node_def.attr["f"].func.name]
     assert len(towers) == 4
@@ -297,7 +268,7 @@ def test_no_tower_waits_for_another(cpus: list[Tower]) -> None:
         assert not ancestors & set(towers)
 
 
-def test_the_selftest_passes_here_and_fails_when_towers_disagree(
+def test_selftest_passes_and_fails_when_towers_disagree(
     cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert selftest(SETTINGS, cpus[:2]) == 0

@@ -1,4 +1,4 @@
-"""Padding, shares, order: every pair once an epoch, on one shape a step, whatever the shards and machines."""
+"""Padding, shares, order: each pair once per epoch and one shape per step, for any shards and machines."""
 
 from itertools import islice
 from typing import Any
@@ -19,7 +19,7 @@ PAIRS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=80)
 
 
 def pairs_of(pairs: list[tuple[list[int], list[int]]]) -> EncodedPairs:
-    """Pairs of ids as the trainer holds them."""
+    """Encoded pairs of these ids."""
     sources, targets = zip(*pairs, strict=True)
     return EncodedPairs.question_to_answer(
         Ragged.from_rows(sources), Ragged.from_rows(targets), np.array([len(t) for t in targets])
@@ -27,17 +27,17 @@ def pairs_of(pairs: list[tuple[list[int], list[int]]]) -> EncodedPairs:
 
 
 def numbered(count: int, shards: int = 1) -> list[EncodedPairs]:
-    """Pairs whose only source token is their own number from 5, dealt to shards of uneven size."""
-    dealt = [[([5 + i], [5] * (i % 3 + 1)) for i in range(count) if i * i % shards == s] for s in range(shards)]
-    return [pairs_of(part) for part in dealt if part]
+    """Pairs whose only source token is their number from 5, in shards of different sizes."""
+    parts = [[([5 + i], [5] * (i % 3 + 1)) for i in range(count) if i * i % shards == s] for s in range(shards)]
+    return [pairs_of(part) for part in parts if part]
 
 
 def numbers_in(shares: tuple[Batch, ...]) -> list[int]:
-    """Which of the numbered pairs were seen."""
+    """The numbers of the pairs in these shares."""
     return [n for share in shares for n in share.source[share.weights[:, 0] > 0, 0].tolist()]
 
 
-def test_pad_batch() -> None:
+def test_pad_batch_pads_to_the_given_lengths() -> None:
     batch = pad_batch(pairs_of([([7], [8, 9]), ([5, 6], [4])]), np.array([1, 0]), 3, 4)
     assert batch.source.tolist() == [[5, 6, PAD], [7, PAD, PAD]]
     assert batch.target_in.tolist() == [[BOS, 4, PAD, PAD], [BOS, 8, 9, PAD]]
@@ -45,7 +45,7 @@ def test_pad_batch() -> None:
     assert batch.weights.tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
 
 
-def test_reversed_pairs_begin_with_another_symbol() -> None:
+def test_reversed_pairs_begin_with_ask_symbol() -> None:
     pairs = pairs_of([([7], [8, 9])])
     batch = pad_batch(pairs + pairs.reversed(), np.array([0, 1]), 2, 3)
     assert batch.source.tolist() == [[7, PAD], [8, 9]]
@@ -53,16 +53,14 @@ def test_reversed_pairs_begin_with_another_symbol() -> None:
     assert batch.target_out.tolist() == [[8, 9, EOS], [7, EOS, PAD]]
 
 
-def test_pad_batch_of_the_exact_length_has_no_padding() -> None:
+def test_batch_of_exact_length_has_no_padding() -> None:
     batch = pad_batch(pairs_of([([7], [8, 9])]), np.array([0]), 1, 3)
     assert batch.target_out.tolist() == [[8, 9, EOS]]
     assert batch.weights.all()
 
 
 @given(st.integers(1, 90), st.integers(1, 4), st.integers(1, 9), st.integers(1, 4), st.integers(0, 3))
-def test_an_epoch_shows_every_pair_to_one_tower_once(
-    count: int, shards: int, size: int, towers: int, epoch: int
-) -> None:
+def test_epoch_contains_every_pair_once(count: int, shards: int, size: int, towers: int, epoch: int) -> None:
     batches = Batches(numbered(count, shards), size, seed=1)
     seen = []
     shares_of = batches.shares_from(epoch * batches.steps_per_epoch, towers)
@@ -71,39 +69,39 @@ def test_an_epoch_shows_every_pair_to_one_tower_once(
         assert len({s.source.shape[1] for s in shares}) == 1
         assert max(len(s.source) for s in shares) - min(len(s.source) for s in shares) <= 1
         for share in shares:
-            assert (share.source[:, 0] != PAD).all()  # cuDNN takes no row that is all padding
+            assert (share.source[:, 0] != PAD).all()  # cuDNN refuses a row of padding only
         seen += numbers_in(shares)
     assert sorted(seen) == [5 + i for i in range(count)]
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_machines_share_the_batches_of_one(shards: int) -> None:
+def test_machines_split_the_batches_of_one_machine(shards: int) -> None:
     pairs = numbered(100, shards)
-    alone = Batches(pairs, 12, seed=1).shares_from(3, towers=4)
+    one_machine = Batches(pairs, 12, seed=1).shares_from(3, towers=4)
     machines = [Batches(pairs, 12, seed=1).shares_from(3, 2, machine, machines=2) for machine in range(2)]
     for _ in range(30):
-        expected = next(alone)
-        found = [next(machine) for machine in machines]
-        for ours, theirs in zip(expected, found[0] + found[1], strict=True):
+        expected = next(one_machine)
+        actual = [next(machine) for machine in machines]
+        for ours, theirs in zip(expected, actual[0] + actual[1], strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
-        assert not set(numbers_in(found[0])) & set(numbers_in(found[1]))
+        assert not set(numbers_in(actual[0])) & set(numbers_in(actual[1]))
 
 
-def test_a_machine_copies_the_tokens_of_its_own_pairs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_copies_only_its_own_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
 
-    def counting(pairs: EncodedPairs, rows: np.ndarray, source_length: int, target_length: int) -> Batch:
+    def recorded(pairs: EncodedPairs, rows: np.ndarray, source_length: int, target_length: int) -> Batch:
         copied.extend(pairs.sources.row(row)[0] for row in rows)
         return pad_batch(pairs, rows, source_length, target_length)
 
-    monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", counting)
+    monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", recorded)
     batches = Batches(numbered(96), 12, seed=1)
     for shares in islice(batches.shares_from(0, 2, machine=1, machines=3), batches.steps_per_epoch):
         assert numbers_in(shares) == copied
         copied.clear()
 
 
-def test_batches_by_tokens_hold_as_many_positions_whatever_the_length() -> None:
+def test_token_batches_have_similar_numbers_of_positions() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 40, 4000)
     pairs = pairs_of([([5] * int(n), [5] * int(n)) for n in lengths])
@@ -115,31 +113,31 @@ def test_batches_by_tokens_hold_as_many_positions_whatever_the_length() -> None:
     assert seen == 4000
 
 
-def test_a_batch_by_tokens_has_one_pair_at_least() -> None:
+def test_token_batch_has_at_least_one_pair() -> None:
     pairs = pairs_of([([5] * 30, [5] * 30)] * 3)
     batches = Batches([pairs], 64, 1, batch_tokens=10)
     assert batches.buckets[0].batch_size == 1
     first, second = next(batches.shares_from(0, towers=2))
-    assert (first.weights.sum(), second.weights.sum()) == (31, 0)  # a tower without a pair has a row without weight
+    assert (first.weights.sum(), second.weights.sum()) == (31, 0)  # a tower without a pair has a row of weight 0
 
 
-def test_shards_that_are_removed_meanwhile_are_a_line() -> None:
-    class Removed(list[EncodedPairs]):
+def test_error_in_prefetch_thread_is_raised() -> None:
+    class RemovableShards(list[EncodedPairs]):
         def __getitem__(self, index: Any) -> Any:
-            if self.gone:
+            if self.removed:
                 raise UserError("removed")
             return super().__getitem__(index)
 
-        gone = False
+        removed = False
 
-    shards = Removed(numbered(40, 8))
+    shards = RemovableShards(numbered(40, 8))
     batches = Batches(shards, 4, seed=1)
-    shards.gone = True
+    shards.removed = True
     with pytest.raises(UserError, match="removed"):
         list(batches.prefetched(0, 1))
 
 
-def test_the_order_is_seeded_and_changes_with_the_epoch() -> None:
+def test_order_depends_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int) -> list[list[int]]:
         batches = Batches(numbered(50, 3), 8, seed)
         return np.concatenate([places for _, places in batches.plan(epoch)]).tolist()
@@ -150,17 +148,17 @@ def test_the_order_is_seeded_and_changes_with_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 6, 7, 20])
-def test_any_step_can_be_begun_at(step: int) -> None:
+def test_batches_from_any_step_equal_those_of_a_full_run(step: int) -> None:
     batches = Batches(numbered(50, 3), 8, seed=1)
-    whole, late = batches.shares_from(0, 2), batches.shares_from(step, 2)
+    full, resumed = batches.shares_from(0, 2), batches.shares_from(step, 2)
     for _ in range(step):
-        next(whole)
+        next(full)
     for _ in range(10):
-        for ours, theirs in zip(next(late), next(whole), strict=True):
+        for ours, theirs in zip(next(resumed), next(full), strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_prefetched_batches_are_the_same() -> None:
+def test_prefetched_batches_equal_direct_batches() -> None:
     batches = Batches(numbered(20), 8, seed=1)
     expected = batches.shares_from(2, 2)
     for shares in islice(batches.prefetched(2, 2), 5):

@@ -1,4 +1,4 @@
-"""Encoding on Beam's local runner: the same bytes, reports and errors as the built-in path."""
+"""Encoding on Beam's local runner: the same bytes, reports and errors as the built-in encoder."""
 
 import sys
 from pathlib import Path
@@ -20,12 +20,12 @@ PAIRS = [(f"第{i % 190}个问题", "呵呵" if i % 3 == 0 else f"回答{i % 60}
 
 
 def encoded_corpus(settings: EncodeSettings) -> Corpus:
-    """The corpus that training would get."""
+    """The corpus as training loads it."""
     return training_set(settings.corpus, settings.encoding)
 
 
 def on_beam(settings: EncodeSettings) -> Corpus:
-    """Encode on the local runner."""
+    """The corpus, encoded on Beam's local runner."""
     from chatbot.corpus.encoding.beam import encode_on_beam
 
     return encode_on_beam(
@@ -57,39 +57,39 @@ def settings(tmp_path: Path) -> EncodeSettings:
 
 
 @pytest.mark.parametrize("changes", [{}, {"clean": ("none",), "validation": None, "max_reply_frequency": None}])
-def test_the_shards_are_those_of_the_built_in_path(
+def test_beam_writes_the_bytes_of_the_built_in_encoder(
     settings: EncodeSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenised, "PAIRS_PER_CHUNK", 64)
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 50)
     settings = replace(settings, **changes)
-    ours = encoded_corpus(settings)
-    beams = on_beam(replace(settings, cache=settings.corpus.cache + "-beam"))
-    names = sorted(path.name for path in ours.shards.folder.iterdir())
-    assert names == sorted(path.name for path in beams.shards.folder.iterdir())
-    assert len(ours.shards) > 1
+    built_in = encoded_corpus(settings)
+    beam = on_beam(replace(settings, cache=settings.corpus.cache + "-beam"))
+    names = sorted(path.name for path in built_in.shards.folder.iterdir())
+    assert names == sorted(path.name for path in beam.shards.folder.iterdir())
+    assert len(built_in.shards) > 1
     for name in set(names) - {"corpus.json", "manifest.json"}:  # the reports are compared below
-        assert (ours.shards.folder / name).read_bytes() == (beams.shards.folder / name).read_bytes()
-    assert ours.fingerprint == beams.fingerprint
-    assert ours.reports == beams.reports
+        assert (built_in.shards.folder / name).read_bytes() == (beam.shards.folder / name).read_bytes()
+    assert built_in.fingerprint == beam.fingerprint
+    assert built_in.reports == beam.reports
 
 
-def test_an_empty_corpus_is_the_same_error(settings: EncodeSettings) -> None:
+def test_empty_corpus_gives_the_same_error(settings: EncodeSettings) -> None:
     settings = replace(settings, min_characters=99, validation=None)
-    lines = []
+    messages = []
     for encode in (encoded_corpus, on_beam):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError) as error:
             encode(settings)
-        lines.append(str(caught.value))
-    assert lines[0] == lines[1]
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
 
 
-def test_training_finds_what_beam_encoded(
-    settings: EncodeSettings, workplace: Path, monkeypatch: pytest.MonkeyPatch
+def test_training_reuses_shards_encoded_by_beam(
+    settings: EncodeSettings, work_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = run("chatbot.corpus", "encode", *settings.corpus.data, "--runner", "DirectRunner")
-    assert done.returncode == 0, done.stderr.decode()[-500:]
-    assert "shards: 1, in data/cache/encoded-" in done.stdout.decode()
+    completed = run("chatbot.corpus", "encode", *settings.corpus.data, "--runner", "DirectRunner")
+    assert completed.returncode == 0, completed.stderr.decode()[-500:]
+    assert "shards: 1, in data/cache/encoded-" in completed.stdout.decode()
     folder = next(Path("data/cache").glob("encoded-*[!k]"))
     before = folder.stat().st_mtime_ns
     assert encoded_corpus(compose(EncodeSettings, data=settings.corpus.data)).shards.folder == folder
@@ -100,17 +100,17 @@ def test_training_finds_what_beam_encoded(
     ("file", "runner", "message"),
     [("prose.txt", "DirectRunner", "prose.txt: unknown format"), ("a.tsv", "NoRunner", "NoRunner")],
 )
-def test_an_error_on_a_runner_is_one_line(workplace: Path, file: str, runner: str, message: str) -> None:
+def test_runner_error_is_one_line(work_dir: Path, file: str, runner: str, message: str) -> None:
     Path("prose.txt").write_text("Once upon a time.\nThere was a file.\n")
     Path("a.tsv").write_text("你好\t你好呀\n")
-    done = run("chatbot.corpus", "encode", file, "--runner", runner)
-    assert done.returncode == 2
-    assert message in done.stderr.decode().splitlines()[-1]
-    assert "Traceback" not in done.stderr.decode()
+    completed = run("chatbot.corpus", "encode", file, "--runner", runner)
+    assert completed.returncode == 2
+    assert message in completed.stderr.decode().splitlines()[-1]
+    assert "Traceback" not in completed.stderr.decode()
     assert not list(Path("data/cache").glob("*.part-*"))
 
 
-def test_without_beam_the_error_names_the_remedy(settings: EncodeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_beam_error_gives_the_remedy(settings: EncodeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "chatbot.corpus.encoding.beam", raising=False)
     from chatbot.corpus.__main__ import encode_command

@@ -1,4 +1,4 @@
-"""Folders that are computed once: complete or absent, verified before use, made by one process at a time."""
+"""Folders that are computed once: complete or absent, verified before use, written by one process at a time."""
 
 import multiprocessing
 import signal
@@ -16,14 +16,14 @@ from tests.commands import ENVIRONMENT
 
 
 def make(folder: Path, content: bytes = b"abc") -> bool:
-    """Make a folder of one file; returns whether it had to be made."""
+    """Make a folder of one file. Returns False if it existed."""
     with make_once(folder) as part:
         if part:
             (part / "file").write_bytes(content)
     return part is not None
 
 
-def test_a_folder_is_made_once(tmp_path: Path) -> None:
+def test_folder_is_made_once(tmp_path: Path) -> None:
     folder = tmp_path / "cache/name"
     assert [make(folder) for _ in range(3)] == [True, False, False]
     assert (folder / "file").read_bytes() == b"abc"
@@ -31,7 +31,7 @@ def test_a_folder_is_made_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["change", "cut", "remove", "manifest", "no manifest"])
-def test_a_damaged_folder_is_made_again(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_folder_is_rebuilt(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "name"
     make(folder)
     file, manifest = folder / "file", folder / MANIFEST
@@ -51,14 +51,14 @@ def test_a_damaged_folder_is_made_again(tmp_path: Path, damage: str, capsys: pyt
 
 
 def make_and_fail(folder: Path) -> None:
-    """An exception after a file was written."""
+    """Raise an exception after a file was written."""
     with make_once(folder) as part:
         assert part is not None
         (part / "half").write_bytes(b"a" * 1000)
         raise ZeroDivisionError
 
 
-def test_an_error_leaves_nothing_behind_and_a_damaged_folder_as_it_was(tmp_path: Path) -> None:
+def test_error_removes_partial_folder_and_keeps_existing_one(tmp_path: Path) -> None:
     folder = tmp_path / "name"
     make(folder)
     (folder / "file").write_bytes(b"abd")
@@ -84,26 +84,26 @@ sys.exit(exit_code_of(main))
 """
 
 
-def test_a_full_disk_is_a_one_line_error_and_leaves_nothing_behind(workplace: Path) -> None:
+def test_full_disk_is_a_one_line_error_and_removes_partial_folder(work_dir: Path) -> None:
     make(Path("cache/old"))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", FULL_DISK], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "encoded pairs cannot be written" in done.stderr
-    assert "--cache" in done.stderr
+    assert completed.returncode == 2
+    assert completed.stderr.count("\n") == 1
+    assert "encoded pairs cannot be written" in completed.stderr
+    assert "--cache" in completed.stderr
     assert [path.name for path in Path("cache").iterdir() if path.is_dir()] == ["old"]
     assert not make(Path("cache/old"))
 
 
-def test_a_cache_that_cannot_be_a_folder_is_a_one_line_error(tmp_path: Path) -> None:
+def test_unusable_cache_path_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="encoded pairs cannot be written"):
         make(tmp_path / "file/name")
 
 
-def test_a_complete_folder_needs_no_permission_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_folder_needs_no_write_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "name")
     monkeypatch.setattr("filelock.FileLock.acquire", None)  # root may write anywhere
     assert not make(tmp_path / "name")
@@ -125,7 +125,7 @@ sys.exit(exit_code_of(main))
 """
 
 
-def test_ctrl_c_leaves_nothing_behind(workplace: Path) -> None:
+def test_ctrl_c_removes_partial_folder(work_dir: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], env=ENVIRONMENT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"writing\n"
@@ -155,7 +155,7 @@ def test_one_process_makes_the_folder_while_others_wait(tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text() == "x"
 
 
-def test_waiting_is_announced(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "name"
     with make_once(folder) as part:
         assert part is not None
@@ -171,7 +171,7 @@ def test_waiting_is_announced(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert not (tmp_path / "calls").exists()
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     abandoned = tmp_path / "name.part-x"
     abandoned.mkdir()
     (abandoned / "file").write_text("half")
@@ -179,7 +179,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["name"]
 
 
-def test_keys_depend_on_content_and_not_on_names(tmp_path: Path) -> None:
+def test_keys_depend_on_content_only(tmp_path: Path) -> None:
     for name, content in (("a", b"x"), ("b", b"x"), ("c", b"y")):
         (tmp_path / name).write_bytes(content)
     a, b, c = (content_key(tmp_path / name) for name in "abc")

@@ -1,4 +1,4 @@
-"""From files to shards: compared with a slow loop, in one process and in several, and computed once."""
+"""From files to shards: equality with a slow loop, one or several processes, and the cache."""
 
 import dataclasses
 import os
@@ -51,7 +51,7 @@ def settings(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> En
 
 
 def encoded_corpus(settings: EncodeSettings) -> Corpus:
-    """The corpus that training would get."""
+    """The corpus as training loads it."""
     return training_set(settings.corpus, settings.encoding)
 
 
@@ -85,38 +85,38 @@ def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None
     st.integers(1, 9),
     st.integers(1, 9),
 )
-def test_shards_hold_what_a_slow_loop_would_encode(
+def test_shards_equal_a_slow_loop(
     tmp_path_factory: pytest.TempPathFactory, pairs: list, size: int, name: str, chunk: int, shard: int
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("slow")
     chosen = settings(tmp_path, pairs, vocabulary_size=size, tokenizer=name, clean=("control", "duplicates"))
     clean, tokens_of = cleaner(["control"]), tokenizer(name)
-    kept = list(dict.fromkeys((clean(q), clean(a)) for q, a in pairs if clean(q) and clean(a)))
+    selected = list(dict.fromkeys((clean(q), clean(a)) for q, a in pairs if clean(q) and clean(a)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenised, "PAIRS_PER_CHUNK", chunk)
         patch.setattr(shards, "PAIRS_PER_SHARD", shard)
         patch.setattr(shards, "BUFFER", 50)
         patch.setattr(selection, "AT_ONCE", 7)
         patch.setattr(counting, "AT_ONCE", 11)
-        if not kept:
+        if not selected:
             with pytest.raises(UserError, match=r"no question-answer pairs|pairs is left"):
                 encoded_corpus(chosen)
             return
         corpus = encoded_corpus(chosen)
-    assert len(corpus.shards) == -(-len(kept) // shard)
-    found = []
+    assert len(corpus.shards) == -(-len(selected) // shard)
+    actual = []
     for part in corpus.shards:
         for i in range(len(part)):
             row = part.sources.row(i).tolist(), part.targets.row(i).tolist(), int(part.characters[i])
-            found.append(row)
+            actual.append(row)
     ids = corpus.vocabulary.ids
-    expected = [(ids(tokens_of(q)), ids(tokens_of(a)), len(a.replace(" ", ""))) for q, a in kept]
-    assert sorted(found) == sorted(expected)
+    expected = [(ids(tokens_of(q)), ids(tokens_of(a)), len(a.replace(" ", ""))) for q, a in selected]
+    assert sorted(actual) == sorted(expected)
     if len(corpus.shards) == 1:
-        assert found == expected  # in the order of the file
+        assert actual == expected  # in the order of the file
 
 
-def test_many_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(f"问题{i}号", f"回答{i % 50}号") for i in range(3000)]
     submitted: list[str] = []
     submit = ProcessPoolExecutor.submit
@@ -139,14 +139,12 @@ def test_many_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pyte
         assert (one.shards.folder / name).read_bytes() == (two.shards.folder / name).read_bytes()
 
 
-def test_a_killed_worker_is_a_one_line_error() -> None:
+def test_killed_worker_is_a_one_line_error() -> None:
     with pytest.raises(UserError, match="a worker process was killed"), worker_pool() as pool:
         list(workers.in_order(os._exit, [(1,)], pool))
 
 
-def test_pairs_are_tokenised_once_and_again_after_any_change_that_matters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_are_tokenised_again_only_after_relevant_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def counted(*arguments: Any) -> Any:
@@ -164,7 +162,7 @@ def test_pairs_are_tokenised_once_and_again_after_any_change_that_matters(
     dictionary.write_text("好呀\n")
     assert calls_for(PAIRS) == 1
     assert calls_for(PAIRS) == 0
-    assert calls_for(PAIRS, vocabulary_size=20) == 0  # the tokens are the same, only ids change
+    assert calls_for(PAIRS, vocabulary_size=20) == 0  # the same tokens, other ids
     assert calls_for(PAIRS, max_reply_frequency=1) == 0
     assert calls_for(PAIRS, clean=("nfkc",)) == 1
     assert calls_for(PAIRS, tokenizer="char") == 1
@@ -176,14 +174,14 @@ def test_pairs_are_tokenised_once_and_again_after_any_change_that_matters(
     assert calls_for(PAIRS) == 0
 
 
-def test_replies_may_be_capped(tmp_path: Path) -> None:
+def test_max_reply_frequency_caps_replies(tmp_path: Path) -> None:
     pairs = [(f"问{i}", "呵呵" if i % 2 else f"答{i}") for i in range(20)]
     corpus = encoded_corpus(settings(tmp_path, pairs, max_reply_frequency=3))
     assert [a for _, a in texts(corpus)].count("呵呵") == 3
     assert corpus.reports[0].lines() == ["pairs beyond --max-reply-frequency 3: 7"]
 
 
-def test_pairs_with_a_blocked_word_and_of_unwanted_length_are_left_out(tmp_path: Path) -> None:
+def test_blocked_words_and_character_limits_drop_pairs(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("\ufeff广告\n\n+V\n", encoding="utf-8")
     pairs = [("看广告吗", "不看"), ("你好", "加+V信"), ("好", "好的"), ("你好", "你好呀" * 9), ("你好", "你好呀")]
     corpus = encoded_corpus(
@@ -193,7 +191,7 @@ def test_pairs_with_a_blocked_word_and_of_unwanted_length_are_left_out(tmp_path:
     assert [entry.count for entry in corpus.reports[0].dropped.values()] == [2, 1, 1]
 
 
-def test_a_block_list_is_cleaned_as_the_pairs_are(tmp_path: Path) -> None:
+def test_block_list_is_cleaned_like_pairs(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("ＡＢＣ\n愛\nno  way\n[(\n", encoding="utf-8")
     pairs = [("ＡＢＣ好", "行"), ("我愛你", "我也是"), ("no  way", "真的"), ("[(", "括号"), ("你好", "你好呀")]
     rules = ("nfkc", "simplified")
@@ -201,11 +199,11 @@ def test_a_block_list_is_cleaned_as_the_pairs_are(tmp_path: Path) -> None:
     assert texts(corpus) == [("你好", "你好呀")]
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
+def test_file_that_changes_while_read_is_not_cached(tmp_path: Path) -> None:
     chosen = settings(tmp_path, PAIRS[:1])
     files = training_files(chosen.corpus)
     assert files.key
-    written(tmp_path / "pairs.tsv", PAIRS[:2])  # like a download that is still running
+    written(tmp_path / "pairs.tsv", PAIRS[:2])  # like a running download
     with pytest.raises(UserError, match=r"pairs\.tsv: changed while it was read"), worker_pool() as pool:
         tokenise(files, pool)
     assert not files.is_tokenised
@@ -213,7 +211,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> Non
     assert texts(encoded_corpus(chosen)) == PAIRS[:1]
 
 
-def test_a_renamed_file_is_found_in_the_cache_under_its_new_name(tmp_path: Path) -> None:
+def test_renamed_file_is_reported_under_its_new_name(tmp_path: Path) -> None:
     first = settings(tmp_path, [*PAIRS, ("独", "")])
     encoded_corpus(first)
     (tmp_path / "pairs.tsv").rename(tmp_path / "other.tsv")
@@ -223,7 +221,7 @@ def test_a_renamed_file_is_found_in_the_cache_under_its_new_name(tmp_path: Path)
     assert f"first: {tmp_path / 'other.tsv'}, pair 6" in report.lines()[0]
 
 
-def test_a_block_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_block_list_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="block list cannot be read"):
         training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")).corpus)
     (tmp_path / "gbk.txt").write_bytes("广告".encode("gbk"))
@@ -231,21 +229,21 @@ def test_a_block_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "gbk.txt")).corpus)
 
 
-def test_held_out_pairs_are_not_trained_on_even_if_spaced_differently(tmp_path: Path) -> None:
+def test_held_out_pairs_are_dropped_whatever_their_spaces(tmp_path: Path) -> None:
     held_out = written(tmp_path / "held_out.tsv", [("  你好", "你好呀 "), ("天安门", "在北京"), ("天安门", "在北京")])
     corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
     assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
     assert "pairs that are in the validation file too: 3" in corpus.reports[0].lines()
 
 
-def test_files_without_pairs_say_why(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
+def test_corpus_without_pairs_is_an_error_with_reasons(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
         encoded_corpus(settings(tmp_path, [("", "空"), ("  ", "")]))
-    assert "pairs.tsv: none of its 2 pairs is left: pairs with an empty side: 2" in str(caught.value)
+    assert "pairs.tsv: none of its 2 pairs is left: pairs with an empty side: 2" in str(error.value)
     assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("encoded") and p.is_dir()]
 
 
-def test_shards_skip_long_pairs_and_reverse_pairs(tmp_path: Path) -> None:
+def test_shards_drop_long_pairs_and_add_reversed_pairs(tmp_path: Path) -> None:
     pairs = [("一二三四", "五"), ("一", "二三"), ("一", "二三四五")]
     whole = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
     assert len(whole[0]) == 3
@@ -260,19 +258,19 @@ def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
     return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
 
 
-def test_a_shard_without_pairs_is_empty(tmp_path: Path) -> None:
+def test_shard_without_pairs_is_empty(tmp_path: Path) -> None:
     shards.write_shards(tmp_path, 1, [])
     pairs = Shards(tmp_path, 1, "uint16")[0]
     assert len(pairs) == 0
     assert pairs.targets.joined().tolist() == []
 
 
-def test_a_shard_that_is_removed_is_named(tmp_path: Path) -> None:
+def test_removed_shard_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"00000\.lengths: removed while it was in use"):
         Shards(tmp_path, 1, "uint16")[0]
 
 
-def test_ids_take_two_bytes_while_they_can(tmp_path: Path) -> None:
+def test_ids_take_two_bytes_if_possible(tmp_path: Path) -> None:
     corpus = encoded_corpus(settings(tmp_path, PAIRS))
     assert corpus.shards[0].sources.flat.dtype == np.uint16
     characters = "".join(chr(c) for c in [*range(0x3400, 0x9FFF), *range(0x20000, 0x2A6DF), *range(0xAC00, 0xD7A3)])

@@ -1,4 +1,4 @@
-"""Which pairs of the whole corpus are kept, compared with a slow loop over all of them."""
+"""The selection of pairs from the whole corpus, against a slow loop."""
 
 from collections import Counter
 
@@ -13,8 +13,8 @@ from chatbot.corpus.encoding.selection import DUPLICATE, HELD_OUT, Selection, oc
 PAIRS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=60)
 
 
-def slow(pairs: list[tuple[int, int]], selection: Selection) -> list[str]:
-    """The reason to drop each pair, "" where it is kept, one pair after the other."""
+def slow_selection(pairs: list[tuple[int, int]], selection: Selection) -> list[str]:
+    """The reason to drop each pair, or "" for a pair that is kept, one pair at a time."""
     seen: Counter[int] = Counter()
     answers: Counter[int] = Counter()
     reasons = []
@@ -32,21 +32,21 @@ def slow(pairs: list[tuple[int, int]], selection: Selection) -> list[str]:
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 @given(PAIRS, st.booleans(), st.none() | st.integers(1, 4), st.frozensets(st.integers(0, 9), max_size=3))
-def test_pairs_are_dropped_for_the_reasons_of_a_slow_loop(
-    at_once: int, pairs: list[tuple[int, int]], duplicates: bool, most: int | None, held_out: frozenset[int]
+def test_selection_equals_slow_loop(
+    at_once: int, pairs: list[tuple[int, int]], duplicates: bool, max_frequency: int | None, held_out: frozenset[int]
 ) -> None:
-    selection = Selection(duplicates, most, held_out)
+    selection = Selection(duplicates, max_frequency, held_out)
     pair_hashes, answer_hashes = (np.array([pair[side] for pair in pairs], np.uint64) for side in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection_module, "AT_ONCE", at_once)
         kept, dropped = select(pair_hashes, answer_hashes, selection)
-    reasons = slow(pairs, selection)
+    reasons = slow_selection(pairs, selection)
     assert kept.tolist() == [not reason for reason in reasons]
     for reason, mask in dropped.items():
         assert mask.tolist() == [other == reason for other in reasons]
     assert set(reasons) - {""} <= dropped.keys()
 
 
-def test_occurrences_before_counts_equal_values() -> None:
+def test_occurrences_before_counts_earlier_equal_values() -> None:
     assert occurrences_before(np.array([3, 5, 3, 3, 5], np.uint64)).tolist() == [0, 0, 1, 2, 1]
     assert occurrences_before(np.array([], np.uint64)).tolist() == []

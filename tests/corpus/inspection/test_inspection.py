@@ -1,9 +1,8 @@
-"""The inspection report: what is measured, against a slow loop; warnings; that nothing is changed on disk."""
+"""The inspection report: measurements, warnings, and that nothing is written to disk."""
 
 import json
 import shlex
 import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -41,35 +40,35 @@ def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Me
     return measure(training_files(settings), settings)
 
 
-def test_measurements(tmp_path: Path) -> None:
-    found = measured(tmp_path, PAIRS, tokenizer="char")
-    (file,) = found.files
-    assert (file.report.pairs, file.kept, found.pairs) == (6, 4, 4)
-    assert found.samples == PAIRS[:3]
-    assert found.lengths.tolist() == [[2, 4], [3, 6], [3, 3], [3, 3]]
-    assert found.tokens == found.characters == len(set("你好呀！吃了吗呵去哪里"))
-    assert set(found.coverage.values()) == {1.0}
-    assert found.top_replies[0] == ("呵呵", 2)
-    assert found.top_share == 1.0
-    assert found.near_duplicates == 1
-    assert (found.max_length, found.vocabulary_size) == (6, 4000)
+def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
+    measurements = measured(tmp_path, PAIRS, tokenizer="char")
+    (file,) = measurements.files
+    assert (file.report.pairs, file.kept, measurements.pairs) == (6, 4, 4)
+    assert measurements.samples == PAIRS[:3]
+    assert measurements.lengths.tolist() == [[2, 4], [3, 6], [3, 3], [3, 3]]
+    assert measurements.tokens == measurements.characters == len(set("你好呀！吃了吗呵去哪里"))
+    assert set(measurements.coverage.values()) == {1.0}
+    assert measurements.top_replies[0] == ("呵呵", 2)
+    assert measurements.top_share == 1.0
+    assert measurements.near_duplicates == 1
+    assert (measurements.max_length, measurements.vocabulary_size) == (6, 4000)
 
 
 def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.corpus.inspection.measurements.VOCABULARY_SIZES", (20, 21, 22))
+    monkeypatch.setattr("chatbot.corpus.inspection.measurements.VOCABULARY_SIZES", (14, 15, 16, 17))
     pairs = [("天安门", "北京"), ("天安门", "上海"), ("上海", "北京"), ("北京", "天安门 上海"), ("我", "上海 北京")]
-    found = measured(tmp_path, pairs)
+    measurements = measured(tmp_path, pairs)
     counts = Counter(word.strip("▁") for pair in pairs for side in pair for word in side.split())
     total = sum(counts.values())
     specials_and_characters = 5 + len(set("天安门北京上海我▁"))
-    for size, share in found.coverage.items():
+    for size, share in measurements.coverage.items():
         # A word after a space is another token; each occurs once here, and so is in no vocabulary.
         tokens = Counter({"天安门": 3, "北京": 3, "上海": 3})
-        words = sum(count for _, count in tokens.most_common(max(0, size - specials_and_characters)))
-        assert share == pytest.approx((counts["我"] + words) / total)
+        frequent_words = sum(count for _, count in tokens.most_common(max(0, size - specials_and_characters)))
+        assert share == pytest.approx((counts["我"] + frequent_words) / total)
 
 
-def test_chunks_and_processes_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_does_not_depend_on_chunks_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(f"问题{i % 90}", f"回答{i % 7}") for i in range(300)]
     one = measured(tmp_path, pairs)
     monkeypatch.setattr("chatbot.corpus.encoding.tokenised.PAIRS_PER_CHUNK", 32)
@@ -79,23 +78,23 @@ def test_chunks_and_processes_change_nothing(tmp_path: Path, monkeypatch: pytest
     assert report_lines(measured(tmp_path, pairs), CorpusSettings()) == report_lines(one, CorpusSettings())
 
 
-def test_warnings_name_the_remedy(tmp_path: Path) -> None:
+def test_warnings_give_remedies(tmp_path: Path) -> None:
     lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), CorpusSettings()))
     assert "50% left out, mostly pairs with an empty side" in lines
     assert "only 4 pairs" in lines
     assert "25% of the pairs are near duplicates" in lines
     assert "--clean control equal duplicates nfkc punctuation" in lines
-    assert "--max-reply-frequency" not in lines  # no reply is that frequent
+    assert "--max-reply-frequency" not in lines  # no reply is frequent enough
 
 
-def test_following_a_warning_silences_it(tmp_path: Path) -> None:
+def test_following_a_warning_removes_it(tmp_path: Path) -> None:
     pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
     assert "50% of all replies are the same 10" in warnings(measured(tmp_path, pairs), CorpusSettings())[0]
     capped = CorpusSettings(max_reply_frequency=10)
     assert warnings(measured(tmp_path, pairs, max_reply_frequency=10), capped) == []
 
 
-def test_spaces_between_words_are_a_warning(tmp_path: Path) -> None:
+def test_spaces_between_words_give_a_warning(tmp_path: Path) -> None:
     pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
     (warning,) = warnings(measured(tmp_path, pairs), CorpusSettings())
     assert "follow a space" in warning
@@ -104,7 +103,7 @@ def test_spaces_between_words_are_a_warning(tmp_path: Path) -> None:
     assert warnings(measured(tmp_path, pairs, clean=rules), CorpusSettings(clean=rules)) == []
 
 
-def test_the_suggested_command_is_one(tmp_path: Path) -> None:
+def test_suggested_command_parses(tmp_path: Path) -> None:
     settings = CorpusSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
     lines = report_lines(measured(tmp_path, PAIRS), settings)
     (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
@@ -113,19 +112,19 @@ def test_the_suggested_command_is_one(tmp_path: Path) -> None:
     assert "Longer than train.py's default --max-length 50: 0 pairs, which it drops." in lines
 
 
-def test_a_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = CorpusSettings(data=(str(chat_file),), cache=str(tmp_path))
-    found = measure(training_files(settings), settings)
-    assert found.pairs == 200
-    assert found.top_replies[0] == ("好的", 3)
-    assert (found.max_length, found.vocabulary_size, found.near_duplicates) == (24, 4000, 0)
-    (warning,) = warnings(found, settings)
+    measurements = measure(training_files(settings), settings)
+    assert measurements.pairs == 200
+    assert measurements.top_replies[0] == ("好的", 3)
+    assert (measurements.max_length, measurements.vocabulary_size, measurements.near_duplicates) == (24, 4000, 0)
+    (warning,) = warnings(measurements, settings)
     assert warning.startswith("only 200 pairs")
     monkeypatch.setattr("chatbot.corpus.inspection.report.FEW_PAIRS", 200)
-    assert warnings(found, settings) == []
+    assert warnings(measurements, settings) == []
 
 
-def test_histogram() -> None:
+def test_histogram_bars_are_relative_to_the_largest() -> None:
     rows = histogram(np.array([1] * 50 + [2] * 49 + [40]))
     assert [row.split()[0] for row in rows[:2]] == ["1", "2"]
     assert rows[0].endswith("50.0%")
@@ -135,14 +134,14 @@ def test_histogram() -> None:
     assert histogram(np.array([3]))[-1].count("█") == 40
 
 
-def test_the_command_ends_with_one_json_object_a_file_and_changes_nothing(workplace: Path) -> None:
-    written(workplace / "a.tsv", PAIRS)
-    (workplace / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
-    before = sorted(workplace.rglob("*"))
-    done = run("chatbot.corpus", "inspect", "a.tsv", "b.conv", "--json")
-    assert done.returncode == 0, done.stderr.decode()
-    assert sorted(workplace.rglob("*")) == before
-    lines = done.stdout.decode().splitlines()
+def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Path) -> None:
+    written(work_dir / "a.tsv", PAIRS)
+    (work_dir / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
+    before = sorted(work_dir.rglob("*"))
+    completed = run("chatbot.corpus", "inspect", "a.tsv", "b.conv", "--json")
+    assert completed.returncode == 0, completed.stderr.decode()
+    assert sorted(work_dir.rglob("*")) == before
+    lines = completed.stdout.decode().splitlines()
     assert [json.loads(line) for line in lines[-2:]] == [
         {
             "file": "a.tsv",
@@ -163,8 +162,8 @@ def test_the_command_ends_with_one_json_object_a_file_and_changes_nothing(workpl
     ]
 
 
-def test_warnings_fail_only_when_asked(workplace: Path) -> None:
-    written(workplace / "a.tsv", PAIRS)
+def test_warnings_change_exit_code_only_with_flag(work_dir: Path) -> None:
+    written(work_dir / "a.tsv", PAIRS)
     codes = [run("chatbot.corpus", "inspect", "a.tsv", *flags).returncode for flags in ([], ["--fail-on-warnings"])]
     assert codes == [0, 1]
 
@@ -185,12 +184,12 @@ def test_warnings_fail_only_when_asked(workplace: Path) -> None:
         (["wash", "a.tsv"], "wash: no such command"),
     ],
 )
-def test_bad_input_is_one_line(workplace: Path, arguments: list[str], message: str) -> None:
-    written(workplace / "a.tsv", PAIRS)
-    (workplace / "empty.tsv").touch()
-    done: subprocess.CompletedProcess[bytes] = run("chatbot.corpus", *arguments)
-    assert done.returncode == 2
-    errors = done.stderr.decode().splitlines()
+def test_invalid_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:
+    written(work_dir / "a.tsv", PAIRS)
+    (work_dir / "empty.tsv").touch()
+    completed = run("chatbot.corpus", *arguments)
+    assert completed.returncode == 2
+    errors = completed.stderr.decode().splitlines()
     assert len(errors) == 1, errors
     assert errors[0].startswith("error: ")
     assert message in errors[0]

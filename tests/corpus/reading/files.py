@@ -1,4 +1,4 @@
-"""Files for the tests: written, compressed, read; and their reports."""
+"""Test files: writing, compressing and reading them, and one valid file of each format."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""Detection of encodings; lines in another encoding are counted."""
+"""Detection of encodings, and lines that cannot be decoded."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def dialogue(sentences: list[str], count: int) -> str:
 @pytest.mark.parametrize(
     ("sentences", "codec", "name"), [(SIMPLIFIED, "gbk", "GB18030"), (TRADITIONAL, "big5", "Big5")]
 )
-def test_gbk_and_big5(tmp_path: Path, sentences: list[str], codec: str, name: str, count: int) -> None:
+def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: str, name: str, count: int) -> None:
     text = dialogue(sentences, count)
     path = written(tmp_path, "a.tsv", text.encode(codec))
     pairs, report = pairs_of(path)
@@ -55,7 +55,7 @@ def test_gbk_and_big5(tmp_path: Path, sentences: list[str], codec: str, name: st
     ],
 )
 @pytest.mark.parametrize("count", [1, 5, 200])
-def test_encodings(tmp_path: Path, text: str, codec: str, name: str, count: int) -> None:
+def test_other_encodings_are_detected(tmp_path: Path, text: str, codec: str, name: str, count: int) -> None:
     path = written(tmp_path, "a.tsv", (text * count).encode(codec))
     pairs, report = pairs_of(path)
     assert report.encodings == [name]
@@ -64,19 +64,19 @@ def test_encodings(tmp_path: Path, text: str, codec: str, name: str, count: int)
 
 
 @pytest.mark.parametrize(("codec", "name"), [("utf-8", "UTF-8"), ("gb18030", "GB18030"), ("big5", "Big5")])
-def test_a_sample_that_ends_inside_a_character(codec: str, name: str) -> None:
+def test_sample_may_end_inside_a_character(codec: str, name: str) -> None:
     content = dialogue(TRADITIONAL, 20).encode(codec)
     assert {detect_encoding(content[:length])[1] for length in range(200, 220)} == {name}
 
 
-def test_lines_in_another_encoding_are_counted_with_their_place(tmp_path: Path) -> None:
+def test_lines_in_another_encoding_are_counted_with_line_number(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "一\t二\n三\t四\n".encode() + "五\t六\n".encode("gbk"))
     pairs, report = pairs_of(path)
     assert pairs == [("一", "二"), ("三", "四")]
     assert report.lines() == [f"lines not UTF-8: 1 (first: {path}, line 3)"]
 
 
-def test_mostly_another_encoding_is_an_error(tmp_path: Path) -> None:
+def test_mostly_undecodable_file_is_an_error(tmp_path: Path) -> None:
     content = "早上好\t晚安\n".encode() * 20_000 + "早上好\t晚安\n".encode("gbk") * 30_000
     with pytest.raises(
         UserError, match=r"a.tsv: read as UTF-8, 30,000 of 50,000 lines cannot be used \(lines not UTF-8: 30,000"
@@ -91,7 +91,7 @@ def test_lines_with_nul_characters_are_counted(tmp_path: Path) -> None:
     assert report.lines() == [f"lines with NUL characters: 1 (first: {path}, line 2)"]
 
 
-def test_nothing_is_lost_between_the_sample_and_the_rest(tmp_path: Path) -> None:
+def test_every_line_after_the_sample_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "".join(f"问{i}\t答{i}\n" for i in range(60_000)))
     pairs, report = pairs_of(path)
     assert pairs == [(f"问{i}", f"答{i}") for i in range(60_000)]

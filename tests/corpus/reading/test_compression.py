@@ -1,4 +1,4 @@
-"""gzip, bzip2, xz and zip: read, incomplete, damaged, and refused as decompression bombs."""
+"""gzip, bzip2, xz and zip: valid, truncated and damaged files, and decompression bombs."""
 
 import bz2
 import collections
@@ -22,14 +22,14 @@ CONTENT = VALID["tsv"].encode()
 
 
 @pytest.mark.parametrize("method", COMPRESSORS)
-def test_a_compressed_file_is_read_under_any_name(tmp_path: Path, method: str) -> None:
+def test_compression_is_detected_from_content(tmp_path: Path, method: str) -> None:
     plain, _ = pairs_of(written(tmp_path, "plain", CONTENT))
     pairs, report = pairs_of(written(tmp_path, "compressed.txt", COMPRESSORS[method](CONTENT)))
     assert pairs == plain
     assert (report.formats, report.encodings) == (["tsv"], ["UTF-8"])
 
 
-def test_the_files_of_a_zip(tmp_path: Path) -> None:
+def test_files_in_zip_are_read_in_order(tmp_path: Path) -> None:
     members = {
         "b.tsv": "丙\t丁\n没有\n戊\t己\n",
         "a/a.jsonl": '["甲", "乙"]\n',
@@ -49,7 +49,7 @@ def test_the_files_of_a_zip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "words"),
+    ("members", "message"),
     [
         ({}, "contains no file of pairs"),
         ({"empty": "", ".": "甲\t乙\n"}, "contains no file of pairs"),
@@ -57,13 +57,13 @@ def test_the_files_of_a_zip(tmp_path: Path) -> None:
         ({"[Content_Types].xml": "<x/>", "xl/sheet.xml": "<x/>"}, "an Office document; save the table as CSV"),
     ],
 )
-def test_a_zip_without_pairs(tmp_path: Path, members: dict[str, str], words: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_zip_without_pairs_is_an_error(tmp_path: Path, members: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError) as error:
         pairs_of(written(tmp_path, "z", zipped(members)))
-    assert words in str(caught.value)
+    assert message in str(error.value)
 
 
-def test_an_encrypted_zip(tmp_path: Path) -> None:
+def test_encrypted_zip_is_refused(tmp_path: Path) -> None:
     content = bytearray(zipped({"a.tsv": CONTENT}))
     content[6] |= 1
     content[content.rindex(b"PK\1\2") + 8] |= 1
@@ -71,7 +71,7 @@ def test_an_encrypted_zip(tmp_path: Path) -> None:
         pairs_of(written(tmp_path, "z", bytes(content)))
 
 
-def test_a_member_without_a_name(tmp_path: Path) -> None:
+def test_zip_member_without_name_is_an_error(tmp_path: Path) -> None:
     content = bytearray(zipped({"a": CONTENT}))
     entry = content.rindex(b"PK\1\2")
     content[entry + 28], content[entry + 30] = 0, 1  # the name's one character becomes an extra field
@@ -79,7 +79,7 @@ def test_a_member_without_a_name(tmp_path: Path) -> None:
         pairs_of(written(tmp_path, "z", bytes(content)))
 
 
-def test_an_unknown_zip_compression(tmp_path: Path) -> None:
+def test_unknown_zip_compression_is_an_error(tmp_path: Path) -> None:
     content = bytearray(zipped({"a.tsv": CONTENT}))
     content[8] = content[content.rindex(b"PK\1\2") + 10] = 97
     with pytest.raises(UserError, match=r"cannot be unpacked"):
@@ -88,7 +88,7 @@ def test_an_unknown_zip_compression(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", COMPRESSORS)
 @pytest.mark.parametrize("size", [1, 30_000])
-def test_cut_off_and_damaged(tmp_path: Path, method: str, size: int) -> None:
+def test_truncated_and_damaged_files_give_pairs_or_one_line(tmp_path: Path, method: str, size: int) -> None:
     lines = "".join(f"问{i * 7919 % 10007}\t答{i * 104729 % 10007}\n" for i in range(size))
     content = COMPRESSORS[method](lines.encode())
     for tenth in range(1, 10):
@@ -98,8 +98,8 @@ def test_cut_off_and_damaged(tmp_path: Path, method: str, size: int) -> None:
         damaged[len(content) * tenth // 10] ^= 0x55
         pairs_or_one_line(written(tmp_path, "damaged", bytes(damaged)))
     if size > 1:
-        words = "damaged zip file" if method == "zip" else "the compressed data ends early"
-        assert words in str(pairs_or_one_line(tmp_path / "cut"))
+        message = "damaged zip file" if method == "zip" else "the compressed data ends early"
+        assert message in str(pairs_or_one_line(tmp_path / "cut"))
 
 
 def bomb(method: str) -> bytes:
@@ -121,7 +121,9 @@ def bomb(method: str) -> bytes:
 
 
 @pytest.mark.parametrize("method", COMPRESSORS)
-def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_decompression_bomb_is_refused_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
     monkeypatch.setattr(compression, "FREE_OUTPUT", 2**20)
     monkeypatch.setattr(compression, "OUTPUT_RATIO", 2)
     path = written(tmp_path, "bomb", bomb(method))
@@ -135,7 +137,7 @@ def test_a_bomb_is_refused_in_bounded_memory(tmp_path: Path, monkeypatch: pytest
         tracemalloc.stop()
 
 
-def test_a_zip_that_lies_about_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zip_with_wrong_sizes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "FREE_OUTPUT", 2**20)
     monkeypatch.setattr(compression, "OUTPUT_RATIO", 2)
     content = bytearray(bomb("zip"))
@@ -144,6 +146,6 @@ def test_a_zip_that_lies_about_its_sizes(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(pairs_or_one_line(written(tmp_path, "bomb", bytes(content))), str)
 
 
-def test_dropped_counts_of_a_compressed_file(tmp_path: Path) -> None:
+def test_dropped_lines_of_compressed_file_are_counted(tmp_path: Path) -> None:
     _, report = pairs_of(written(tmp_path, "a", gzip.compress("甲\t乙\n丙\n丁\t戊\n".encode())))
     assert dropped(report) == {"lines without a tab": 1}

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.corpus.reading.files import VALID, dropped, pairs_of, written
 
 
-def test_conv(tmp_path: Path) -> None:
+def test_conv_file_gives_pairs(tmp_path: Path) -> None:
     pairs, report = pairs_of(written(tmp_path, "a", VALID["conv"]))
     assert pairs == [("你好", "你好呀"), ("吃了吗", "刚吃过"), ("刚吃过", "那就好")]
     assert (report.formats, report.encodings, dropped(report)) == (["conv"], ["UTF-8"], {})
@@ -22,7 +22,7 @@ def test_slashes_in_the_text_are_kept(tmp_path: Path) -> None:
     assert pairs_of(written(tmp_path, "a", content))[0] == expected
 
 
-def test_what_is_dropped(tmp_path: Path) -> None:
+def test_invalid_conv_lines_are_dropped_and_counted(tmp_path: Path) -> None:
     lines = ["M 甲", "M 乙", "E", "M 独", "E", "M 丙", "?", "M 丁", "", "M 戊", "E"] + ["M 己", "M 庚", "E"] * 5
     content = "\r\n".join(lines).encode() + b"\r\nM \xff\r\nM \xe8\xbe\x9b"
     path = written(tmp_path, "a", content)

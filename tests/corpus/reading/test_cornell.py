@@ -23,7 +23,7 @@ PAIRS = [("They do not!", "They do to!"), ("They do to!", "Fine.")]
 
 
 @pytest.mark.parametrize("zipped_together", [False, True])
-def test_cornell(tmp_path: Path, zipped_together: bool) -> None:
+def test_cornell_files_and_zip_give_pairs(tmp_path: Path, zipped_together: bool) -> None:
     files = {"movie_conversations.txt": CONVERSATIONS, "movie_lines.txt": LINES}
     if zipped_together:
         members = {f"cornell/{name}": content for name, content in files.items()}
@@ -43,14 +43,14 @@ def test_cornell(tmp_path: Path, zipped_together: bool) -> None:
     }
 
 
-def test_other_content_under_cornells_names(tmp_path: Path) -> None:
+def test_other_content_under_cornell_names_is_an_error(tmp_path: Path) -> None:
     written(tmp_path, "movie_lines.txt", "甲\t乙\n")
     written(tmp_path, "movie_conversations.txt", CONVERSATIONS)
     with pytest.raises(UserError, match=r"no line of movie_lines.txt has Cornell's format"):
         pairs_of(tmp_path)
 
 
-def test_a_zip_with_two_copies(tmp_path: Path) -> None:
+def test_zip_with_two_copies_is_read_once(tmp_path: Path) -> None:
     files = {"movie_conversations.txt": CONVERSATIONS, "movie_lines.txt": LINES}
     members = {f"{folder}/{name}": content for folder in "ab" for name, content in files.items()}
     assert pairs_of(written(tmp_path, "c.zip", zipped(members)))[0] == PAIRS

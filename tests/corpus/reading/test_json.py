@@ -1,4 +1,4 @@
-"""JSON Lines and JSON documents, in all the shapes that corpora have."""
+"""JSON Lines and JSON documents in the shapes that corpora use."""
 
 import json
 from pathlib import Path
@@ -34,9 +34,9 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     "one utterance": (["甲"], [], {"conversations of one utterance": 1}),
     "too deep": (json.loads("[" * 20 + '"甲","乙"' + "]" * 20), [], {"values nested too deeply": 1}),
     "a little deep": ([[[["甲"]]]], [], {"conversations of one utterance": 1}),
-    "messages that are none": ({"messages": 3}, [], {"records without question and answer": 1}),
+    "invalid messages": ({"messages": 3}, [], {"records without question and answer": 1}),
     "wrong kinds": ({"question": ["甲"], "answer": None}, [], {"records without question and answer": 1}),
-    "nothing": ({}, [], {"records without question and answer": 1}),
+    "an empty record": ({}, [], {"records without question and answer": 1}),
     "no answer": ({"messages": [USER]}, [], {"conversations of one utterance": 1}),
     "content of parts": (
         {"messages": [{"role": "user", "content": [1]}, ASSISTANT]},
@@ -48,7 +48,9 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
 
 @pytest.mark.parametrize(("value", "expected", "counts"), SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("format_name", ["jsonl", "json"])
-def test_shapes(tmp_path: Path, format_name: str, value: object, expected: Pairs, counts: dict[str, int]) -> None:
+def test_json_shapes_give_pairs(
+    tmp_path: Path, format_name: str, value: object, expected: Pairs, counts: dict[str, int]
+) -> None:
     indent = None if format_name == "jsonl" else 1
     line = json.dumps(value, ensure_ascii=False, indent=indent) + "\n"
     content = line * 2 if format_name == "jsonl" else json.dumps([value, value], ensure_ascii=False, indent=1)
@@ -58,14 +60,14 @@ def test_shapes(tmp_path: Path, format_name: str, value: object, expected: Pairs
     assert report.formats == [format_name]
 
 
-def test_a_document_of_one_value(tmp_path: Path) -> None:
+def test_document_of_one_value_gives_pairs(tmp_path: Path) -> None:
     for value, expected, _ in SHAPES.values():
         for indent in (None, 2):
             content = json.dumps(value, ensure_ascii=False, indent=indent)
             assert pairs_of(written(tmp_path, "a", content))[0] == expected
 
 
-def test_json_lines_that_are_none_are_counted(tmp_path: Path) -> None:
+def test_invalid_json_lines_are_counted(tmp_path: Path) -> None:
     lines = ['["甲", "乙"]', "{", "", "[" * 200_000, '["\\ud800", "丙"]', '["丁", "戊"]', "7", '["己", "庚"]']
     path = written(tmp_path, "a", "\r\n".join(lines))
     pairs, report = pairs_of(path)
@@ -76,14 +78,14 @@ def test_json_lines_that_are_none_are_counted(tmp_path: Path) -> None:
     ]
 
 
-def test_columns_are_fields(tmp_path: Path) -> None:
+def test_columns_select_json_fields(tmp_path: Path) -> None:
     path = written(tmp_path, "a", '{"frage": "甲", "antwort": "乙"}\n{"frage": "丙"}\n')
     pairs, report = pairs_of(path, ("frage", "antwort"))
     assert pairs == [("甲", "乙")]
     assert dropped(report) == {"records without question and answer": 1}
 
 
-def test_places_in_a_document(tmp_path: Path) -> None:
+def test_dropped_items_are_reported_with_item_number(tmp_path: Path) -> None:
     path = written(tmp_path, "a", '[["甲", "乙"],\n 3,\n ["丙"]]')
     _, report = pairs_of(path)
     assert report.lines() == [
@@ -92,20 +94,20 @@ def test_places_in_a_document(tmp_path: Path) -> None:
     ]
 
 
-def test_a_long_document_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_document_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_document, "MAX_ITEM", 200_000)
     content = json.dumps([[f"问{i}", f"答{i}"] for i in range(100_000)])
     assert len(pairs_of(written(tmp_path, "a", content))[0]) == 100_000
 
 
-def test_a_json_line_longer_than_the_sample(tmp_path: Path) -> None:
+def test_json_line_may_be_longer_than_the_sample(tmp_path: Path) -> None:
     long = json.dumps({"messages": [USER, ASSISTANT] * 10_000})
     pairs, _ = pairs_of(written(tmp_path, "a", f"{long}\n{long}\n"))
     assert pairs == [("甲", "乙")] * 20_000
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ('[["甲", "乙"],\n["丙", ', "ends in the middle after item 1 (of 25 bytes read)"),
         ('[["甲", "乙"],\n["丙" "丁"]]', "is not JSON after item 1"),
@@ -117,15 +119,17 @@ def test_a_json_line_longer_than_the_sample(tmp_path: Path) -> None:
         ('{"a": [["甲",\n"' + "x" * 900_000 + '"]]}', "an object larger than 0 MiB; give a list"),
     ],
 )
-def test_bad_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str) -> None:
+def test_invalid_documents_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
+) -> None:
     monkeypatch.setattr(json_document, "MAX_ITEM", 500_000)
     monkeypatch.setattr(json_document, "MAX_OBJECT", 500_000)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         pairs_of(written(tmp_path, "a", content))
-    assert words in str(caught.value)
+    assert message in str(error.value)
 
 
-def test_a_valid_document(tmp_path: Path) -> None:
+def test_valid_json_gives_pairs(tmp_path: Path) -> None:
     expected = [("你好", "你好呀"), ("吃了吗", "刚吃过"), ("甲", "乙"), ("乙", "丙")]
     for format_name in ("json", "jsonl"):
         pairs, report = pairs_of(written(tmp_path, "a", VALID[format_name]))

@@ -1,4 +1,4 @@
-"""Any file: its format is detected from content, and any content gives pairs or an error of one line."""
+"""Any file: the format is detected from the content, and any content gives pairs or a one-line error."""
 
 import tracemalloc
 from pathlib import Path
@@ -19,7 +19,7 @@ PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at t
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (PROSE, "unknown format, it begins with 'It was a dark and stormy night.↵The rain…'; known are tsv, csv, conv"),
         ("从前有座山。\n山里有座庙。\n", "unknown format, it begins with '从前有座山。"),
@@ -27,19 +27,19 @@ PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at t
         ("<html>\n<body>你好</body>\n</html>\n", "see docs/data.md"),
     ],
 )
-def test_unknown_formats(tmp_path: Path, content: str | bytes, words: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_unknown_formats_are_errors(tmp_path: Path, content: str | bytes, message: str) -> None:
+    with pytest.raises(UserError) as error:
         pairs_of(written(tmp_path, "a.tsv", content))
-    assert words in str(caught.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", " \r\n", "\ufeff"])
-def test_an_empty_file_has_no_pairs(tmp_path: Path, content: str) -> None:
+def test_empty_file_has_no_pairs(tmp_path: Path, content: str) -> None:
     pairs, report = pairs_of(written(tmp_path, "a", content))
     assert (pairs, report.formats, report.dropped) == ([], [], {})
 
 
-def test_a_line_of_50_megabytes_is_skipped_in_bounded_memory(tmp_path: Path) -> None:
+def test_line_of_50_megabytes_is_skipped_in_bounded_memory(tmp_path: Path) -> None:
     path = written(tmp_path, "a", "甲\t乙\n" + "x" * 50_000_000 + "\n丙\t丁\n" + "y" * MAX_LINE + "\n戊\t己\n")
     tracemalloc.start()
     try:
@@ -52,16 +52,16 @@ def test_a_line_of_50_megabytes_is_skipped_in_bounded_memory(tmp_path: Path) -> 
     assert dropped(report) == {"lines longer than 1,048,576 characters": 1, "lines without a tab": 1}
 
 
-def test_pairs_come_lazily_and_the_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_read_lazily_and_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[IO[bytes]] = []
     original = Path.open
 
-    def noting_open(path: Path, mode: str) -> IO[bytes]:
+    def recorded_open(path: Path, mode: str) -> IO[bytes]:
         opened.append(original(path, mode))
         return opened[-1]
 
     path = written(tmp_path, "a", "甲\t乙\n" * 1_000_000)
-    monkeypatch.setattr(Path, "open", noting_open)
+    monkeypatch.setattr(Path, "open", recorded_open)
     report = Report()
     pairs = read(Source("a", (path,), "file"), report)
     next(pairs)
@@ -70,7 +70,7 @@ def test_pairs_come_lazily_and_the_file_is_closed(tmp_path: Path, monkeypatch: p
     assert [file.closed for file in opened] == [True]
 
 
-def test_a_file_that_cannot_be_opened_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_opened_any_more(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("format_name", VALID)
-def test_cut_at_each_tenth(tmp_path: Path, format_name: str) -> None:
+def test_truncated_files_give_pairs_or_one_line(tmp_path: Path, format_name: str) -> None:
     content = VALID[format_name].encode()
     for tenth in range(11):
         pairs_or_one_line(written(tmp_path, "a", content[: len(content) * tenth // 10]))
@@ -88,7 +88,7 @@ def test_cut_at_each_tenth(tmp_path: Path, format_name: str) -> None:
 
 @given(content=st.binary(max_size=300) | st.text('[]{}":,;甲EM \t\r\n\\u-#', max_size=200).map(str.encode))
 @settings(deadline=None, max_examples=300)
-def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_bytes_give_pairs_or_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     pairs_or_one_line(written(tmp_path_factory.getbasetemp(), "fuzz", content))
 
 
@@ -96,7 +96,7 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> 
 @pytest.mark.parametrize("format_name", VALID)
 @given(data=st.data())
 @settings(deadline=None, max_examples=30)
-def test_mutations(
+def test_mutated_files_give_pairs_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, format_name: str, compression: str, data: st.DataObject
 ) -> None:
     content = bytearray(VALID[format_name].encode())
@@ -105,12 +105,12 @@ def test_mutations(
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
         end = min(len(content), start + data.draw(st.integers(1, 20)))
-        how = data.draw(st.sampled_from(["delete", "duplicate", "flip", "insert"]))
-        if how == "delete":
+        mutation = data.draw(st.sampled_from(["delete", "duplicate", "flip", "insert"]))
+        if mutation == "delete":
             del content[start:end]
-        elif how == "duplicate":
+        elif mutation == "duplicate":
             content[end:end] = content[start:end] * data.draw(st.integers(1, 50))
-        elif how == "flip":
+        elif mutation == "flip":
             content[start:end] = bytes(byte ^ data.draw(st.integers(1, 255)) for byte in content[start:end])
         else:
             content[start:start] = data.draw(st.binary(max_size=8))

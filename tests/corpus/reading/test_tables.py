@@ -17,7 +17,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
     "trailing tabs": ("你好\t你好呀\t\t\n甲\t乙\t\t\n", (), [("你好", "你好呀"), ("甲", "乙")], {}),
     "no quoting in TSV": ('"你\t好"呀\n', (), [('"你', '好"呀')], {}),
     "a header": ("Question\tANSWER\n甲\t乙\n", (), [("甲", "乙")], {}),
-    "a header in Chinese, turned": ("答案,编号,问题\n乙,1,甲\n丁,2,丙\n", (), [("甲", "乙"), ("丙", "丁")], {}),
+    "a Chinese header, answer first": ("答案,编号,问题\n乙,1,甲\n丁,2,丙\n", (), [("甲", "乙"), ("丙", "丁")], {}),
     "columns by number": (
         "1\t甲\t乙\n2\t丙\t丁\n3\n",
         ("3", "2"),
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
         {},
     ),
     "semicolons": ("甲;乙,乙\n丙;丁\n", (), [("甲", "乙,乙"), ("丙", "丁")], {}),
-    "Excel's first line": ("sep=;\n问;答\n甲;乙\n", (), [("甲", "乙")], {}),
+    "Excel's separator line": ("sep=;\n问;答\n甲;乙\n", (), [("甲", "乙")], {}),
     "an open quote": (
         '甲,乙\n"丙,丁\n戊,己\n"庚",辛\n壬,癸\n',
         (),
@@ -57,13 +57,13 @@ CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
         [("甲", "乙"), ("己", "庚"), ("辛", "壬")],
         {"rows with too many columns": 1},
     ),
-    "what looks like JSON": ("[1] 甲\t乙\n{2} 丙\t丁\n", (), [("[1] 甲", "乙"), ("{2} 丙", "丁")], {}),
+    "text in brackets": ("[1] 甲\t乙\n{2} 丙\t丁\n", (), [("[1] 甲", "乙"), ("{2} 丙", "丁")], {}),
     "old Macintosh": ("甲\t乙\r丙\t丁\r", (), [("甲", "乙"), ("丙", "丁")], {}),
 }
 
 
 @pytest.mark.parametrize(("content", "columns", "expected", "counts"), CASES.values(), ids=CASES.keys())
-def test_tables(
+def test_tables_give_pairs(
     tmp_path: Path, content: str, columns: tuple[str, ...], expected: Pairs, counts: dict[str, int]
 ) -> None:
     pairs, report = pairs_of(written(tmp_path, "a", content), columns)
@@ -72,7 +72,7 @@ def test_tables(
     assert report.formats == ["tsv" if "\t" in content else "csv"]
 
 
-def test_places(tmp_path: Path) -> None:
+def test_dropped_rows_are_reported_with_line_number(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", '甲,乙\n"两\n行",乙\n丙\n丁,戊,己\n"庚,辛\n壬,癸\n子,丑\n')
     _, report = pairs_of(path)
     assert sorted(report.lines()) == [
@@ -84,7 +84,7 @@ def test_places(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", [",", "\t"])
 @pytest.mark.parametrize(
-    ("columns", "words"),
+    ("columns", "message"),
     [
         (
             (),
@@ -97,14 +97,14 @@ def test_places(tmp_path: Path) -> None:
         (("1",), "give two"),
     ],
 )
-def test_columns_that_cannot_be_chosen(tmp_path: Path, separator: str, columns: tuple[str, ...], words: str) -> None:
+def test_invalid_columns_are_errors(tmp_path: Path, separator: str, columns: tuple[str, ...], message: str) -> None:
     content = "id,frage,antwort\n1,甲,乙\n2,丙,丁\n".replace(",", separator)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError) as error:
         pairs_of(written(tmp_path, "a", content), columns)
-    assert words in str(caught.value)
+    assert message in str(error.value)
 
 
-def test_an_open_quote_in_a_long_file_costs_one_row(tmp_path: Path) -> None:
+def test_unclosed_quote_in_a_long_file_drops_one_row(tmp_path: Path) -> None:
     rows = [f"问{i},答{i}" for i in range(50_000)]
     rows[100] = '问100,"答100'
     pairs, report = pairs_of(written(tmp_path, "a.csv", "\n".join(rows)))

@@ -14,13 +14,13 @@ from tests.corpus.reading.files import VALID, dropped, pairs_of, written
 
 
 @pytest.mark.parametrize("content", [VALID["yaml"], VALID["yaml"].partition("conversations:\n")[2]])
-def test_yaml(tmp_path: Path, content: str) -> None:
+def test_yaml_gives_pairs(tmp_path: Path, content: str) -> None:
     pairs, report = pairs_of(written(tmp_path, "a", content))
     assert pairs == [("你好", "你好呀"), ("吃了吗", "刚吃过"), ("刚吃过", "那就好")]
     assert (report.formats, dropped(report)) == (["yaml"], {})
 
 
-def test_plain_scalars_stay_as_written(tmp_path: Path) -> None:
+def test_plain_scalars_stay_text(tmp_path: Path) -> None:
     content = "conversations:\n- [yes, 1, 2020-01-01, ~, 0x10, <<, '']\n- - 独\n"
     pairs, report = pairs_of(written(tmp_path, "a", content))
     assert pairs == [("yes", "1"), ("1", "2020-01-01"), ("2020-01-01", "~"), ("~", "0x10"), ("0x10", "<<"), ("<<", "")]
@@ -28,7 +28,7 @@ def test_plain_scalars_stay_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (
             "- - 甲\n  - !!python/object/apply:os.system ['true']\n",
@@ -40,14 +40,14 @@ def test_plain_scalars_stay_as_written(tmp_path: Path) -> None:
         ("- - 甲\n" + "- " * 5000, "lists nested more than 32 deep"),
     ],
 )
-def test_bad_yaml(tmp_path: Path, content: str, words: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_invalid_yaml_is_a_one_line_error(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
         pairs_of(written(tmp_path, "a", content))
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-def test_the_built_in_corpus_has_552_pairs() -> None:
+def test_built_in_corpus_has_552_pairs() -> None:
     report = Report()
     (source,) = find_sources([])
     pairs = list(read(source, report))

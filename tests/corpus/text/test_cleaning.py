@@ -37,7 +37,7 @@ from chatbot.errors import UserError
         ("punctuation", "哈哈哈哈", "哈哈哈哈"),
     ],
 )
-def test_a_rule(rule: str, text: str, cleaned: str) -> None:
+def test_rule_cleans_text(rule: str, text: str, cleaned: str) -> None:
     changed: Counter[str] = Counter()
     assert cleaner([rule], changed)(text) == cleaned
     assert changed == ({rule: 1} if text != cleaned else {})
@@ -45,12 +45,12 @@ def test_a_rule(rule: str, text: str, cleaned: str) -> None:
 
 
 def test_rules_are_applied_in_their_own_order() -> None:
-    given_order, changed = ["punctuation", "nfkc"], Counter[str]()
-    assert cleaner(given_order, changed)("好！!") == "好!"
+    flag_order, changed = ["punctuation", "nfkc"], Counter[str]()
+    assert cleaner(flag_order, changed)("好！!") == "好!"
     assert changed == {"nfkc": 1, "punctuation": 1}
 
 
-def test_tidy() -> None:
+def test_tidy_normalises_spaces() -> None:
     assert tidy(" 你好 \t世界\u3000！\r\n") == "你好 世界 ！"
     assert tidy("\ud800") == ""
     assert tidy("a\u2581b  c") == "a b c"
@@ -60,14 +60,14 @@ def test_tidy() -> None:
     st.text(max_size=50) | st.text("a 1@:/！!。.\u2581\u200b\n http", max_size=30),
     st.sets(st.sampled_from([*TEXT_RULES])),
 )
-def test_what_is_clean_is_one_line_with_single_spaces(text: str, rules: set[str]) -> None:
+def test_cleaned_text_is_one_line_with_single_spaces(text: str, rules: set[str]) -> None:
     cleaned = cleaner(rules)(text)
     assert cleaned == " ".join(cleaned.split())
     assert "\u2581" not in cleaned
     cleaned.encode()
 
 
-def test_opencc_missing_is_a_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_opencc_error_gives_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opencc", None)
     with pytest.raises(UserError, match="--clean simplified: OpenCC is not installed; give"):
         cleaner(["simplified"])

@@ -1,4 +1,4 @@
-"""The words are those of jieba, with and without a user dictionary."""
+"""The segmenter gives the words of jieba, with and without a user dictionary."""
 
 import itertools
 import logging
@@ -19,7 +19,7 @@ from chatbot.corpus.text.jieba_segmenter import Segmenter, jieba_segmenter
 from chatbot.errors import UserError
 
 UTTERANCES = Path(__file__).with_name("utterances.txt").read_text(encoding="utf-8").splitlines()
-# ASCII in words and in none, Chinese in and beyond jieba's blocks, and what stands between blocks. No single rare
+# ASCII inside and outside words, Chinese inside and outside jieba's blocks, and separators of blocks. No single rare
 # characters: repeated, they give ties of the model, which rounding decides.
 PIECES = [
     *"abZ019+#&._%-+#&._%-的了是你我在，  \u9fd6䶮龘𠀀﨎Ｃ😀\r\n",
@@ -57,7 +57,7 @@ New York 10 n
 
 @pytest.fixture(scope="module")
 def segment() -> Segmenter:
-    """What is tested, without a user dictionary."""
+    """The tested segmenter, without a user dictionary."""
     return jieba_segmenter()
 
 
@@ -78,7 +78,7 @@ def user_dictionary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def user_segment(user_dictionary: Path) -> Segmenter:
-    """What is tested, with the user dictionary."""
+    """The tested segmenter, with the user dictionary."""
     return jieba_segmenter(str(user_dictionary))
 
 
@@ -102,7 +102,7 @@ def user_reference(user_dictionary: Path) -> Segmenter:
 
 @pytest.fixture(scope="module")
 def real_utterances() -> list[str]:
-    """The built-in corpus and, where they are, the three samples of real corpora beside the project."""
+    """The built-in corpus and, if present, the samples of real corpora next to the project."""
     utterances = [text for source in find_sources([]) for pair in read(source, Report()) for text in pair]
     data = Path(__file__).parents[4] / "shared/data"
     for path in sorted(data.glob("*.tsv")):
@@ -113,7 +113,7 @@ def real_utterances() -> list[str]:
 
 
 @pytest.mark.parametrize("text", UTTERANCES)
-def test_an_utterance(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
+def test_utterance_has_the_words_of_jieba(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
     assert segment(text) == reference.lcut(text)
 
 
@@ -123,27 +123,31 @@ def test_lines_are_segmented_independently(segment: Segmenter, user_segment: Seg
 
 
 @pytest.mark.parametrize("text", UTTERANCES)
-def test_an_utterance_with_a_user_dictionary(user_segment: Segmenter, user_reference: Segmenter, text: str) -> None:
+def test_utterance_has_the_words_of_jieba_with_user_dictionary(
+    user_segment: Segmenter, user_reference: Segmenter, text: str
+) -> None:
     assert user_segment(text) == user_reference(text)
 
 
-def test_the_user_dictionary_changes_words(segment: Segmenter, user_segment: Segmenter) -> None:
+def test_user_dictionary_changes_words(segment: Segmenter, user_segment: Segmenter) -> None:
     changed = [text for text in UTTERANCES if segment(text) != user_segment(text)]
     assert len(changed) > 10
 
 
 @given(TRICKY)
-def test_tricky_text(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
+def test_tricky_text_has_the_words_of_jieba(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
     assert segment(text) == reference.lcut(text)
 
 
 @given(TRICKY)
-def test_tricky_text_with_a_user_dictionary(user_segment: Segmenter, user_reference: Segmenter, text: str) -> None:
+def test_tricky_text_has_the_words_of_jieba_with_user_dictionary(
+    user_segment: Segmenter, user_reference: Segmenter, text: str
+) -> None:
     assert user_segment(text) == user_reference(text)
 
 
 @given(st.text(max_size=40))
-def test_any_text(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
+def test_any_text_has_the_words_of_jieba(segment: Segmenter, reference: jieba.Tokenizer, text: str) -> None:
     assert segment(text) == reference.lcut(text)
 
 
@@ -154,7 +158,7 @@ def test_at_most_one_real_utterance_in_50_000_differs(
     assert len(different) <= 1 + len(real_utterances) // 50_000, different
 
 
-def test_at_most_one_real_utterance_in_50_000_differs_with_a_user_dictionary(
+def test_at_most_one_real_utterance_in_50_000_differs_with_user_dictionary(
     user_segment: Segmenter, user_reference: Segmenter, real_utterances: list[str]
 ) -> None:
     different = [text for text in real_utterances if user_segment(text) != user_reference(text)]
@@ -166,12 +170,12 @@ def test_rjieba_has_the_words_of_jiebas_dictionary(reference: jieba.Tokenizer) -
     assert [word for word, frequency in reference.FREQ.items() if rjieba.has_word(word) != (frequency > 0)] == []
 
 
-def test_the_known_difference_is_a_rounded_probability(segment: Segmenter, reference: jieba.Tokenizer) -> None:
+def test_known_difference_is_a_rounded_probability(segment: Segmenter, reference: jieba.Tokenizer) -> None:
     # When this fails, rjieba no longer rounds: remove the remark at the head of jieba_segmenter.py.
     assert (segment("感动常在啊"), reference.lcut("感动常在啊")) == (["感动", "常在", "啊"], ["感动", "常", "在", "啊"])
 
 
-def test_a_user_dictionary(tmp_path: Path) -> None:
+def test_user_dictionary_adds_words_to_its_own_segmenter_only(tmp_path: Path) -> None:
     sentence = "小黄鸡机器人会聊天"
     assert "小黄鸡机器人" not in jieba_segmenter()(sentence)
     path = tmp_path / "words.txt"
@@ -180,9 +184,9 @@ def test_a_user_dictionary(tmp_path: Path) -> None:
     assert "小黄鸡机器人" not in jieba_segmenter()(sentence)  # the default dictionary has not changed
 
 
-def test_removed_words_are_split_for_their_dictionary_alone(tmp_path: Path) -> None:
+def test_removed_words_are_split_by_their_dictionary_only(tmp_path: Path) -> None:
     words = jieba_segmenter()("小明硕士毕业")
-    assert "小明" in words  # found by the model
+    assert "小明" in words  # a word of the model, not of the dictionary
     path = tmp_path / "words.txt"
     path.write_text("小明 0\n", encoding="utf-8")
     assert jieba_segmenter(str(path))("小明硕士毕业")[:2] == ["小", "明"]
@@ -190,7 +194,7 @@ def test_removed_words_are_split_for_their_dictionary_alone(tmp_path: Path) -> N
     assert jieba_segmenter()("小明硕士毕业") == words
 
 
-def test_a_missing_dictionary(tmp_path: Path) -> None:
+def test_missing_dictionary_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.txt: dictionary cannot be read"):
         jieba_segmenter(str(tmp_path / "none.txt"))
 
@@ -203,9 +207,9 @@ def test_a_missing_dictionary(tmp_path: Path) -> None:
         (b"a 1" + b"0" * 400 + b"\nb\n", "int too large"),
     ],
 )
-def test_a_bad_dictionary(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_invalid_dictionary_is_a_one_line_error(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "words.txt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=rf"words\.txt: not a jieba dictionary in UTF-8: .*{reason}") as caught:
+    with pytest.raises(UserError, match=rf"words\.txt: not a jieba dictionary in UTF-8: .*{reason}") as error:
         jieba_segmenter(str(path))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)

@@ -18,7 +18,7 @@ from chatbot.model.recurrent import recurrent_layer
 def padded_lstm(
     inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], mask: tf.Tensor, dtype: str = "float32"
 ) -> list[tf.Tensor]:
-    """lstm_sequence with padded inputs and outputs, as of keras.layers.LSTM."""
+    """lstm_sequence with padded inputs and outputs, like keras.layers.LSTM."""
     packing = packing_of(mask)
     kernel, recurrent_kernel, bias = weights
     outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, kernel, recurrent_kernel, bias, packing, dtype)
@@ -33,7 +33,7 @@ def padded_lstm(
     units=st.integers(1, 6),
     seed=st.integers(0, 99),
 )
-def test_results_and_gradients_equal_those_of_keras(rows: int, time: int, features: int, units: int, seed: int) -> None:
+def test_outputs_and_gradients_equal_keras(rows: int, time: int, features: int, units: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = tf.constant(rng.normal(size=(rows, time, features)), tf.float32)
     start = [tf.constant(rng.normal(size=(rows, units)), tf.float32) for _ in range(2)]
@@ -42,7 +42,7 @@ def test_results_and_gradients_equal_those_of_keras(rows: int, time: int, featur
     weights = [variable.value for variable in layer.trainable_variables]
     for weight in weights:
         weight.assign(rng.normal(size=weight.shape))
-    # Random gradients by the outputs and both states. The outputs at padding are undefined, and not compared.
+    # Random gradients of the outputs and both states. Outputs at padding are undefined, so they are not compared.
     real = tf.cast(mask, tf.float32)[:, :, None]
     upstream = [
         tf.constant(rng.normal(size=shape), tf.float32) for shape in ((rows, time, units), *[(rows, units)] * 2)
@@ -55,10 +55,12 @@ def test_results_and_gradients_equal_those_of_keras(rows: int, time: int, featur
             results = [outputs * real, h, c]
         return results, tape.gradient(results, [inputs, *start, *weights], output_gradients=upstream)
 
-    theirs = gradients(lambda: layer(inputs, initial_state=start, mask=mask))
-    ours = gradients(lambda: padded_lstm(inputs, start[0], start[1], [tf.convert_to_tensor(w) for w in weights], mask))
-    for their, our in zip(tf.nest.flatten(theirs), tf.nest.flatten(ours), strict=True):
-        np.testing.assert_allclose(our, their, atol=2e-5, rtol=2e-5)
+    expected = gradients(lambda: layer(inputs, initial_state=start, mask=mask))
+    actual = gradients(
+        lambda: padded_lstm(inputs, start[0], start[1], [tf.convert_to_tensor(w) for w in weights], mask)
+    )
+    for a, b in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5)
 
 
 def test_gradients_equal_finite_differences() -> None:
@@ -73,14 +75,14 @@ def test_gradients_equal_finite_differences() -> None:
         results = padded_lstm(inputs, h, c, list(weights), mask)
         return tf.add_n([tf.reduce_sum(a * b) for a, b in zip(results, upstream, strict=True)])
 
-    theory, numbers = tf.test.compute_gradient(loss, values, delta=1e-5)
-    for analytic, numeric in zip(theory, numbers, strict=True):
+    analytic_gradients, numeric_gradients = tf.test.compute_gradient(loss, values, delta=1e-5)
+    for analytic, numeric in zip(analytic_gradients, numeric_gradients, strict=True):
         np.testing.assert_allclose(analytic, numeric, atol=1e-7)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.02), ("float16", 0.003)])
-def test_rounded_products_change_results_and_gradients_little(dtype: str, tolerance: float) -> None:
-    """Relative to the norm of each tensor, by about the rounding of a factor."""
+def test_rounded_products_change_outputs_and_gradients_little(dtype: str, tolerance: float) -> None:
+    """The change, relative to the norm of each tensor, is about the rounding error of a factor."""
     rng = np.random.default_rng(2)
     shapes = [(6, 9, 32), (6, 24), (6, 24), (32, 96), (24, 96), (96,)]
     values = [tf.constant(0.2 * rng.normal(size=shape), tf.float32) for shape in shapes]
@@ -95,19 +97,19 @@ def test_rounded_products_change_results_and_gradients_little(dtype: str, tolera
             loss = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in results])
         return [*results, *tape.gradient(loss, values)]
 
-    for exact, other in zip(gradients("float32"), gradients(dtype), strict=True):
-        assert 0 < tf.norm(exact - other) < tolerance * tf.norm(exact)
+    for exact, rounded in zip(gradients("float32"), gradients(dtype), strict=True):
+        assert 0 < tf.norm(exact - rounded) < tolerance * tf.norm(exact)
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_stack_uses_it_without_a_gpu_if_fast(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
-    features: list[int] = []
+def test_stack_uses_fast_lstm_without_gpu(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
+    input_sizes: list[int] = []
 
     def recorded(*arguments: Any) -> tuple[tf.Tensor, ...]:
-        features.append(arguments[0].shape[1])
+        input_sizes.append(arguments[0].shape[1])
         return lstm_sequence(*arguments)
 
     monkeypatch.setattr(recurrent, "lstm_sequence", recorded)
     stack = recurrent.Stack(ModelSettings(num_layers=2, keep_prob=1.0, fast=("lstm",) if fast else ("none",)), 5, 3, 0)
     stack.call(tf.ones((2, 4, 5)), None, tf.ones((2, 4), tf.bool), None)
-    assert features == ([5, 3] if fast else [])
+    assert input_sizes == ([5, 3] if fast else [])

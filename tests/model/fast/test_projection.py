@@ -17,7 +17,7 @@ Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
 
 
 def random_values(tokens: int, units: int, vocabulary: int, seed: int) -> Values:
-    """(attended, embeddings, bias), targets, weights; some targets are equal, some weights 0."""
+    """(attended, embeddings, bias), targets, weights; targets repeat, and part of the weights are 0."""
     rng = np.random.default_rng(seed)
     shapes = ((tokens, units), (vocabulary, units), (vocabulary,))
     weights = rng.choice([0.0, 1.0, 0.3], tokens)
@@ -50,13 +50,13 @@ def chunked(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, dty
     chunk=st.integers(1, 40),
     seed=st.integers(0, 99),
 )
-def test_loss_and_gradients_equal_the_plain_ones(
+def test_chunked_loss_and_gradients_equal_plain_loss(
     tokens: int, units: int, vocabulary: int, chunk: int, seed: int
 ) -> None:
     values, targets, weights = random_values(tokens, units, vocabulary, seed)
     results = chunked(values, targets, weights, "float32", chunk)
-    for ours, theirs in zip(results, plain(values, targets, weights), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=1e-5)
+    for actual, expected in zip(results, plain(values, targets, weights), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.01), ("float16", 0.002)])
@@ -64,22 +64,22 @@ def test_rounded_products_change_loss_and_gradients_little(dtype: str, tolerance
     values, targets, weights = random_values(40, 32, 200, seed=1)
     results = chunked(values, targets, weights, dtype, 2000)
     assert {x.dtype for x in results} == {tf.float32}
-    for ours, theirs in zip(results, plain(values, targets, weights), strict=True):
-        assert 0 < tf.norm(ours - theirs) < tolerance * tf.norm(theirs)
+    for actual, expected in zip(results, plain(values, targets, weights), strict=True):
+        assert 0 < tf.norm(actual - expected) < tolerance * tf.norm(expected)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.01)])
-def test_underflowed_probabilities_have_the_plain_loss(dtype: str, tolerance: float) -> None:
-    """Some targets are too improbable for float32, as in a run that diverges."""
+def test_underflowed_probabilities_have_plain_loss(dtype: str, tolerance: float) -> None:
+    """Some probabilities of targets underflow in float32, as in a run that diverges."""
     values, targets, weights = random_values(40, 3, 70, seed=1)
     values = [300.0 * value for value in values]
     results = chunked(values, targets, weights, dtype, 700)
     assert results[0] > 1e6
-    for ours, theirs in zip(results, plain(values, targets, weights), strict=True):
-        assert tf.norm(ours - theirs) <= tolerance * tf.norm(theirs)
+    for actual, expected in zip(results, plain(values, targets, weights), strict=True):
+        assert tf.norm(actual - expected) <= tolerance * tf.norm(expected)
 
 
-def test_the_loss_of_nan_and_inf_is_not_finite() -> None:
+def test_loss_of_nan_and_inf_is_not_finite() -> None:
     values, targets, _ = random_values(4, 3, 7, seed=1)
     for bad_value in (np.inf, np.nan):
         attended = tf.tensor_scatter_nd_update(values[0], [[0, 1]], [bad_value])

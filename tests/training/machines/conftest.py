@@ -9,11 +9,11 @@ from tests.training.machines.running import Command, kill, running_processes, wr
 
 
 @pytest.fixture
-def pairs_folder(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def pairs_folder(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current directory with pairs.tsv."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    write_pairs(workplace / "pairs.tsv")
-    yield workplace
+    write_pairs(work_dir / "pairs.tsv")
+    yield work_dir
     for pid in running_processes():
         kill(pid)
     for command in Command.started:

@@ -70,7 +70,7 @@ def wait_for_checkpoint(attempt: str, command: Command, after: int = 0) -> None:
 
 
 @pytest.mark.long
-def test_a_lost_worker_is_restarted_and_a_lost_server_restarts_from_the_checkpoint(pairs_folder: Path) -> None:
+def test_lost_worker_is_restarted_and_lost_server_resumes_from_checkpoint(pairs_folder: Path) -> None:
     command = train(*LOCAL, "--restarts", "1", "--steps", "800", "--attempt", "again")
     wait_for_checkpoint("again", command)
     server, *_, worker, _ = command.children()
@@ -89,7 +89,7 @@ def test_a_lost_worker_is_restarted_and_a_lost_server_restarts_from_the_checkpoi
     until(lambda: not running_processes(), 3)
 
 
-def test_a_lost_server_ends_the_run_and_a_resumed_run_saves_at_ctrl_c(pairs_folder: Path) -> None:
+def test_lost_server_ends_run_and_resumed_run_saves_at_ctrl_c(pairs_folder: Path) -> None:
     lost = train(*LOCAL, "--steps", "100000", "--attempt", "lost")
     wait_for_checkpoint("lost", lost)
     kill(lost.children()[0])
@@ -110,7 +110,7 @@ def test_a_lost_server_ends_the_run_and_a_resumed_run_saves_at_ctrl_c(pairs_fold
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_is_left_of_a_run_that_ends_while_it_starts(pairs_folder: Path, number: int) -> None:
+def test_run_that_ends_while_starting_leaves_no_process(pairs_folder: Path, number: int) -> None:
     command = train(*LOCAL)
     until(lambda: len(command.children()) == 4, 60)
     time.sleep(3)
@@ -119,7 +119,7 @@ def test_no_process_is_left_of_a_run_that_ends_while_it_starts(pairs_folder: Pat
     until(lambda: not running_processes(), 3)
 
 
-def test_processes_started_one_by_one_end_with_the_chief(pairs_folder: Path) -> None:
+def test_separately_started_processes_end_with_the_chief(pairs_folder: Path) -> None:
     """A cluster with one worker, which validation ends."""
     write_pairs(Path("held-out.tsv"), 6, "is")
     ps, worker, chief = free_addresses(3)
@@ -139,15 +139,15 @@ def test_processes_started_one_by_one_end_with_the_chief(pairs_folder: Path) -> 
 
 
 @pytest.mark.long
-def test_asynchronous_workers_memorise_the_chatterbot_corpus(workplace: Path) -> None:
+def test_asynchronous_run_memorises_chatterbot_corpus(work_dir: Path) -> None:
     """With the defaults, and the same threshold as the synchronous run."""
-    done = run("train.py", "--asynchronous")
-    assert done.returncode == 0, done.stderr.decode()[-500:]
+    completed = run("train.py", "--asynchronous")
+    assert completed.returncode == 0, completed.stderr.decode()[-500:]
     answers = defaultdict(set)
     for question, answer in read(find_sources([])[0], Report()):
         answers[question].add(answer)
     expected = {q: next(iter(a)) for q, a in answers.items() if len(a) == 1}
-    chat = run("chat.py", "--beam-size", "1", said="".join(f"{q}\n" for q in expected).encode())
+    chat = run("chat.py", "--beam-size", "1", stdin="".join(f"{q}\n" for q in expected).encode())
     replies = chat.stdout.decode().splitlines()
     exact = sum(reply == answer for reply, answer in zip(replies, expected.values(), strict=True))
     print(f"{exact / len(expected):.1%} exact, loss {metrics('default')[-1]['loss']:.3f}")

@@ -37,7 +37,7 @@ def config_of(cluster: Any, job: Any = "worker", index: Any = 0) -> dict[str, An
     return {"cluster": cluster, "task": {"type": job, "index": index}}
 
 
-def test_cluster_from_flags() -> None:
+def test_flags_give_cluster() -> None:
     assert cluster_from_flags() is None
     assert cluster_from_flags(worker_hosts="a:1", task_index=0) is None  # one machine trains alone
     assert cluster_from_flags(**TWO, task_index=1) == Cluster(("a:1", "b:2"), "worker", 1)
@@ -83,14 +83,14 @@ def test_addresses_of_this_and_of_other_machines() -> None:
         ({**SERVED, "ps_hosts": "c:x", "job_name": "chief"}, "'c:x': expected host:port"),
     ],
 )
-def test_wrong_flags(flags: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_invalid_flags_are_errors(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
         cluster_from_flags(**flags)
-    assert str(caught.value).startswith(message)
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("address", ["a:1", "a.b-c.d_e:65535", "10.0.0.1:2222", "[::1]:1", "[fe80::1%eth0]:1"])
-def test_valid_addresses(address: str) -> None:
+def test_valid_addresses_are_split(address: str) -> None:
     host, port = host_and_port(address)
     assert f"{host}:{port}" == address.replace("[", "").replace("]", "")
 
@@ -102,13 +102,13 @@ def test_valid_addresses(address: str) -> None:
         *("http://a:1", "a/b:1", "::1:1", "[::1:1", "[]:1", "a\nb:1", "a\0b:1", "名:1", f"{'a' * 64}:1", "a:1:1"),
     ],
 )
-def test_invalid_addresses(address: str) -> None:
-    with pytest.raises(UserError, match="expected host:port") as caught:
+def test_invalid_addresses_are_errors(address: str) -> None:
+    with pytest.raises(UserError, match="expected host:port") as error:
         host_and_port(address)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-def test_cluster_from_tf_config() -> None:
+def test_tf_config_gives_cluster() -> None:
     assert cluster_of(ParallelSettings(), {"TF_CONFIG": ""}) is None
     workers = {"worker": ["a:1", "b:2"]}
     assert cluster_from_environment(config_of(workers, index=1)) == Cluster(("a:1", "b:2"), "worker", 1)
@@ -162,10 +162,10 @@ MALFORMED = "TF_CONFIG: expected {"
         (config_of({"worker": ["a:1", "b:2"]}, "chief"), "TF_CONFIG: task type 'chief' is not in its cluster"),
     ],
 )
-def test_wrong_tf_config(config: Any, message: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_invalid_tf_config_is_an_error(config: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
         cluster_from_environment(config)
-    assert str(caught.value).startswith(message)
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_wrong_tf_config(config: Any, message: str) -> None:
         ({"worker": ["a:1"], "ps": ["c:3"], "chief": ["d:4", "e:5"]}, "chief", "TF_CONFIG: lists 2 chiefs"),
     ],
 )
-def test_wrong_tf_config_with_parameter_servers(cluster: Any, job: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_invalid_tf_config_with_parameter_servers_is_an_error(cluster: Any, job: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
         cluster_from_environment(config_of(cluster, job), asynchronous=True)
-    assert str(caught.value).startswith(message)
+    assert str(error.value).startswith(message)
 
 
 JSON = st.recursive(
@@ -201,13 +201,13 @@ CONFIGS = JSON | st.fixed_dictionaries(
 
 
 @hypothesis.given(CONFIGS.map(json.dumps) | st.text(), st.booleans())
-def test_any_tf_config_gives_a_cluster_or_a_user_error(text: str, asynchronous: bool) -> None:
+def test_any_tf_config_gives_cluster_or_user_error(text: str, asynchronous: bool) -> None:
     with contextlib.suppress(UserError):
         cluster = cluster_from_environment(text, asynchronous=asynchronous)
         assert cluster is None or cluster.own in (*cluster.workers, *cluster.ps, cluster.chief)
 
 
-def test_a_host_that_cannot_be_resolved() -> None:
+def test_unresolvable_host_is_an_error() -> None:
     own, unknown = free_addresses(1)[0], "nobody.invalid:1"
     with pytest.raises(UserError, match=r"worker 1 \(nobody.invalid:1\): the host cannot be resolved"):
         check_addresses(Cluster((own, unknown), "worker", 0), {})
@@ -217,7 +217,7 @@ def test_a_host_that_cannot_be_resolved() -> None:
         check_addresses(Cluster((own,), "worker", 0, ("127.0.0.1:1",), unknown), {})
 
 
-def test_a_port_in_use() -> None:
+def test_port_in_use_is_an_error() -> None:
     (other,) = free_addresses(1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

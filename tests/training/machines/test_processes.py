@@ -34,14 +34,14 @@ def starts() -> int:
         ((138,), 0, 138, 1),
     ],
 )
-def test_restarts_only_lost_processes(
+def test_only_lost_processes_are_restarted(
     pairs_folder: Path, codes: tuple[int, ...], restarts: int, expected: int, started: int
 ) -> None:
     assert run_jobs([Job("training", end_with, codes, restarts)], restart_delay=0.1) == expected
     assert starts() == started
 
 
-def test_prints_each_restart(pairs_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_restart_is_printed(pairs_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_jobs([Job("worker 1", end_with, (138, -9), 1)], restart_delay=0.1) == 137
     assert capsys.readouterr().err.split("\n") == [
         "",
@@ -53,13 +53,13 @@ def test_prints_each_restart(pairs_folder: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_an_error_that_the_user_can_fix_ends_all_jobs(pairs_folder: Path, server: bool) -> None:
+def test_user_error_ends_all_jobs(pairs_folder: Path, server: bool) -> None:
     start = time.monotonic()
     assert run_jobs([Job("one", run_for), Job("other", end_with, (2,), 3, server=server)]) == 2
     assert time.monotonic() - start < 10
 
 
-def test_servers_end_with_the_others(pairs_folder: Path) -> None:
+def test_servers_end_with_other_jobs(pairs_folder: Path) -> None:
     jobs = [
         Job("ps 0", run_for, server=True),
         Job("worker 0", end_with, (-9,), 2, server=True),
@@ -69,21 +69,21 @@ def test_servers_end_with_the_others(pairs_folder: Path) -> None:
     assert starts() == 3  # restarted at once, twice; then the chief continues without it
 
 
-def test_other_jobs_get_time_to_end_after_a_failure(pairs_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_jobs_get_time_to_end_after_failure(pairs_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chatbot.training.machines.processes.EXIT_TIMEOUT", 2.0)
     start = time.monotonic()
     assert run_jobs([Job("one", run_for), Job("other", end_with, (138,))]) == 138
     assert 2 < time.monotonic() - start < 20
 
 
-def test_an_error_of_all_jobs_is_printed_once(pairs_folder: Path) -> None:
+def test_error_of_all_jobs_is_printed_once(pairs_folder: Path) -> None:
     command = module(JOBS, "failing")
     assert command.wait() == 2
     assert command.output == "error: the file is missing\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_forwards_signals(pairs_folder: Path, number: int) -> None:
+def test_signals_are_forwarded_to_jobs(pairs_folder: Path, number: int) -> None:
     command = module(JOBS, "training")
     command.wait_for("started")
     os.kill(command.process.pid, number)
@@ -93,7 +93,7 @@ def test_forwards_signals(pairs_folder: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_jobs_start(pairs_folder: Path, number: int) -> None:
+def test_signal_while_jobs_start_ends_all(pairs_folder: Path, number: int) -> None:
     """Sent to the whole process group, as a terminal does, right after the children have started."""
     command = module(JOBS, "starting")
     until(lambda: len(command.children()) == 2, 20)
@@ -102,7 +102,7 @@ def test_a_signal_while_jobs_start(pairs_folder: Path, number: int) -> None:
     assert command.output == ""
 
 
-def test_a_signal_before_a_restart_prevents_it(pairs_folder: Path) -> None:
+def test_signal_before_restart_prevents_it(pairs_folder: Path) -> None:
     command = module(JOBS, "restarting")
     command.wait_for("starting it again")
     start = time.monotonic()

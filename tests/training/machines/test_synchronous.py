@@ -41,7 +41,7 @@ def worker_flags(count: int = 2) -> list[tuple[str, ...]]:
     return [("--worker-hosts", hosts, "--task-index", str(i)) for i in range(count)]
 
 
-def test_two_workers_with_two_towers_each_equal_one_device_after_a_lost_worker(pairs_folder: Path) -> None:
+def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(pairs_folder: Path) -> None:
     """Worker 1 starts late and is killed, and both resume; the final weights equal those of one device."""
     shared = (*EQUAL, "--towers", "2", "--attempt", "two")
     flags = worker_flags()
@@ -75,7 +75,7 @@ def test_two_workers_with_two_towers_each_equal_one_device_after_a_lost_worker(p
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_machine_reads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_pads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
     def recording_pad_batch(pairs: Any, rows: Any, *lengths: int) -> Any:
@@ -119,7 +119,7 @@ def worker(rnn_size: int = 64, attempt: str = "a", pairs: int = 24, vocabulary: 
         (worker(vocabulary="w"), "the checksum of the vocabulary is v on worker 0 and w on worker 1"),
     ],
 )
-def test_names_the_first_difference_between_workers(other: tuple, message: str) -> None:
+def test_first_difference_between_workers_is_reported(other: tuple, message: str) -> None:
     texts: list[str] = []
 
     def all_gather_text(text: str) -> list[str]:
@@ -134,7 +134,7 @@ def test_names_the_first_difference_between_workers(other: tuple, message: str) 
 
 
 @pytest.mark.slow
-def test_workers_with_different_settings_or_data_end_with_an_error(pairs_folder: Path) -> None:
+def test_workers_with_different_settings_or_data_end_with_error(pairs_folder: Path) -> None:
     """First a setting differs, then the data, at the same addresses."""
     write_pairs(Path("others.tsv"), 23)
     flags = worker_flags()
@@ -153,7 +153,7 @@ def test_workers_with_different_settings_or_data_end_with_an_error(pairs_folder:
 
 
 @pytest.mark.slow
-def test_local_workers_save_at_a_signal_and_restart_after_one_is_killed(pairs_folder: Path) -> None:
+def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path) -> None:
     local = ("--local-workers", "2", "--restarts", "1", "--batch-size", "6", "--attempt", "local")
     interrupted = train(*local, "--steps", "100000")
     until(lambda: len(metrics("local")) > 2, 120)
@@ -181,14 +181,14 @@ def test_missing_data_is_reported_once(pairs_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_waiting_worker(pairs_folder: Path, number: int) -> None:
+def test_signal_ends_waiting_worker(pairs_folder: Path, number: int) -> None:
     worker = train(*worker_flags()[0])
     worker.wait_for("Waiting for worker 1")
     os.kill(worker.process.pid, number)
     assert worker.wait(5) == -number
 
 
-def test_a_worker_that_never_starts_is_named(pairs_folder: Path) -> None:
+def test_worker_that_never_starts_is_reported(pairs_folder: Path) -> None:
     flags = worker_flags()
     worker = train(*flags[1], "--start-limit", "4")
     assert worker.wait(60) == 138

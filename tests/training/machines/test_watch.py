@@ -38,7 +38,7 @@ def peer(address: str) -> "closing[socket.socket]":
     return closing(socket.create_server((host, int(port)), backlog=1000))
 
 
-def test_waits_for_a_late_peer_and_names_a_lost_one(pairs_folder: Path) -> None:
+def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> None:
     on_time, late = free_addresses(2)
     with peer(on_time):
         command = watching(60, 1.5, "exit", on_time, late)
@@ -59,7 +59,7 @@ def test_waits_for_a_late_peer_and_names_a_lost_one(pairs_folder: Path) -> None:
     assert sum("Waiting" in line for line in lines) == 1
 
 
-def test_a_peer_that_never_starts(pairs_folder: Path) -> None:
+def test_peer_that_never_starts_is_reported(pairs_folder: Path) -> None:
     on_time, never = free_addresses(2)
     with peer(on_time):
         command = watching(3, 5, "exit", on_time, never)
@@ -68,7 +68,7 @@ def test_a_peer_that_never_starts(pairs_folder: Path) -> None:
     assert "worker 0" not in command.output
 
 
-def test_a_peer_comes_back_and_then_all_are_lost(pairs_folder: Path) -> None:
+def test_peer_may_return_until_all_are_lost(pairs_folder: Path) -> None:
     steady, unsteady = free_addresses(2)
     with peer(steady):
         with peer(unsteady):
@@ -84,7 +84,7 @@ def test_a_peer_comes_back_and_then_all_are_lost(pairs_folder: Path) -> None:
     assert "all workers were lost: none has answered for 4 seconds (--start-limit)" in command.output
 
 
-def test_a_killed_process_is_not_listening(pairs_folder: Path) -> None:
+def test_killed_process_is_not_listening(pairs_folder: Path) -> None:
     (address,) = free_addresses(1)
     assert not is_listening(address)
     port = address.rpartition(":")[2]
@@ -95,7 +95,7 @@ def test_a_killed_process_is_not_listening(pairs_folder: Path) -> None:
     server.wait()
 
 
-def test_a_probe_that_connects_to_itself_is_no_peer() -> None:
+def test_probe_connected_to_itself_is_not_listening() -> None:
     """A socket that is bound to the port it connects to is its own peer."""
     (address,) = free_addresses(1)
     host, port = address.rpartition(":")[0], int(address.rpartition(":")[2])
