@@ -13,7 +13,7 @@ from chatbot.chat.terminal import answer_lines, chat, set_encoding
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
 from tests.commands import ENVIRONMENT, command, run
 from tests.inference.texts import EMPTY, UNUSUAL
-from tests.training.test_trainer import trained
+from tests.training.small_run import train_small
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n")
-        trained(1, data=("pairs.tsv",), steps=2)
+        train_small(1, data=("pairs.tsv",), steps=2)
     return folder
 
 

@@ -68,10 +68,10 @@ def test_command_prints_one_json_object(
     work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from chatbot.evaluation.__main__ import main
-    from tests.training.test_trainer import trained
+    from tests.training.small_run import train_small
 
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n没有\n")
-    trained(1, data=("pairs.tsv",), steps=1)
+    train_small(1, data=("pairs.tsv",), steps=1)
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "pairs.tsv"])
     capsys.readouterr()
     assert main() == 0

@@ -1,4 +1,4 @@
-"""What is due at which step."""
+"""The calendar: logging, validation and saving that are due at a step, and the last step."""
 
 import pytest
 

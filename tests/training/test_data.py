@@ -1,4 +1,4 @@
-"""What a run trains on: the pairs of all files, less what it validates on; what the attempt keeps of how."""
+"""The training pairs of a run: all files without the validation pairs; the text settings that an attempt keeps."""
 
 import shutil
 from pathlib import Path
@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import compose
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from chatbot.training.data import prepare
-from tests.training.test_trainer import SMALL, trained
+from tests.training.small_run import small_settings, train_small
 
 
 def test_validation_pairs_are_not_trained_on(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,9 +18,7 @@ def test_validation_pairs_are_not_trained_on(work_dir: Path, capsys: pytest.Capt
         "".join(f"{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
     )
     Path("held_out.tsv").write_text("甲\t子\n乙\t丑\n")
-    settings = compose(
-        Settings, **{**SMALL, "data": ("pairs.tsv",), "validation": "held_out.tsv", "both_directions": "off"}
-    )
+    settings = small_settings(data=("pairs.tsv",), validation="held_out.tsv", both_directions="off")
     assert sum(map(len, prepare(settings).training)) == 8
     assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
 
@@ -31,7 +27,7 @@ def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     Path("words.txt").write_text("小黄鸡机器人\n")
     Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)
     settings = {"data": ("pairs.tsv",), "dictionary": "words.txt", "clean": ("names", "punctuation"), "steps": 1}
-    trained(1, **settings)
+    train_small(1, **settings)
     Path("words.txt").unlink()
     loaded = load_trained(Path("checkpoints/default"))
     ids = Responder(loaded, beam_size=1, length_penalty=1.0).ids("小黄鸡机器人 @别人")
@@ -41,7 +37,7 @@ def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
 def test_many_files_are_one_corpus(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(8):
         Path(f"part{number}.tsv").write_text(f"问{number}\t答{number}\n" + ("坏行\n" if number == 6 else ""))
-    assert sum(map(len, prepare(compose(Settings, **{**SMALL, "data": ("part*.tsv",)})).training)) == 8
+    assert sum(map(len, prepare(small_settings(data=("part*.tsv",))).training)) == 8
     out = capsys.readouterr().out
     assert "part4.tsv and 3 other files" in out
     assert [line.split(":")[0].strip() for line in out.splitlines() if ".tsv: tsv" in line] == ["part6.tsv"]
@@ -50,33 +46,33 @@ def test_many_files_are_one_corpus(work_dir: Path, capsys: pytest.CaptureFixture
 def test_token_batches_train_and_resume(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("".join(f"{'问' * (1 + i % 9)}{i}\t{'答' * (1 + i % 5)}\n" for i in range(60)))
     settings: dict[str, Any] = {"data": ("pairs.tsv",), "batch_tokens": 40, "tokenizer": "char"}
-    assert trained(2, **settings, steps=3) == 0
-    assert trained(2, **settings, steps=6) == 0
+    assert train_small(2, **settings, steps=3) == 0
+    assert train_small(2, **settings, steps=6) == 0
     with pytest.raises(UserError, match="--batch-tokens 40 -> 50"):
-        trained(2, **{**settings, "batch_tokens": 50}, steps=8)
+        train_small(2, **{**settings, "batch_tokens": 50}, steps=8)
 
 
 def test_cause_of_changed_pairs_is_reported(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n去哪\t不去\n")
     settings: dict[str, Any] = {"data": ("pairs.tsv",), "clean": ("control", "equal")}
-    trained(1, **settings, steps=1)
-    assert trained(1, **{**settings, "clean": ("equal", "control")}, steps=2) == 0  # the order never matters
+    train_small(1, **settings, steps=1)
+    assert train_small(1, **{**settings, "clean": ("equal", "control")}, steps=2) == 0  # their order does not matter
     with pytest.raises(UserError, match=r"\(3 then, 1 now; changed were --max-characters None -> 2\)"):
-        trained(1, **settings, max_characters=2, steps=3)
+        train_small(1, **settings, max_characters=2, steps=3)
     Path("pairs.tsv").write_text("你好\t你好呀\n")
     with pytest.raises(UserError, match="the flags are the same, a file has changed"):
-        trained(1, **settings, steps=3)
+        train_small(1, **settings, steps=3)
 
 
 def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
     Path("held_out.tsv").write_text("😀\t好\n嗨\t好\n")
-    assert trained(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
+    assert train_small(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
     assert "<unk> -> " in capsys.readouterr().out
 
 
 def test_cache_may_be_removed_between_runs(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n")
-    trained(1, data=("pairs.tsv",), steps=1)
+    train_small(1, data=("pairs.tsv",), steps=1)
     shutil.rmtree("data/cache")
-    assert trained(1, data=("pairs.tsv",), steps=2) == 0
+    assert train_small(1, data=("pairs.tsv",), steps=2) == 0

@@ -1,4 +1,4 @@
-"""The selection of GPUs, its error messages, and the towers made of them."""
+"""The selection of GPUs, its error messages, and the towers on them."""
 
 import os
 import subprocess
@@ -14,18 +14,18 @@ from chatbot.training.devices import Gpu, Tower, choose_gpus, find_gpus, open_to
 FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
 
 
-def numbers(requested: str | None, towers: int | None = None, found: list[Gpu] = FOUR) -> list[int]:
+def numbers(requested: str | None, towers: int | None = None, detected: list[Gpu] = FOUR) -> list[int]:
     """The ids of the selected GPUs."""
-    return [gpu.number for gpu in choose_gpus(requested, towers, found)]
+    return [gpu.number for gpu in choose_gpus(requested, towers, detected)]
 
 
 def test_requested_gpus_are_selected_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert numbers("2,0") == [2, 0]
     assert numbers(None) == [0, 1, 2, 3]
-    assert numbers(None, found=[]) == []
+    assert numbers(None, detected=[]) == []
     assert numbers(None, towers=2) == [0, 1]
-    assert numbers(None, towers=2, found=FOUR[:1]) == [0]
+    assert numbers(None, towers=2, detected=FOUR[:1]) == [0]
 
 
 def test_cuda_visible_devices_applies_unless_gpus_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_cuda_visible_devices_applies_unless_gpus_are_requested(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("requested", "towers", "found", "message"),
+    ("requested", "towers", "detected", "message_parts"),
     [
         ("0,1", None, [], ["requested 0, 1", "found none", "--towers N"]),
         ("0,7", None, FOUR, ["requested 0, 7", "found 0, 1, 2, 3", "--towers N"]),
@@ -56,12 +56,16 @@ def test_cuda_visible_devices_applies_unless_gpus_are_requested(monkeypatch: pyt
     ],
 )
 def test_impossible_selection_is_a_one_line_error(
-    requested: str | None, towers: int | None, found: list[Gpu], words: list[str], monkeypatch: pytest.MonkeyPatch
+    requested: str | None,
+    towers: int | None,
+    detected: list[Gpu],
+    message_parts: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(UserError) as error:
-        choose_gpus(requested, towers, found)
-    assert all(word in str(error.value) for word in words)
+        choose_gpus(requested, towers, detected)
+    assert all(part in str(error.value) for part in message_parts)
     assert "\n" not in str(error.value)
 
 
@@ -95,8 +99,8 @@ def test_gpus_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_gpus() == []
 
 
-def opened(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
-    """Runs open_towers in a new process, because a process can create its devices only once."""
+def run_open_towers(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
+    """Run open_towers in a new process, because a process can create its devices only once."""
     code = (
         "from chatbot.training.devices import *\n"
         f"towers = open_towers({gpus}, {towers})\n"
@@ -109,7 +113,7 @@ def opened(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_cpu_is_split_into_towers() -> None:
-    completed = opened("[]", "3")
+    completed = run_open_towers("[]", "3")
     assert completed.stdout.splitlines() == [
         "[('cpu_0', '/CPU:0', None), ('cpu_1', '/CPU:1', None), ('cpu_2', '/CPU:2', None)]",
         " PCI_BUS_ID True 3",
@@ -118,16 +122,16 @@ def test_cpu_is_split_into_towers() -> None:
 
 
 def test_gpus_invisible_to_tensorflow_are_listed_in_the_error() -> None:
-    completed = opened("[Gpu(1, 'x', 1, ''), Gpu(3, 'x', 1, '')]", "None")
+    completed = run_open_towers("[Gpu(1, 'x', 1, ''), Gpu(3, 'x', 1, '')]", "None")
     assert "TensorFlow sees 0 of the GPUs 1, 3; install the CUDA libraries with `make gpu`" in completed.stderr
 
 
 def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records the calls of TensorFlow's configuration, since the tests run without a GPU."""
     calls: list[tuple] = []
-    chosen = [Gpu(3, "x", 10 << 30, ""), Gpu(1, "x", 10 << 30, "")]
+    gpus = [Gpu(3, "x", 10 << 30, ""), Gpu(1, "x", 10 << 30, "")]
     config = tf.config
-    monkeypatch.setattr(config, "list_physical_devices", lambda kind="": ["A", "B"][: len(chosen)])
+    monkeypatch.setattr(config, "list_physical_devices", lambda kind="": ["A", "B"][: len(gpus)])
     monkeypatch.setattr(config, "set_soft_device_placement", lambda on: calls.append(("soft", on)))
     monkeypatch.setattr(config, "LogicalDeviceConfiguration", lambda memory_limit: memory_limit)
     monkeypatch.setattr(config, "set_logical_device_configuration", lambda device, split: calls.append((device, split)))
@@ -135,13 +139,13 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
 
-    towers = open_towers(chosen, None)
+    towers = open_towers(gpus, None)
     assert [(t.name, t.device) for t in towers] == [("gpu_3", "/GPU:0"), ("gpu_1", "/GPU:1")]
     assert calls == [("soft", True), ("A", "grow", True), ("B", "grow", True)]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,1"
 
     calls.clear()
-    chosen = [Gpu(3, "x", 10 << 30, "")]
-    towers = open_towers(chosen, 2)
+    gpus = [Gpu(3, "x", 10 << 30, "")]
+    towers = open_towers(gpus, 2)
     assert [(t.name, t.device) for t in towers] == [("gpu_3_0", "/GPU:0"), ("gpu_3_1", "/GPU:1")]
     assert calls == [("soft", True), ("A", [4608, 4608])]

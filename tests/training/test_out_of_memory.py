@@ -33,8 +33,8 @@ def test_out_of_memory_splits_shares_with_the_same_result(
     expected_weights, expected, _ = train_model(settings, cpus[:2], pairs)
     monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(3))
     weights, results, update = train_model(settings, cpus[:2], pairs)
-    for ours, theirs in zip(weights, expected_weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
+    for actual, expected_weight in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(actual, expected_weight, atol=TOLERANCE)
     assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
     assert update._pieces == 4
     assert capsys.readouterr().out.count("Out of memory") == 1
@@ -55,21 +55,21 @@ def test_out_of_memory_is_reported_with_accumulation_too(
 def with_memory_for(pairs: int) -> Callable[..., Any]:
     """A gradient_function that runs out of memory with more pairs than this in a share."""
 
-    def limited(model: Seq2Seq, parts: Parts | None = None) -> Any:
+    def limited_gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
         gradients = gradient_function(model, parts)
 
-        def check(rows: int) -> int:
+        def check_rows(rows: int) -> int:
             if rows > pairs:
                 raise MemoryError("injected")  # becomes a ResourceExhaustedError
             return rows
 
         def checked(weights: Any, share: Any, seed: Any) -> Any:
-            with tf.control_dependencies([tf.py_function(check, [tf.shape(share[0])[0]], tf.int32)]):
+            with tf.control_dependencies([tf.py_function(check_rows, [tf.shape(share[0])[0]], tf.int32)]):
                 return gradients(weights, [tf.identity(x) for x in share], seed)
 
         return checked
 
-    return limited
+    return limited_gradient_function
 
 
 def test_out_of_memory_during_the_update_is_an_error(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:

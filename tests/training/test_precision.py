@@ -1,4 +1,4 @@
-"""Precision: looked at before it is chosen, kept by an attempt; float16 gradients fit into its range."""
+"""Precision: measured before it is chosen, kept by an attempt; float16 gradients stay within range."""
 
 import platform
 import subprocess
@@ -30,18 +30,18 @@ SHARE = (
 SEED = tf.constant([1, 2])
 
 
-@pytest.mark.parametrize(("gain", "found"), [(1.9, "bfloat16"), (1.0, "float32"), (0.1, "float32")])
+@pytest.mark.parametrize(("gain", "expected"), [(1.9, "bfloat16"), (1.0, "float32"), (0.1, "float32")])
 def test_auto_chooses_the_faster_precision(
-    gain: float, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], work_dir: Path
+    gain: float, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], work_dir: Path
 ) -> None:
     monkeypatch.setattr(precision, "gain_of_bfloat16", lambda *_: gain)
-    assert chosen_precision(SETTINGS, 20, "/CPU:0") == found
-    assert f"Precision: {found}" in capsys.readouterr().out
+    assert chosen_precision(SETTINGS, 20, "/CPU:0") == expected
+    assert f"Precision: {expected}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("float32_s", "bfloat16_s"), [(4.0, 1.0), (1.0, 2.0)])
 def test_gain_is_the_ratio_of_times(float32_s: float, bfloat16_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that only products advance. The first call of each precision also compiles its kernels."""
+    """With a clock that only products advance. The first call of each precision also compiles its kernels."""
     seconds = {"float32": float32_s, "bfloat16": bfloat16_s}
     now = [0.0]
     seen: set[str] = set()
@@ -58,8 +58,8 @@ def test_gain_is_the_ratio_of_times(float32_s: float, bfloat16_s: float, monkeyp
 
 def test_requested_precision_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "gain_of_bfloat16", None)
-    asked = replace(SETTINGS, precision="float16")
-    assert chosen_precision(asked, 20, "/CPU:0") == "float16"
+    settings = replace(SETTINGS, precision="float16")
+    assert chosen_precision(settings, 20, "/CPU:0") == "float16"
 
 
 def test_resumed_attempt_keeps_its_precision(monkeypatch: pytest.MonkeyPatch, work_dir: Path) -> None:
@@ -70,14 +70,14 @@ def test_resumed_attempt_keeps_its_precision(monkeypatch: pytest.MonkeyPatch, wo
     assert chosen_precision(SETTINGS, 20, "/CPU:0") == "bfloat16"
 
 
-def gradients(weights_times: float = 1.0, settings: Settings = SETTINGS, asked: str = "float32") -> Sums:
-    model = built_model(settings.model, 10, settings.learning.seed, asked)
-    weights = [weights_times * variable.value for variable in model.trainable_variables]
+def gradient_sums(settings: Settings = SETTINGS, precision: str = "float32") -> Sums:
+    model = built_model(settings.model, 10, settings.learning.seed, precision)
+    weights = [variable.value for variable in model.trainable_variables]
     return gradient_function(model)(weights, SHARE, SEED)
 
 
-def apart(one: Sums, other: Sums) -> float:
-    """The largest difference of a gradient, relative to its size."""
+def largest_difference(one: Sums, other: Sums) -> float:
+    """The largest difference of a gradient, relative to its norm."""
     pairs = zip(one.gradients, other.gradients, strict=True)
     return max(float(tf.norm(a - b) / tf.maximum(tf.norm(a), 1e-3)) for a, b in pairs)
 
@@ -85,37 +85,37 @@ def apart(one: Sums, other: Sums) -> float:
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_precisions_have_similar_gradients(cell: str) -> None:
     settings = replace(SETTINGS, cell=cell)
-    exact = gradients(settings=settings)
-    assert apart(exact, gradients(settings=settings, asked="bfloat16")) < 0.05
-    assert apart(exact, gradients(settings=settings, asked="float16")) < 0.01
+    exact = gradient_sums(settings=settings)
+    assert largest_difference(exact, gradient_sums(settings=settings, precision="bfloat16")) < 0.05
+    assert largest_difference(exact, gradient_sums(settings=settings, precision="float16")) < 0.01
 
 
 def test_plain_model_has_the_same_gradients() -> None:
     plain = replace(SETTINGS, fast=("none",))
-    assert apart(gradients(), gradients(settings=plain)) < 1e-5
+    assert largest_difference(gradient_sums(), gradient_sums(settings=plain)) < 1e-5
 
 
 def test_gradients_beyond_float16_are_computed_again_scaled_down() -> None:
-    """Weights of targets so large that the gradients of their sum are no float16."""
+    """The weights of targets are so large that the gradients of the loss sum exceed float16."""
     source, target_in, target_out, weights = SHARE
     share = source, target_in, target_out, 1e6 * weights
     model = built_model(SETTINGS.model, 10, SETTINGS.learning.seed, "float16")
     values = [variable.value for variable in model.trainable_variables]
-    found = gradient_function(model)(values, share, SEED)
-    assert all(np.isfinite(gradient).all() for gradient in found.gradients)
+    sums = gradient_function(model)(values, share, SEED)
+    assert all(np.isfinite(gradient).all() for gradient in sums.gradients)
     exact = gradient_function(built_model(SETTINGS.model, 10, SETTINGS.learning.seed))(values, share, SEED)
-    assert apart(exact, found) < 0.01
+    assert largest_difference(exact, sums) < 0.01
     largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in exact.gradients)
     assert largest > float(np.finfo(np.float16).max)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
 def test_freed_memory_is_reused_without_page_faults() -> None:
-    """In a process of its own: memory that was freed and is taken again costs no page faults."""
+    """In a new process: memory that was freed and is allocated again causes no page faults."""
     program = """
 import ctypes, resource, sys
 from chatbot.memory import keep_freed_memory
-assert keep_freed_memory() or sys.argv[1:]
+assert keep_freed_memory() or sys.argv[1:] == ["may be refused"]
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 for number in range(9):
@@ -126,13 +126,13 @@ for number in range(9):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-    def faults(environment: dict[str, str], *told: str) -> int:
-        command = [sys.executable, "-c", program, *told]
+    def page_faults(environment: dict[str, str], *arguments: str) -> int:
+        command = [sys.executable, "-c", program, *arguments]
         completed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
         return int(completed.stdout)
 
-    chosen = {"MALLOC_TRIM_THRESHOLD_": "1", "MALLOC_MMAP_THRESHOLD_": "100000"}
-    assert faults(ENVIRONMENT) < 10 < 1000 < faults({**ENVIRONMENT, **chosen}, "as somebody chose")
+    user_settings = {"MALLOC_TRIM_THRESHOLD_": "1", "MALLOC_MMAP_THRESHOLD_": "100000"}
+    assert page_faults(ENVIRONMENT) < 10 < 1000 < page_faults({**ENVIRONMENT, **user_settings}, "may be refused")
 
 
 def test_allocator_settings_of_the_user_are_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The learning rate: scaled to the batch, warmed up, and said."""
+"""The learning rate: scaling with the batch size, warm-up and its description."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ def test_learning_rate_is_defined_for_64_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "steps"),
+    ("changes", "steps"),
     [
         ({}, 0),
         ({"scale_learning_rate": "linear"}, 300),
@@ -31,8 +31,8 @@ def test_learning_rate_is_defined_for_64_pairs() -> None:
         ({"warm_up": 40}, 40),
     ],
 )
-def test_warm_up_defaults_to_one_epoch_of_scaled_rates(told: dict[str, object], steps: int) -> None:
-    assert schedule_of(LearningSettings(**told), 256, 300).warm_up == steps  # type: ignore[arg-type]
+def test_warm_up_defaults_to_one_epoch_of_scaled_rates(changes: dict[str, object], steps: int) -> None:
+    assert schedule_of(LearningSettings(**changes), 256, 300).warm_up == steps  # type: ignore[arg-type]
 
 
 def test_warm_up_is_limited_in_long_epochs() -> None:

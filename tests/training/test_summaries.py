@@ -1,4 +1,4 @@
-"""The curves, read back from the real TensorBoard through its HTTP API."""
+"""The curves, read back through the HTTP API of TensorBoard."""
 
 import json
 import re
@@ -49,9 +49,9 @@ def tensorboard(work_dir: Path) -> Iterator[str]:
 
 
 def get(address: str, path: str, **query: str) -> Any:
-    """The JSON that TensorBoard answers."""
-    with urllib.request.urlopen(f"{address}/{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
-        return json.load(answer)
+    """The JSON response of TensorBoard."""
+    with urllib.request.urlopen(f"{address}/{path}?{urllib.parse.urlencode(query)}", timeout=30) as response:
+        return json.load(response)
 
 
 def test_one_chart_shows_the_curves_of_all_towers(tensorboard: str) -> None:

@@ -105,8 +105,8 @@ def test_each_independent_tower_equals_its_own_run(cpus: list[Tower]) -> None:
         batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(0, 2)
         for number in range(STEPS):
             single([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning.learning_rate)
-        for ours, theirs in zip(final_weights[i], model.trainable_variables, strict=True):
-            np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6)
+        for actual, expected in zip(final_weights[i], model.trainable_variables, strict=True):
+            np.testing.assert_allclose(actual, expected.numpy(), atol=1e-6)
     assert largest_difference(*final_weights) > 1000 * TOLERANCE
 
 
@@ -128,8 +128,8 @@ def test_staged_variables_are_one_step_late(cpus: list[Tower], variable_update: 
         if pending is not None:
             weights = [w - settings.learning.learning_rate * g for w, g in zip(weights, pending, strict=True)]
         pending = [g.numpy().astype(np.float64) / float(sums.weight) for g in sums.gradients]
-    for ours, theirs in zip(staged, weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
+    for actual, expected in zip(staged, weights, strict=True):
+        np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
     assert float(results[0].gradient_norm) == 0 < float(results[1].gradient_norm)
     not_staged, _, _ = train_model(replace(settings, staged_variables=False), cpus[:3], pairs)
     assert largest_difference(staged, not_staged) > 1000 * TOLERANCE
@@ -148,8 +148,8 @@ def test_pending_gradients_survive_a_checkpoint(cpus: list[Tower], variable_upda
     for number in range(4, STEPS):
         second([tuple(map(tf.constant, s)) for s in next(batches)], number, settings.learning.learning_rate)
     second.gather_state()
-    for ours, theirs in zip(uninterrupted, first._model.trainable_variables, strict=True):
-        np.testing.assert_array_equal(ours, theirs.numpy())
+    for actual, expected in zip(uninterrupted, first._model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(actual, expected.numpy())
 
 
 def test_unsupported_devices_are_errors(cpus: list[Tower]) -> None:
@@ -187,10 +187,10 @@ def test_one_tower_equals_a_plain_training_loop(cpus: list[Tower], name: str) ->
         norms.append(float(tf.linalg.global_norm(gradients)))
         optimizer.apply(gradients, model.trainable_variables)
     weights, results, _ = train_model(settings, cpus[:1], pairs)
-    for ours, theirs in zip(weights, model.trainable_variables, strict=True):
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE, rtol=1e-4)  # summed in another order
+    for actual, expected in zip(weights, model.trainable_variables, strict=True):
+        np.testing.assert_allclose(actual, expected.numpy(), atol=TOLERANCE, rtol=1e-4)  # summed in another order
     np.testing.assert_allclose([float(r.gradient_norm) for r in results], norms, rtol=1e-4)
-    change = max(np.abs(ours - before).max() for ours, before in zip(weights, start, strict=True))
+    change = max(np.abs(actual - before).max() for actual, before in zip(weights, start, strict=True))
     assert change > 1000 * TOLERANCE
     assert (max(norms) > ALWAYS_CLIPPED) or settings.learning.max_gradient_norm != ALWAYS_CLIPPED
 

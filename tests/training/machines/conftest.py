@@ -1,4 +1,4 @@
-"""A folder with a few pairs; all processes of a test are ended after it."""
+"""A directory with a few pairs; all processes of a test are killed after it."""
 
 from collections.abc import Iterator
 from pathlib import Path

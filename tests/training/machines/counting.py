@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def count_steps(settings: Settings) -> int:
-    """Train, then write how often the steps, their results and their updates were counted."""
+    """Train, then write the numbers of steps, results and updates to counts.json."""
     open_towers([], None)
     import numpy as np
     import tensorflow as tf

@@ -1,7 +1,6 @@
-"""Commands in the background. An environment variable marks the processes of a test, so that all can be found."""
+"""Commands in the background. An environment variable marks the processes of a test, so that all can be listed."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -11,12 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import tensorflow as tf
-
 from tests.commands import ENVIRONMENT, command
 
-# Set for every process of a test, to the folder of the test.
+# The environment variable of every process of a test; its value is the directory of the test.
 MARKER = "CHATBOT_TEST_FOLDER"
 SMALL = ("--rnn-size", "16", "--embedding-size", "8", "--vocabulary-size", "50")
 # Seconds; generous, since the cores may be busy with other work.
@@ -59,13 +55,13 @@ class Command:
 
     def children(self) -> list[int]:
         """The processes that run jobs, oldest first; without multiprocessing's resource tracker."""
-        found = []
+        children = []
         for pid in running_processes():
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
             command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
             if int(state[1]) == self.process.pid and b"spawn_main" in command_line:
-                found.append((int(state[19]), pid))  # the start time, in clock ticks
-        return [pid for _, pid in sorted(found)]
+                children.append((int(state[19]), pid))  # the start time, in clock ticks
+        return [pid for _, pid in sorted(children)]
 
 
 def train(*arguments: str, data: str = "pairs.tsv") -> Command:
@@ -88,14 +84,14 @@ def until(condition: Callable[[], Any], seconds: float, details: Callable[[], st
 
 def running_processes() -> list[int]:
     """The running processes that this test has started, directly or not."""
-    marker, found = f"{MARKER}={os.getcwd()}".encode(), []
+    marker, pids = f"{MARKER}={os.getcwd()}".encode(), []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and marker in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue  # it has ended, or belongs to another user
-    return found
+    return pids
 
 
 def kill(pid: int) -> None:
@@ -108,23 +104,3 @@ def write_pairs(path: Path, count: int = 24, question: str = "what is") -> None:
     """Write numbered questions with answers of two lengths."""
     lines = [f"{question} {i}\tit is {i * 7 % 10}" + " and a few words more" * (i % 2) for i in range(count)]
     path.write_text("".join(f"{line}\n" for line in lines))
-
-
-def metrics(attempt: str) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; none before the first."""
-    path = Path("checkpoints", attempt, "metrics.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path.exists() else []
-
-
-def saved_step(attempt: str) -> int:
-    """The step of the last checkpoint; 0 before the first."""
-    path = Path("checkpoints", attempt, "last")
-    return int(json.loads(path.read_text())["step"]) if path.exists() else 0
-
-
-def weights(attempt: str) -> list[np.ndarray]:
-    """All weights and slots in the last checkpoint."""
-    folder = Path("checkpoints", attempt)
-    reader = tf.train.load_checkpoint(str(folder / json.loads((folder / "last").read_text())["checkpoint"]))
-    names = sorted(n for n in reader.get_variable_to_shape_map() if n.endswith("VARIABLE_VALUE"))
-    return [reader.get_tensor(name) for name in names]

@@ -1,4 +1,4 @@
-"""Asynchronous training in several processes: each step is applied once, also when processes are killed."""
+"""Asynchronous training in several processes: each step is applied once, even when processes are killed."""
 
 import json
 import os
@@ -15,13 +15,12 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.training.machines.cluster import free_addresses
 from tests.commands import run
+from tests.training.attempts import metrics, saved_step
 from tests.training.machines.running import (
     Command,
     kill,
-    metrics,
     module,
     running_processes,
-    saved_step,
     train,
     until,
     write_pairs,
@@ -32,7 +31,7 @@ LOCAL = ("--asynchronous", "--batch-size", "6", "--save-every", "20")
 
 
 def steps_counted() -> int:
-    """How many steps the counting cluster has scheduled."""
+    """The number of steps that the counting cluster has scheduled."""
     return int(Path("steps").read_text() or 0) if Path("steps").exists() else 0
 
 
@@ -140,7 +139,7 @@ def test_separately_started_processes_end_with_the_chief(pairs_folder: Path) -> 
 
 @pytest.mark.long
 def test_asynchronous_run_memorises_chatterbot_corpus(work_dir: Path) -> None:
-    """With the defaults, and the same threshold as the synchronous run."""
+    """With the defaults and the threshold of the synchronous run."""
     completed = run("train.py", "--asynchronous")
     assert completed.returncode == 0, completed.stderr.decode()[-500:]
     answers = defaultdict(set)

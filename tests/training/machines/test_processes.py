@@ -16,7 +16,7 @@ JOBS = "tests.training.machines.jobs"
 
 
 def starts() -> int:
-    """How often the job was started."""
+    """The number of times the job was started."""
     return int(Path("starts").read_text())
 
 
@@ -66,7 +66,7 @@ def test_servers_end_with_other_jobs(pairs_folder: Path) -> None:
         Job("chief", run_for, (3,)),
     ]
     assert run_jobs(jobs) == 0
-    assert starts() == 3  # restarted at once, twice; then the chief continues without it
+    assert starts() == 3  # restarted twice without delay; then the chief continues without it
 
 
 def test_other_jobs_get_time_to_end_after_failure(pairs_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

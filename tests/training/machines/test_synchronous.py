@@ -19,14 +19,12 @@ from chatbot.flags import compose
 from chatbot.training.machines.cluster import free_addresses
 from chatbot.training.machines.ring import check_identical_settings
 from chatbot.training.selftest import random_pairs
+from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.running import (
     kill,
-    metrics,
     running_processes,
-    saved_step,
     train,
     until,
-    weights,
     write_pairs,
 )
 
@@ -71,15 +69,15 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(pairs_fo
 
     one_device = train(*EQUAL, "--steps", str(step + 7), "--attempt", "one")
     assert one_device.wait() == 0
-    for ours, theirs in zip(weights("two"), weights("one"), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for actual, expected_weight in zip(weights("two"), weights("one"), strict=True):
+        np.testing.assert_allclose(actual, expected_weight, atol=1e-5)
 
 
 def test_machine_pads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
+    padded_rows: list[int] = []
 
     def recording_pad_batch(pairs: Any, rows: Any, *lengths: int) -> Any:
-        read.extend(rows.tolist())
+        padded_rows.extend(rows.tolist())
         return pad_batch(pairs, rows, *lengths)
 
     monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", recording_pad_batch)
@@ -88,18 +86,18 @@ def test_machine_pads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> Non
     one_machine = batches.shares_from(0, 6)
     parts = [batches.shares_from(0, 2, machine, 3) for machine in range(3)]
     for _ in range(2 * batches.steps_per_epoch):
-        read.clear()
-        expected, expected_rows = next(one_machine), read.copy()
+        padded_rows.clear()
+        expected, expected_rows = next(one_machine), padded_rows.copy()
         shares: list[Any] = []
         rows_by_machine = []
         for part in parts:
-            read.clear()
+            padded_rows.clear()
             shares += next(part)
-            rows_by_machine.append(read.copy())
+            rows_by_machine.append(padded_rows.copy())
         assert [*itertools.chain(*rows_by_machine)] == expected_rows
         assert max(map(len, rows_by_machine)) <= -(-len(expected_rows) // 3) + 1
-        for ours, theirs in zip(shares, expected, strict=True):
-            for a, b in zip(ours, theirs, strict=True):
+        for share, expected_share in zip(shares, expected, strict=True):
+            for a, b in zip(share, expected_share, strict=True):
                 np.testing.assert_array_equal(a, b)
 
 

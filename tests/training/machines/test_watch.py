@@ -1,4 +1,4 @@
-"""The watch names peers that are missing, late, lost and back. Each runs in a process of its own, which it may end."""
+"""The watch reports missing, late, lost and returned peers. It runs in a new process, which it may end."""
 
 import os
 import signal

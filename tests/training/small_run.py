@@ -1,0 +1,27 @@
+"""Training of a small model in the process of a test."""
+
+from typing import Any
+
+from chatbot.config.training import Settings
+from chatbot.flags import compose
+from chatbot.training.data import prepare
+from chatbot.training.devices import Tower
+from chatbot.training.start import EXIT_INTERRUPTED
+from chatbot.training.trainer import train
+from chatbot.training.variable_update.choose import open_update
+
+SMALL: dict[str, Any] = {"rnn_size": 16, "embedding_size": 8, "batch_size": 4, "log_every": 1, "vocabulary_size": 50}
+TOWERS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
+
+
+def small_settings(**settings: Any) -> Settings:
+    """The settings of a small model, with these changes."""
+    return compose(Settings, **{**SMALL, **settings})
+
+
+def train_small(number_of_towers: int = 2, **changes: Any) -> int:
+    """Train with small_settings(**changes). Returns the exit code of the command."""
+    settings, towers = small_settings(**changes), TOWERS[:number_of_towers]
+    data = prepare(settings)
+    result = train(settings, data, towers[0].device, lambda model, settings: open_update(model, settings, towers))
+    return EXIT_INTERRUPTED if result.interrupted else 0

@@ -1,0 +1,127 @@
+"""An attempt: its lock, damaged files, and settings and data that do not match it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.model.saved import load_trained
+from chatbot.training.attempt import attempt_lock, write_attempt
+from chatbot.training.data import prepare
+from tests.training.small_run import small_settings, train_small
+
+
+@pytest.fixture(scope="module")
+def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of an attempt of one step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("one"))
+        Path("one.tsv").write_text("你好\t你好呀\n")
+        train_small(1, data=("one.tsv",), steps=1)
+        return Path("checkpoints/default").resolve()
+
+
+def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs_file: Path) -> None:
+    data = (str(pairs_file),)
+    train_small(data=data, steps=1)
+    files = {p: p.read_bytes() for p in Path("checkpoints/default").iterdir()}
+    with pytest.raises(UserError, match=r"--rnn-size 16 -> 32; --optimizer adam -> sgd"):
+        train_small(data=data, steps=2, rnn_size=32, optimizer="sgd")
+    pairs_file.write_text(pairs_file.read_text() + "新\t旧\n")
+    with pytest.raises(UserError, match=r"started with other training pairs \(10 then, 11 now; the flags"):
+        train_small(data=data, steps=2)
+    with pytest.raises(UserError, match="--batch-size 1: less than the 2 towers"):
+        train_small(data=data, steps=2, batch_size=1, attempt="other")
+    assert {p: p.read_bytes() for p in Path("checkpoints/default").iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: (d / "ckpt-1.index").unlink(), "checkpoint missing"),
+        (lambda d: (d / "ckpt-1.index").write_bytes(b"damaged"), "checkpoint damaged"),
+        (lambda d: next(d.glob("ckpt-1.data*")).write_bytes(b""), "checkpoint damaged"),
+        (lambda d: next(d.glob("ckpt-1.data*")).write_bytes(bytes(90_000)), "checkpoint damaged"),
+        (lambda d: (d / "last").write_text("{"), "last: damaged"),
+        (lambda d: (d / "last").write_text("[]"), "last: damaged"),
+        (lambda d: (d / "last").unlink(), "last: missing, though there are checkpoints beside it"),
+        (lambda d: (d / "last").write_text('{"checkpoint": "../x", "step": 1}'), "last: damaged"),
+        (lambda d: (d / "config.json").write_text("{"), "config.json: damaged"),
+        (lambda d: (d / "config.json").unlink(), "config.json: "),
+        (lambda d: (d / "vocabulary.txt").unlink(), "vocabulary.txt: "),
+        (lambda d: (d / "vocabulary.txt").write_text("a\n"), "checkpoint damaged, or not of these settings"),
+    ],
+)
+def test_damaged_attempt_is_reported_on_load(
+    pairs_file: Path, damage: Callable[[Path], object], message: str, one_step: Path
+) -> None:
+    for file in one_step.iterdir():
+        Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
+        Path("checkpoints/default", file.name).write_bytes(file.read_bytes())
+    damage(Path("checkpoints/default"))
+    with pytest.raises(UserError) as error:
+        load_trained(Path("checkpoints/default"))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: (d / "last").unlink(),
+        lambda d: (d / "config.json").unlink(),
+        lambda d: (d / "data.json").write_text("{}"),
+        lambda d: (d / "vocabulary.txt").write_text("甲\n"),
+        lambda d: (d / "last").write_text('{"checkpoint": "ckpt-1", "step": 1, "best_nats": "x"}'),
+        lambda d: (d / "best").write_text("{"),
+    ],
+)
+def test_damaged_attempt_is_not_overwritten(work_dir: Path, damage: Callable[[Path], object], one_step: Path) -> None:
+    attempt = Path("checkpoints/default")
+    shutil.copytree(one_step, attempt)
+    Path("one.tsv").write_text("你好\t你好呀\n")
+    damage(attempt)
+    before = {path: path.read_bytes() for path in attempt.iterdir()}
+    with pytest.raises(UserError):
+        train_small(1, data=("one.tsv",), steps=2)
+    assert {path: path.read_bytes() for path in attempt.iterdir()} == before
+
+
+def test_leftovers_of_a_killed_process_are_removed(pairs_file: Path) -> None:
+    train_small(data=(str(pairs_file),), steps=1)
+    Path("checkpoints/default/ckpt-2_temp").mkdir()
+    Path("checkpoints/default/ckpt-2_temp/part").touch()
+    assert train_small(data=(str(pairs_file),), steps=3) == 0
+    assert not Path("checkpoints/default/ckpt-2_temp").exists()
+
+
+def test_attempt_without_checkpoint_starts_from_scratch(pairs_file: Path) -> None:
+    with pytest.raises(UserError, match="less than the 2 towers"):
+        train_small(data=(str(pairs_file),), steps=1, batch_size=1)
+    settings = small_settings(data=(str(pairs_file),), rnn_size=32)
+    Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
+    write_attempt(settings, prepare(settings).vocabulary, prepare(settings).description)
+    assert train_small(data=(str(pairs_file),), steps=1) == 0
+
+
+def test_attempt_is_locked_by_one_process(work_dir: Path) -> None:
+    settings = Settings()
+    with (
+        attempt_lock(settings),
+        pytest.raises(UserError, match="another process is training it"),
+        attempt_lock(settings),
+    ):
+        pass
+    with attempt_lock(settings):
+        pass
+
+
+def test_attempt_with_auto_in_its_config_is_resumed(pairs_file: Path) -> None:
+    train_small(1, data=(str(pairs_file),), steps=1)
+    config = Path("checkpoints/default/config.json")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "both_directions": "auto"}))
+    assert train_small(1, data=(str(pairs_file),), steps=2) == 0
