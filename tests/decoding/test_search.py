@@ -125,7 +125,7 @@ def test_sampler_is_determined_by_its_seed() -> None:
     assert first == again != other
 
 
-def test_beam_search_beats_greedy_and_keeps_finished_hypotheses() -> None:
+def test_beam_search_is_better_than_greedy_and_keeps_finished_hypotheses() -> None:
     words, scores = beams(GREEDY_TRAP, size=3, length=6)
     assert words[0] == "b$____"
     assert set(words[1:]) == {"ab$___", "ac$___"}

@@ -1,4 +1,4 @@
-"""The model: padding has no effect, decoding equals teacher forcing, and layers meet cuDNN's conditions."""
+"""The model: padding has no effect, decoding equals teacher forcing, and layers satisfy cuDNN's conditions."""
 
 import dataclasses
 import importlib
@@ -39,20 +39,20 @@ def all_logits(model: Seq2Seq, source: list, target_in: list, seed: tf.Tensor | 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
 def test_padding_does_not_change_logits(settings: ModelSettings) -> None:
     model = built_model(settings, VOCABULARY, SEED)
-    alone = all_logits(model, [[7, 8, 9]], [[BOS, 5, 6]])
+    unpadded = all_logits(model, [[7, 8, 9]], [[BOS, 5, 6]])
     padded = all_logits(model, [[7, 8, 9, PAD, PAD], [4, 5, 6, 7, 8]], [[BOS, 5, 6, PAD], [BOS, 4, 5, 6]])
-    np.testing.assert_allclose(padded[0, :3], alone[0], atol=1e-5)
+    np.testing.assert_allclose(padded[0, :3], unpadded[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", KINDS, ids=NAMES)
 def test_decoding_step_by_step_equals_teacher_forcing(settings: ModelSettings) -> None:
     model = built_model(settings, VOCABULARY, SEED)
     source, target_in = [[7, 8, 9], [4, 5, PAD]], [[BOS, 5, 6, 7], [BOS, 8, 4, 9]]
-    whole = all_logits(model, source, target_in)
+    all_at_once = all_logits(model, source, target_in)
     state = model.encode(tf.constant(source))
     for position, ids in enumerate(np.transpose(target_in)):
         logits, state = model.step(state, tf.constant(ids))
-        np.testing.assert_allclose(logits, whole[:, position], atol=1e-5)
+        np.testing.assert_allclose(logits, all_at_once[:, position], atol=1e-5)
 
 
 def test_logits_depend_on_the_question_and_its_order() -> None:
@@ -95,7 +95,7 @@ def test_no_dropout_without_seed() -> None:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_recurrent_layers_meet_cudnn_conditions(cell: str) -> None:
+def test_recurrent_layers_satisfy_cudnn_conditions(cell: str) -> None:
     """Without a GPU the fused kernels cannot run, but Keras's conditions for them can be evaluated."""
     layer = recurrent_layer(cell, 3, 4)
     conditions = {

@@ -16,10 +16,10 @@ from tests.training.small_run import small_settings, train_small
 
 
 @pytest.fixture(scope="module")
-def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of an attempt of one step."""
+def one_step_attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an attempt of one step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("one"))
+        patch.chdir(tmp_path_factory.mktemp("one_step"))
         Path("one.tsv").write_text("你好\t你好呀\n")
         train_small(1, data=("one.tsv",), steps=1)
         return Path("checkpoints/default").resolve()
@@ -57,9 +57,9 @@ def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs_file: Pa
     ],
 )
 def test_damaged_attempt_is_reported_on_load(
-    pairs_file: Path, damage: Callable[[Path], object], message: str, one_step: Path
+    pairs_file: Path, damage: Callable[[Path], object], message: str, one_step_attempt: Path
 ) -> None:
-    for file in one_step.iterdir():
+    for file in one_step_attempt.iterdir():
         Path("checkpoints/default").mkdir(parents=True, exist_ok=True)
         Path("checkpoints/default", file.name).write_bytes(file.read_bytes())
     damage(Path("checkpoints/default"))
@@ -80,9 +80,11 @@ def test_damaged_attempt_is_reported_on_load(
         lambda d: (d / "best").write_text("{"),
     ],
 )
-def test_damaged_attempt_is_not_overwritten(work_dir: Path, damage: Callable[[Path], object], one_step: Path) -> None:
+def test_damaged_attempt_is_not_overwritten(
+    work_dir: Path, damage: Callable[[Path], object], one_step_attempt: Path
+) -> None:
     attempt = Path("checkpoints/default")
-    shutil.copytree(one_step, attempt)
+    shutil.copytree(one_step_attempt, attempt)
     Path("one.tsv").write_text("你好\t你好呀\n")
     damage(attempt)
     before = {path: path.read_bytes() for path in attempt.iterdir()}

@@ -82,8 +82,8 @@ def test_machines_split_the_batches_of_one_machine(shards: int) -> None:
     for _ in range(30):
         expected = next(one_machine)
         actual = [next(machine) for machine in machines]
-        for ours, theirs in zip(expected, actual[0] + actual[1], strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        for share, expected_share in zip(actual[0] + actual[1], expected, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(share, expected_share, strict=True))
         assert not set(numbers_in(actual[0])) & set(numbers_in(actual[1]))
 
 
@@ -154,8 +154,8 @@ def test_batches_from_any_step_equal_those_of_a_full_run(step: int) -> None:
     for _ in range(step):
         next(full)
     for _ in range(10):
-        for ours, theirs in zip(next(resumed), next(full), strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        for share, expected_share in zip(next(resumed), next(full), strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(share, expected_share, strict=True))
 
 
 def test_prefetched_batches_equal_direct_batches() -> None:

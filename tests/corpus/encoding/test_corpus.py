@@ -229,7 +229,7 @@ def test_unreadable_block_list_is_reported(tmp_path: Path) -> None:
         training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "gbk.txt")).corpus)
 
 
-def test_held_out_pairs_are_dropped_whatever_their_spaces(tmp_path: Path) -> None:
+def test_held_out_pairs_are_dropped_despite_other_spaces(tmp_path: Path) -> None:
     held_out = written(tmp_path / "held_out.tsv", [("  你好", "你好呀 "), ("天安门", "在北京"), ("天安门", "在北京")])
     corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
     assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
@@ -245,12 +245,12 @@ def test_corpus_without_pairs_is_an_error_with_reasons(tmp_path: Path) -> None:
 
 def test_shards_drop_long_pairs_and_add_reversed_pairs(tmp_path: Path) -> None:
     pairs = [("一二三四", "五"), ("一", "二三"), ("一", "二三四五")]
-    whole = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
-    assert len(whole[0]) == 3
-    short = dataclasses.replace(whole, max_length=4)
+    all_pairs = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
+    assert len(all_pairs[0]) == 3
+    short = dataclasses.replace(all_pairs, max_length=4)
     assert rows(short[0]) == [(4, 1), (1, 2)]
     assert rows(dataclasses.replace(short, both_directions=True)[0]) == [(4, 1), (1, 2), (2, 1)]
-    assert rows(dataclasses.replace(whole, both_directions=True)[0])[3:] == [(1, 4), (2, 1), (4, 1)]
+    assert rows(dataclasses.replace(all_pairs, both_directions=True)[0])[3:] == [(1, 4), (2, 1), (4, 1)]
 
 
 def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:

@@ -70,7 +70,7 @@ def test_rounded_products_change_loss_and_gradients_little(dtype: str, tolerance
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.01)])
 def test_underflowed_probabilities_have_plain_loss(dtype: str, tolerance: float) -> None:
-    """Some probabilities of targets underflow in float32, as in a run that diverges."""
+    """Probabilities of targets underflow in float32, as in a run that diverges."""
     values, targets, weights = random_values(40, 3, 70, seed=1)
     values = [300.0 * value for value in values]
     results = chunked(values, targets, weights, dtype, 700)
