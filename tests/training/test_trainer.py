@@ -79,7 +79,7 @@ def test_validation_keeps_the_best_checkpoint_and_stops_early(
     checkpoints = {p.name.split(".")[0] for p in Path("checkpoints/default").glob("ckpt-*")}
     assert checkpoints == {f"ckpt-{best_step}", f"ckpt-{best_step + 10}"}
     assert train_small(1, data=(str(pairs_file),), validation=str(held_out), patience=2, validate_every=5) == 0
-    assert "no better validation in 2 in a row" in capsys.readouterr().out
+    assert "no improvement in 2 validations" in capsys.readouterr().out
 
 
 def test_ctrl_c_saves_and_prints_how_to_resume(

@@ -34,7 +34,7 @@ from chatbot.training.selftest import (
     train_model,
     weight_difference,
 )
-from chatbot.training.variable_update.choose import FACTORIES, chosen_update, open_update
+from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.parameter_server import parameter_server
 
 UPDATES: dict[str, dict[str, Any]] = {
