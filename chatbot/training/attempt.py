@@ -73,7 +73,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_data(settings: Settings, now: dict[str, Any]) -> bool:
-    """Whether the resumed attempt learns both directions. Raises UserError when its pairs have changed.
+    """Return whether the resumed attempt learns both directions. Raises UserError when its pairs have changed.
 
     now: the description of the present data, with the keys of data.json.
     """
