@@ -88,8 +88,8 @@ def announce(run: Run) -> None:
         print(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
     if run.data.validation is None:
         best = run.progress.best_step
-        kept = f"the best one so far, of step {best:,}," if best else "the last one"
-        print(f"No --validation FILE: nothing is validated; {kept} is the checkpoint to use.")
+        kept = f"best checkpoint so far, of step {best:,}," if best else "last checkpoint"
+        print(f"No --validation FILE: nothing is validated, and the {kept} is used.")
 
 
 def conclude(run: Run, stop: str) -> None:

@@ -132,7 +132,7 @@ def test_other_validation_pairs_reset_the_best(pairs_file: Path, capsys: pytest.
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
     capsys.readouterr()
     train_small(1, **run, steps=6)
-    assert "the best one so far, of step 4, is the checkpoint to use" in capsys.readouterr().out
+    assert "the best checkpoint so far, of step 4, is used" in capsys.readouterr().out
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
 
 
