@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from chatbot.corpus.batching.batches import Batches, pad_batch
 from chatbot.corpus.encoding.vocabulary import PAD
-from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss
@@ -34,7 +33,7 @@ from chatbot.training.selftest import (
     train_model,
     weight_difference,
 )
-from chatbot.training.variable_update.choose import FACTORIES, chosen_update, open_update
+from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.parameter_server import parameter_server
 
 UPDATES: dict[str, dict[str, Any]] = {
@@ -150,45 +149,6 @@ def test_pending_gradients_survive_a_checkpoint(cpus: list[Tower], variable_upda
     second.gather_state()
     for actual, expected in zip(uninterrupted, first._model.trainable_variables, strict=True):
         np.testing.assert_array_equal(actual, expected.numpy())
-
-
-@pytest.mark.parametrize(
-    ("given", "devices", "chosen"),
-    [
-        ({}, ["/CPU:0", "/CPU:1"], ("parameter_server", "auto")),
-        ({}, ["/GPU:0"], ("parameter_server", "auto")),
-        ({}, ["/GPU:0", "/GPU:1"], ("replicated", "nccl")),
-        ({"variable_update": "replicated"}, ["/CPU:0", "/CPU:1"], ("replicated", "one_device")),
-        ({"all_reduce": "hierarchical"}, ["/GPU:0", "/GPU:1"], ("replicated", "hierarchical")),
-        ({"variable_update": "independent"}, ["/GPU:0", "/GPU:1"], ("independent", "auto")),
-        ({"local_parameter_device": "cpu"}, ["/GPU:0", "/GPU:1"], ("parameter_server", "auto")),
-        ({"model_parallel": True, "all_reduce": "nccl"}, ["/GPU:0", "/GPU:1"], ("parameter_server", "auto")),
-        ({"worker_hosts": "a:2222", "task_index": 0}, ["/GPU:0", "/GPU:1"], ("replicated", "nccl")),
-    ],
-)
-def test_variable_update_and_all_reduce_are_chosen_from_flags_and_devices(
-    given: dict[str, Any], devices: list[str], chosen: tuple[str, str]
-) -> None:
-    towers = [Tower(device, device, "", None) for device in devices]
-    parallel = chosen_update(replace(SETTINGS, **given), towers).parallel
-    assert (parallel.variable_update, parallel.all_reduce) == chosen
-
-
-def test_replicated_gets_the_chosen_all_reduce(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    received = []
-    monkeypatch.setitem(FACTORIES, "replicated", lambda _, settings, __: received.append(settings.parallel.all_reduce))
-    open_update(None, replace(SETTINGS, variable_update="replicated"), cpus)  # type: ignore[arg-type]
-    assert received == ["one_device"]
-
-
-def test_unsupported_devices_are_errors(cpus: list[Tower]) -> None:
-    model = built_model(SETTINGS.model, VOCABULARY, SETTINGS.learning.seed)
-    with pytest.raises(UserError, match="--all-reduce nccl: it needs NVIDIA GPUs"):
-        open_update(model, replace(SETTINGS, all_reduce="nccl"), cpus)
-    with pytest.raises(UserError, match="--local-parameter-device gpu: the towers run on the CPU"):
-        open_update(model, replace(SETTINGS, local_parameter_device="gpu"), cpus)
-    with pytest.raises(UserError, match="--model-parallel: 1 devices cannot be grouped"):
-        spread(cpus[:1])
 
 
 @pytest.mark.parametrize("name", CASES)
