@@ -137,7 +137,7 @@ def test_decode_benchmark_runs(pairs: str) -> None:
 def test_missing_peer_file_is_reported(pairs: str, tmp_path: Path) -> None:
     completed = run("benchmarks", "train", "--data", pairs, "--peers", str(tmp_path))
     assert completed.returncode == 2
-    assert b"torch_seq2seq.py: not report" in completed.stderr
+    assert b"torch_seq2seq.py: not found" in completed.stderr
 
 
 def test_opennmt_output_is_parsed() -> None:

@@ -69,5 +69,5 @@ def test_cleaned_text_is_one_line_with_single_spaces(text: str, rules: set[str])
 
 def test_missing_opencc_error_gives_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opencc", None)
-    with pytest.raises(UserError, match="--clean simplified: OpenCC is not installed; give"):
+    with pytest.raises(UserError, match="--clean simplified: OpenCC is not installed; run"):
         cleaner(["simplified"])
