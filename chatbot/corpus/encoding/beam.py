@@ -36,6 +36,7 @@ from chatbot.corpus.encoding.selection import DUPLICATE, HELD_OUT, Selection
 from chatbot.corpus.encoding.shards import ShardArrays, by_shard, shards_needed, write_shards
 from chatbot.corpus.encoding.tokenised import CorpusFiles, read_in_chunks, renamed_reports
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
@@ -104,7 +105,7 @@ def _build_pipeline(pipeline: beam.Pipeline, files: CorpusFiles, selection: Sele
     """Files -> chunks of tokens -> pairs that are kept -> vocabulary -> shards."""
     absolute = [dataclasses.replace(source, paths=tuple(map(Path.absolute, source.paths))) for source in files.sources]
     sources = pipeline | "Files" >> beam.Create(list(enumerate(absolute)))
-    read = sources | "Read" >> beam.FlatMap(_read, files.columns).with_outputs(READ, main="chunks")
+    read = sources | "Read" >> beam.FlatMap(_read, files.options).with_outputs(READ, main="chunks")
     spread = read.chunks | beam.Reshuffle()
     tokenise = beam.FlatMap(_tokenise, files.preparation)
     tokenised = spread | "Tokenise" >> tokenise.with_outputs(TOKENISED, main="chunks")
@@ -133,11 +134,11 @@ def _build_pipeline(pipeline: beam.Pipeline, files: CorpusFiles, selection: Sele
     _ = reports | "Write reports" >> beam.Map(_write_reports, AsSingleton(counts_dropped), names, folder / REPORTS)
 
 
-def _read(numbered: tuple[int, Source], columns: tuple[str, ...]) -> Iterator[Any]:
+def _read(numbered: tuple[int, Source], options: ReadOptions) -> Iterator[Any]:
     """Yield (key, (pairs, name of the source)) for each chunk, then the report."""
     index, source = numbered
     report = Report(source.name)
-    for first, pairs in read_in_chunks(source, report, columns):
+    for first, pairs in read_in_chunks(source, report, options):
         yield (index, first), (pairs, source.name)
     yield TaggedOutput(READ, ((index, 0), report))
 

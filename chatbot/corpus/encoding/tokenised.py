@@ -25,6 +25,7 @@ from chatbot.corpus.encoding.chunks import (
 )
 from chatbot.corpus.encoding.preparation import Pair, Preparation, preparation
 from chatbot.corpus.encoding.workers import in_order, progress_bar
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report, report_of
 from chatbot.corpus.reading.sources import Source
@@ -43,7 +44,7 @@ class CorpusFiles:
     """The files of a corpus, and how their pairs are prepared."""
 
     sources: tuple[Source, ...]
-    columns: tuple[str, ...]
+    options: ReadOptions
     preparation: Preparation
     cache: Path
 
@@ -56,7 +57,7 @@ class CorpusFiles:
         return key_of(
             version=VERSION,
             sources=[(source.kind, [content_key(path) for path in source.paths]) for source in self.sources],
-            columns=self.columns,
+            options=dataclasses.asdict(self.options),
             preparation=prepared,
             jieba=importlib.metadata.version("jieba"),
             rjieba=importlib.metadata.version("rjieba"),
@@ -123,7 +124,7 @@ class TokenisedFiles:
 
 def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
     """Return the files of a corpus. Raises UserError if the block list cannot be read or a library is missing."""
-    return CorpusFiles(tuple(sources), settings.columns, preparation(settings), Path(settings.cache))
+    return CorpusFiles(tuple(sources), ReadOptions(settings.columns), preparation(settings), Path(settings.cache))
 
 
 def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:
@@ -157,7 +158,7 @@ def _tasks(
 ) -> Iterator[tuple[Path, int, list[Pair], int, str, Preparation]]:
     """Yield the arguments of `_write_chunk` for every chunk. The reports grow as the files are read."""
     for index, (source, report) in enumerate(zip(files.sources, reports, strict=True)):
-        for first, pairs in read_in_chunks(source, report, files.columns):
+        for first, pairs in read_in_chunks(source, report, files.options):
             yield folder / f"{index:05}-{first:09}.npz", index, pairs, first, source.name, files.preparation
 
 
@@ -169,9 +170,9 @@ def _write_chunk(
     return path, source, len(chunk), report
 
 
-def read_in_chunks(source: Source, report: Report, columns: tuple[str, ...]) -> Iterator[tuple[int, list[Pair]]]:
+def read_in_chunks(source: Source, report: Report, options: ReadOptions) -> Iterator[tuple[int, list[Pair]]]:
     """Yield (number of the first pair, from 1; the pairs) for each chunk of a source."""
-    pairs = read(source, report, columns)
+    pairs = read(source, report, options)
     for first in itertools.count(1, PAIRS_PER_CHUNK):
         chunk = list(itertools.islice(pairs, PAIRS_PER_CHUNK))
         if not chunk:

@@ -29,12 +29,11 @@ class Layout:
     skip: int  # rows before the first pair
 
 
-def checked(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns, none or two. Raises UserError for another number of columns, and for invalid names."""
+def check_columns(columns: Sequence[str]) -> None:
+    """Raise UserError unless there are none or two different columns, by name or by number from 1."""
     numbers = [column for column in columns if column.isdecimal()]
     if len(columns) not in (0, 2) or len(set(columns)) != len(columns) or any(int(n) < 1 for n in numbers[:2]):
         raise UserError("--columns: give two, the question's and the answer's, by name or by number from 1")
-    return tuple(columns)
 
 
 @functools.lru_cache(maxsize=16)  # the records of a file have the same fields

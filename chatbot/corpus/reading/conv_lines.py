@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 
@@ -14,7 +15,7 @@ SLASHED_SHARE = 0.9  # of the longer utterances; others contain a slash by chanc
 LONGER = 3  # characters; shorter utterances are a single word
 
 
-def read_conv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield adjacent utterances of each conversation, without the slashes between words."""
     slashed = is_slashed(text.sample)
     previous: str | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.corpus.reading.columns import layout_of, misfit, named, widths
 from chatbot.corpus.reading.lines import UNDECODABLE, Pair, raw_lines, refuse_if_mostly_bad
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile, first_lines
 
@@ -64,12 +65,12 @@ def rows_of(lines: Iterable[str], delimiter: str, broken: Callable[[int], None])
         number += len(row_lines)
 
 
-def read_csv(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
-    """Yield the pairs of a CSV file, from its two columns or those named by its header or `columns`."""
+def read_csv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a CSV file, from its two columns or those named by its header or `options.columns`."""
     sample = first_lines(text)
     delimiter = delimiter_of(sample) or ","
     rows = [row for _, row in rows_of(sample, delimiter, lambda number: None) if row]
-    layout = layout_of(rows, columns, text.place)
+    layout = layout_of(rows, options.columns, text.place)
     question, answer, skip = layout.question, layout.answer, layout.skip
     bad = count = 0
 

@@ -8,6 +8,7 @@ import ijson
 
 from chatbot.corpus.reading.conversations import pairs_in, pairs_of
 from chatbot.corpus.reading.lines import Pair, decoded
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 from chatbot.corpus.reading.value_builder import build_values
@@ -36,7 +37,7 @@ class _Input:
         return data
 
 
-def read_json(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of one or more JSON documents.
 
     Raises UserError when a document is incomplete or invalid, or has a value that is too large.
@@ -61,10 +62,10 @@ def read_json(text: TextFile, columns: tuple[str, ...], report: Report) -> Itera
 
     def pairs() -> Iterator[Pair]:
         if is_list:
-            yield from pairs_in(values(), columns, drop)
+            yield from pairs_in(values(), options.columns, drop)
         else:
             for value in values():
-                yield from pairs_of(value, columns, drop)
+                yield from pairs_of(value, options.columns, drop)
 
     try:
         yield from decoded(pairs(), text, report, drop)

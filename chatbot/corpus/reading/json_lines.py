@@ -6,11 +6,12 @@ import orjson
 
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 
 
-def read_json_lines(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of the conversation or record on each line."""
     loads = orjson.loads
     reasons: list[str] = []
@@ -22,7 +23,7 @@ def read_json_lines(text: TextFile, columns: tuple[str, ...], report: Report) ->
         except orjson.JSONDecodeError:
             report.drop("lines that are not JSON", f"{text.place}, line {number}")
             continue
-        yield from pairs_of(value, columns, reasons.append)
+        yield from pairs_of(value, options.columns, reasons.append)
         if reasons:
             for reason in reasons:
                 report.drop(reason, f"{text.place}, line {number}")

@@ -10,6 +10,7 @@ import yaml
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.lines import Pair, decoded
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 from chatbot.corpus.reading.value_builder import build_values
@@ -19,7 +20,7 @@ MAX_CHARACTERS = 64 * 2**20
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
 
 
-def read_yaml(text: TextFile, columns: tuple[str, ...], report: Report) -> Iterator[Pair]:
+def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and non-text values."""
     content = text.stream.read(MAX_CHARACTERS + 1)
     if len(content) > MAX_CHARACTERS:
@@ -30,7 +31,7 @@ def read_yaml(text: TextFile, columns: tuple[str, ...], report: Report) -> Itera
 
     def pairs() -> Iterator[Pair]:
         for document in build_values(_events(content, text.place), 0, text.place):
-            yield from pairs_of(document, columns, drop)
+            yield from pairs_of(document, options.columns, drop)
 
     try:
         yield from decoded(pairs(), text, report, drop)

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
@@ -44,7 +45,7 @@ def pairs_of(path: Path, columns: Sequence[str] = ()) -> tuple[Pairs, Report]:
     """All pairs of a file, and the report."""
     (source,) = find_sources([str(path)])
     report = Report()
-    pairs = list(read(source, report, columns))
+    pairs = list(read(source, report, ReadOptions(tuple(columns))))
     assert report.pairs == len(pairs)
     assert report.file == source.name
     assert report.read_bytes == sum(path.stat().st_size for path in source.paths)

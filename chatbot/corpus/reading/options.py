@@ -1,0 +1,13 @@
+"""What the user gives about files instead of having it detected."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How the files of a corpus are read. Hashable, and part of the cache's key."""
+
+    columns: tuple[str, ...] = ()  # of question and answer, by name or by number from 1; () to detect them
+
+
+DETECTED = ReadOptions()
