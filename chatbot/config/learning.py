@@ -49,12 +49,14 @@ class LearningSettings:
     )
     steps: int | None = setting(None, LEARNING, "stop after this many steps", kind=int, least=1)
     epochs: int | None = setting(None, LEARNING, "stop after this many epochs", kind=int, least=1)
-    patience: int = setting(3, LEARNING, "stop after this many validations without a new best", kind=int, least=1)
+    patience: int = setting(
+        3, LEARNING, "stop after this many validations without a new best, and 1,000 steps", kind=int, least=1
+    )
     both_directions: str = setting(
         "auto",
         LEARNING,
         "also learn to generate the question from the answer, which lowers the held-out loss of small corpora; "
-        "auto: with --validation and fewer than 50,000 pairs",
+        "auto: with validation and fewer than 50,000 pairs",
         choices=("auto", "on", "off"),
         fixed=True,
     )

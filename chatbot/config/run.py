@@ -24,7 +24,12 @@ class RunSettings:
     log_every: int = setting(10, RUN, "steps between two lines of metrics", kind=int, least=1)
     save_every: int = setting(500, RUN, "steps between two checkpoints", kind=int, least=1)
     validate_every: int | None = setting(
-        None, RUN, "steps between two validations; default: one epoch", kind=int, least=1
+        None,
+        RUN,
+        "steps between two validations; default: one epoch, at least 100 and at most 2,000 steps, more if there are "
+        "many validation pairs",
+        kind=int,
+        least=1,
     )
 
     def __post_init__(self) -> None:

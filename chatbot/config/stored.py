@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.corpus import CorpusSettings, EncodingSettings
+from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, fields_of, flag_of, flatten, parse_flags, program
-
-AUTO = "auto"
 
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
@@ -44,6 +42,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     many = {name for name, field in fields.items() if field.metadata["many"]}
     if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
+    if values.get("validation", "") is None:  # version 1.0 and earlier: no validation file
+        values["validation"] = NONE
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
         raise UserError(f"{path}: unknown setting {unknown[0]!r}; see {program('train.py')} --help for the names")

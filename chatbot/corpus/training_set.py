@@ -1,9 +1,10 @@
-"""The training pairs: the pairs of the given files without those of the validation file."""
+"""The training pairs and the validation pairs of a run."""
 
-from chatbot.config.corpus import CorpusSettings, EncodingSettings
+from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.corpus.encoding.corpus import Corpus, encode
-from chatbot.corpus.encoding.selection import Selection
+from chatbot.corpus.encoding.selection import TRAINING, VALIDATION, Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
+from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.text.utterance import without_pair_rules
@@ -14,23 +15,37 @@ def training_files(settings: CorpusSettings) -> CorpusFiles:
     return corpus_files(find_sources(settings.data, settings.source_file, settings.target_file), settings)
 
 
-def validation_files(settings: CorpusSettings, validation: str | None) -> CorpusFiles | None:
-    """Return the validation file, without rules that drop pairs. Raises UserError when it cannot be used."""
-    if validation is None:
+def validation_file(settings: CorpusSettings, validation: str) -> CorpusFiles | None:
+    """Return the file of --validation FILE, without rules that drop pairs; None with auto or none.
+
+    Raises UserError when it cannot be used.
+    """
+    if validation in (AUTO, NONE):
         return None
     return corpus_files(find_sources([validation]), without_pair_rules(settings))
 
 
-def training_selection(settings: CorpusSettings, validation: str | None) -> Selection:
-    """Return the selection of the training pairs. Tokenises the validation file, whose pairs are excluded."""
+def training_selection(settings: CorpusSettings, validation: str) -> Selection:
+    """Return the selection of the training pairs. Tokenises a validation file, whose pairs are excluded."""
     held_out: frozenset[int] = frozenset()
-    if files := validation_files(settings, validation):
+    if files := validation_file(settings, validation):
         with worker_pool() as pool:
-            held_out = frozenset(tokenise(files, pool).pair_hashes().tolist())
-    return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out)
+            held_out = frozenset(tokenise(files, pool).hashes().pairs.tolist())
+    part = TRAINING if validation == AUTO else None
+    return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out, part)
 
 
 def training_set(settings: CorpusSettings, encoding: EncodingSettings) -> Corpus:
     """Return the encoded pairs to train on, read from the cache if possible. Raises UserError when none is left."""
     selection = training_selection(settings, encoding.validation)
     return encode(training_files(settings), selection, encoding.vocabulary_size)
+
+
+def validation_set(settings: CorpusSettings, validation: str, vocabulary: Vocabulary) -> Corpus | None:
+    """Return the encoded pairs to validate on, or None if there are none. Raises UserError for an unusable file."""
+    if files := validation_file(settings, validation):
+        return encode(files, Selection(), vocabulary)
+    if validation == NONE:
+        return None
+    held_out = encode(training_files(settings), Selection("duplicates" in settings.clean, part=VALIDATION), vocabulary)
+    return held_out if held_out.pairs else None

@@ -1,14 +1,18 @@
 """Which steps are logged, validated and saved, and which step is the last."""
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 from chatbot.config.training import Settings
 
-# A run without --steps, --epochs and --validation takes ten epochs, and at least this many steps.
+# Without --steps, --epochs and validation, a run takes ten epochs, and at least this many steps. Validation does not
+# end a run earlier either: on small corpora, the first validations differ by chance.
 LEAST_STEPS, EPOCHS = 1000, 10
-# Validation takes place once an epoch, but at least every this many steps.
-MOST_STEPS_UNVALIDATED = 2000
+# Validation takes place once an epoch, but not more and not less often than this many steps, ...
+FEWEST_STEPS_BETWEEN, MOST_STEPS_BETWEEN = 100, 2000
+# ... and at most this share of the time is spent on it. Scoring a pair takes about a third of training on it.
+VALIDATION_SHARE, SCORING_COST = 0.1, 1 / 3
 
 
 class Due(NamedTuple):
@@ -40,23 +44,34 @@ class Calendar:
         return Due(log, validate, save)
 
 
-def calendar_of(settings: Settings, steps_per_epoch: int, validates: bool) -> Calendar:
-    """Return the calendar for the settings. validates: whether there are validation pairs."""
-    validate_every = settings.run.validate_every or min(steps_per_epoch, MOST_STEPS_UNVALIDATED)
+def calendar_of(
+    settings: Settings, steps_per_epoch: int, pairs_per_step: float, validation_pairs: int, validation_decides: bool
+) -> Calendar:
+    """Return the calendar for the settings.
+
+    validation_pairs: 0 without validation. validation_decides: whether validation may end the run.
+    """
+    validate_every = settings.run.validate_every or steps_between(steps_per_epoch, pairs_per_step, validation_pairs)
     return Calendar(
         settings.run.log_every,
         settings.run.save_every,
-        validate_every if validates else None,
-        last_step(settings, steps_per_epoch),
+        validate_every if validation_pairs else None,
+        last_step(settings, steps_per_epoch, validation_decides),
     )
 
 
-def last_step(settings: Settings, steps_per_epoch: int) -> int | None:
+def steps_between(steps_per_epoch: int, pairs_per_step: float, validation_pairs: int) -> int:
+    """Return the number of steps between two validations."""
+    affordable = validation_pairs * SCORING_COST / VALIDATION_SHARE / pairs_per_step
+    return max(FEWEST_STEPS_BETWEEN, math.ceil(affordable), min(steps_per_epoch, MOST_STEPS_BETWEEN))
+
+
+def last_step(settings: Settings, steps_per_epoch: int, validation_decides: bool) -> int | None:
     """Return the last step of the run; None if only validation ends it."""
     if settings.learning.steps is not None:
         return settings.learning.steps
     if settings.learning.epochs is not None:
         return settings.learning.epochs * steps_per_epoch
-    if settings.encoding.validation is not None:
+    if validation_decides:
         return None
     return max(LEAST_STEPS, EPOCHS * steps_per_epoch)

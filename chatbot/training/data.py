@@ -5,19 +5,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chatbot.config.corpus import AUTO
+from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.corpus import Corpus, encode
-from chatbot.corpus.encoding.selection import Selection
+from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
-from chatbot.corpus.training_set import training_set, validation_files
+from chatbot.corpus.training_set import training_set, validation_set
 from chatbot.errors import UserError
+from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 
 SAMPLES = 3
 FILES_SHOWN = 5
+# With fewer validation pairs, the differences between two validations are mostly noise. A good --validation auto of the
+# smallest corpus has about 100.
+FEWEST_DECIDING = 50
 # --both-directions auto: with more pairs than this, the replies alone teach the decoder the language.
 MOST_PAIRS_BOTH_DIRECTIONS = 50_000
 
@@ -37,8 +42,14 @@ class Data:
     vocabulary: Vocabulary
     training: Shards
     validation: Corpus | None
+    validation_source: str  # the value of --validation that the attempt keeps
     description: dict[str, Any]  # the content of data.json
     samples: list[Sample]  # from the validation pairs if there are any, else from the training pairs
+
+    @property
+    def validation_decides(self) -> bool:
+        """Whether validation chooses the best checkpoint and ends the run."""
+        return self.validation is not None and self.validation.pairs >= FEWEST_DECIDING
 
     @property
     def both_directions(self) -> bool:
@@ -55,15 +66,19 @@ def prepare(settings: Settings) -> Data:
     resumed = has_checkpoint(settings)
     if resumed:
         check_settings(settings)
-    corpus = training_set(settings.corpus, settings.encoding)
+    source = settings.encoding.validation
+    if resumed and source == AUTO:  # an attempt keeps its choice
+        source = stored_settings(settings.run.directory / "config.json").encoding.validation
+    corpus = training_set(settings.corpus, replace(settings.encoding, validation=source))
     vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
-    held_out = validation_files(settings.corpus, settings.encoding.validation)
-    validation = encode(held_out, Selection(), vocabulary) if held_out else None
+    validation = validation_set(settings.corpus, source, vocabulary)
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
     pairs = sum(map(len, shards))
-    _describe(settings, corpus, validation, pairs)
+    if validation:
+        _describe_validation(source, validation)
+    _describe(settings, corpus, pairs)
     # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
-    few = validation is not None and pairs < MOST_PAIRS_BOTH_DIRECTIONS
+    few = validation is not None and validation.pairs >= FEWEST_DECIDING and pairs < MOST_PAIRS_BOTH_DIRECTIONS
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
     description = {
         "pairs": pairs,
@@ -78,10 +93,11 @@ def prepare(settings: Settings) -> Data:
     samples = [
         Sample(q, *(text_of(vocabulary.tokens_of(s)) for s in (q, a))) for q, a in _samples(validation or corpus)
     ]
-    return Data(vocabulary, dataclasses.replace(shards, both_directions=both), validation, description, samples)
+    training = dataclasses.replace(shards, both_directions=both)
+    return Data(vocabulary, training, validation, source, description, samples)
 
 
-def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pairs: int) -> None:
+def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
     """Print a summary of the pairs. Raises UserError when every pair is longer than --max-length."""
     if not pairs:
         needed = min(int(np.maximum(s.sources.lengths, s.targets.lengths + 1).min()) for s in corpus.shards if len(s))
@@ -89,9 +105,6 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
             f"--max-length {settings.model.max_length}: every pair is longer, the shortest has {needed} tokens; "
             "set --max-length to at least this number"
         )
-    if validation:
-        print(f"Validating on {validation.pairs:,} pairs of {settings.encoding.validation}.")
-        _print_reports(validation.reports)
     names = ", ".join(report.file for report in corpus.reports[:FILES_SHOWN])
     if len(corpus.reports) > FILES_SHOWN:
         names += f" and {len(corpus.reports) - FILES_SHOWN:,} other files"
@@ -106,6 +119,22 @@ def _describe(settings: Settings, corpus: Corpus, validation: Corpus | None, pai
         )
     for pair in _samples(corpus):
         print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens_of(side)) for side in pair))
+
+
+def _describe_validation(source: str, validation: Corpus) -> None:
+    if source == AUTO:
+        print(
+            f"Validating on {validation.pairs:,} pairs held out of the training data, chosen by their question "
+            "(--validation none trains on all)."
+        )
+    else:
+        print(f"Validating on {validation.pairs:,} pairs of {source}.")
+        _print_reports(validation.reports)
+    if validation.pairs < FEWEST_DECIDING:
+        print(
+            f"  {validation.pairs:,} pairs are too few to judge by (at least {FEWEST_DECIDING}): their likelihood is "
+            "reported, but does not end the run, and the last checkpoint is used."
+        )
 
 
 def _print_reports(reports: list[Report]) -> None:

@@ -18,6 +18,7 @@ class Reporter:
 
     def __init__(self, run: Run, bar: "tqdm[Any]", summaries: Summaries | None) -> None:
         self._samples = [(sample.question, sample.answer) for sample in run.data.samples]
+        self._validation_decides = run.data.validation_decides
         self._progress, self._bar, self._summaries = run.progress, bar, summaries
 
     def advance(self) -> None:
@@ -36,8 +37,10 @@ class Reporter:
     def validation(self, validation: Validation, best: bool) -> None:
         """Show a validation, after `Progress.validated` has recorded it. best: whether it is the best so far."""
         step = self._progress.step
-        verdict = "the best so far" if best else f"no improvement ({self._progress.without_best} in a row)"
-        self._bar.write(f"step {step:,}: validation {validation.nats_per_character:.4f} nats per character, {verdict}")
+        verdict = ", the best so far" if best else f", no improvement ({self._progress.without_best} in a row)"
+        if not self._validation_decides:
+            verdict = ""
+        self._bar.write(f"step {step:,}: validation {validation.nats_per_character:.4f} nats per character{verdict}")
         if self._summaries:
             self._summaries.replies(self._samples, validation.replies, step)
 

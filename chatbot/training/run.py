@@ -12,7 +12,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
 from chatbot.training.attempt import write_attempt
-from chatbot.training.calendar import Calendar, calendar_of
+from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
 from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import Data
 from chatbot.training.machines.team import Team
@@ -48,7 +48,7 @@ class Run:
         if last is not None and step >= last:
             return f"step {last:,} was the last one; continue with a larger --steps or --epochs"
         failures = self.progress.without_best
-        if self.settings.encoding.validation is not None and failures >= self.settings.learning.patience:
+        if self.data.validation_decides and step >= LEAST_STEPS and failures >= self.settings.learning.patience:
             best = ""
             if self.progress.best_nats is not None:
                 best = (
@@ -83,7 +83,10 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
 
     own_precision = chosen_precision(settings, len(data.vocabulary), device) if team.chief else ""
     precision = team.broadcast_text(own_precision)
-    settings = replace(settings, precision=precision, both_directions="on" if data.both_directions else "off")
+    both_directions = "on" if data.both_directions else "off"
+    settings = replace(
+        settings, precision=precision, both_directions=both_directions, validation=data.validation_source
+    )
 
     with tf.device(device):
         model = built_model(settings.model, len(data.vocabulary), learning.seed, precision)
@@ -110,7 +113,13 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
         batches=batches,
         pairs_per_step=pairs,
         schedule=schedule_of(learning, pairs, batches.steps_per_epoch),
-        calendar=calendar_of(settings, batches.steps_per_epoch, data.validation is not None),
+        calendar=calendar_of(
+            settings,
+            batches.steps_per_epoch,
+            pairs,
+            data.validation.pairs if data.validation else 0,
+            data.validation_decides,
+        ),
         train_step=train_step,
         validator=Validator(model, data, settings),
         checkpoints=checkpoints,

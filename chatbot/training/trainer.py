@@ -60,10 +60,13 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
 
 
 def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:
-    """Validate the model, add the result to the record, and return whether it is the best so far."""
+    """Validate the model, add the result to the record, and return whether it is the best so far.
+
+    Too few validation pairs to judge by have no best.
+    """
     assert run.data.validation is not None, "no validation is due without validation pairs"
     validation = run.validator.validate(run.data.validation)
-    best = run.progress.validated(validation.nats_per_character)
+    best = run.data.validation_decides and run.progress.validated(validation.nats_per_character)
     record["validation.nats_per_token"] = validation.nats_per_token
     record["validation.nats_per_character"] = validation.nats_per_character
     reporter.validation(validation, best)
@@ -89,7 +92,7 @@ def announce(run: Run) -> None:
     if run.data.validation is None:
         best = run.progress.best_step
         kept = f"best checkpoint so far, of step {best:,}," if best else "last checkpoint"
-        print(f"No --validation FILE: nothing is validated, and the {kept} is used.")
+        print(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")
 
 
 def conclude(run: Run, stop: str) -> None:

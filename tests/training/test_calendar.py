@@ -4,7 +4,7 @@ import pytest
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
-from chatbot.training.calendar import Calendar, Due, calendar_of, last_step
+from chatbot.training.calendar import Calendar, Due, calendar_of, last_step, steps_between
 
 NOTHING = Due(log=False, validate=False, save=False)
 LOG = Due(log=True, validate=False, save=False)
@@ -37,16 +37,24 @@ def test_intervals_continue_without_last_step() -> None:
         ({"epochs": 3}, 10, 30),
         ({}, 10, 1000),
         ({}, 1000, 10_000),
-        ({"validation": "a.tsv"}, 10, None),
-        ({"validation": "a.tsv", "steps": 7}, 10, 7),
     ],
 )
-def test_last_step_of_flags_and_defaults(flags: dict, steps_per_epoch: int, expected: int | None) -> None:
-    assert last_step(compose(Settings, **flags), steps_per_epoch) == expected
+def test_last_step_of_flags_and_defaults(flags: dict, steps_per_epoch: int, expected: int) -> None:
+    settings = compose(Settings, **flags)
+    assert last_step(settings, steps_per_epoch, validation_decides=False) == expected
+    assert last_step(settings, steps_per_epoch, validation_decides=True) == (expected if flags else None)
 
 
-def test_validation_is_due_each_epoch_or_more_often() -> None:
-    assert calendar_of(Settings(), 300, validates=True).validate_every == 300
-    assert calendar_of(Settings(), 10**6, validates=True).validate_every == 2000
-    assert calendar_of(compose(Settings, validate_every=7), 300, validates=True).validate_every == 7
-    assert calendar_of(Settings(), 300, validates=False).validate_every is None
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "validation_pairs", "expected"),
+    [(300, 500, 300), (10**6, 500, 2000), (5, 4, 100), (5, 6000, 313), (10**6, 60_000, 3125)],
+)
+def test_interval_of_validations_follows_both_sets(steps_per_epoch: int, validation_pairs: int, expected: int) -> None:
+    """An epoch, within bounds; scoring 6,000 pairs takes as long as 31 steps of 64 pairs, a tenth of 313."""
+    assert steps_between(steps_per_epoch, 64, validation_pairs) == expected
+
+
+def test_interval_of_validations_may_be_given() -> None:
+    settings = compose(Settings, validate_every=7)
+    assert calendar_of(settings, 300, 64, 500, validation_decides=True).validate_every == 7
+    assert calendar_of(settings, 300, 64, 0, validation_decides=False).validate_every is None

@@ -23,6 +23,43 @@ def test_validation_pairs_are_not_trained_on(work_dir: Path, capsys: pytest.Capt
     assert "pairs that are in the validation file too: 2" in capsys.readouterr().out
 
 
+def write_numbered_pairs(number: int) -> None:
+    Path("pairs.tsv").write_text("".join(f"问题{i}\t回答{i}\n" for i in range(number)))
+
+
+def test_a_twentieth_of_the_pairs_is_held_out_by_default(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_numbered_pairs(3_000)
+    data = prepare(small_settings(data=("pairs.tsv",), both_directions="auto"))
+    assert data.validation
+    assert 100 < data.validation.pairs < 200
+    assert data.description["pairs"] + data.validation.pairs == 3_000
+    assert data.validation_decides
+    assert data.both_directions
+    out = capsys.readouterr().out
+    assert f"Validating on {data.validation.pairs} pairs held out of the training data" in out
+    assert f"pairs held out for validation: {data.validation.pairs}" in out
+
+
+@pytest.mark.parametrize(("pairs", "validation"), [(3_000, "none"), (1_999, "auto")])
+def test_nothing_is_held_out_of_few_pairs_or_with_none(work_dir: Path, pairs: int, validation: str) -> None:
+    write_numbered_pairs(pairs)
+    data = prepare(small_settings(data=("pairs.tsv",), validation=validation, both_directions="auto"))
+    assert data.validation is None
+    assert not data.both_directions
+    assert data.description["pairs"] == pairs
+
+
+def test_resumed_attempt_keeps_its_choice_of_validation(work_dir: Path) -> None:
+    """Also an attempt of before --validation auto, whose config.json has null."""
+    write_numbered_pairs(2_100)
+    train_small(1, data=("pairs.tsv",), validation="none", steps=1)
+    config = Path("checkpoints/default/config.json")
+    config.write_text(config.read_text().replace('"validation": "none"', '"validation": null'))
+    for steps in (2, 3):
+        assert train_small(1, data=("pairs.tsv",), steps=steps) == 0
+        assert '"validation": "none"' in config.read_text()
+
+
 def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     Path("words.txt").write_text("小黄鸡机器人\n")
     Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)

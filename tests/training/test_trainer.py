@@ -32,7 +32,7 @@ def test_metrics_have_one_line_per_logged_step(pairs_file: Path, capsys: pytest.
     assert all(len(line["tower_losses"]) == 2 for line in lines)
     out = capsys.readouterr().out
     assert "甲甲 -> 子" in out.replace("甲 甲", "甲甲")
-    assert "nothing is validated" in out
+    assert "Nothing is validated" in out
     assert out.rstrip().endswith("python chat.py --attempt default")
 
 
@@ -59,8 +59,10 @@ def test_killed_run_repeats_steps_since_the_checkpoint(pairs_file: Path) -> None
 
 
 def test_validation_keeps_the_best_checkpoint_and_stops_early(
-    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 5)
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")  # one of them is not like the training pairs
     assert (
@@ -107,7 +109,7 @@ def test_ctrl_c_saves_and_prints_how_to_resume(
 def test_one_pair_is_enough_to_train(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (work_dir / "one.tsv").write_text("你好\t你好呀\n")
     assert train_small(data=("one.tsv",), steps=2) == 0
-    assert "nothing is validated" in capsys.readouterr().out
+    assert "Nothing is validated" in capsys.readouterr().out
     assert metrics()[-1]["tower_losses"][1] is None  # the second tower has no pair
 
 
@@ -120,7 +122,35 @@ def test_non_finite_loss_ends_run_and_keeps_the_checkpoint(pairs_file: Path) -> 
         np.testing.assert_array_equal(a, b)
 
 
-def test_other_validation_pairs_reset_the_best(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_does_not_end_a_run_before_the_least_number_of_steps(
+    pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 17)
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("辰\t甲乙丙丁\n")
+    settings = {"data": (str(pairs_file),), "validation": str(held_out), "patience": 1, "learning_rate": 0.3}
+    train_small(1, **settings, validate_every=2)
+    assert json.loads(Path("checkpoints/default/last").read_text())["step"] == 17
+
+
+def test_few_validation_pairs_decide_nothing(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The likelihood of a few pairs differs by chance, so it must not choose a worse checkpoint."""
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("".join(f"甲{i}\t癸癸癸\n" for i in range(49)))
+    train_small(1, data=(str(pairs_file),), validation=str(held_out), patience=1, steps=12, validate_every=2)
+    out = capsys.readouterr().out
+    assert "49 pairs are too few to judge by (at least 50)" in out
+    assert "step 12 was the last one" in out
+    assert "validation.nats_per_character" in metrics()[-1]
+    assert not Path("checkpoints/default/best").exists()
+    assert "Each pair is learned in both directions" not in out
+
+
+def test_other_validation_pairs_reset_the_best(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
     files = [pairs_file.with_name(name) for name in ("easy.tsv", "hard.tsv")]
     for file, text in zip(files, ("辰\t甲乙丙丁\n", "甲\t子\n"), strict=True):
         file.write_text(text)
@@ -131,7 +161,7 @@ def test_other_validation_pairs_reset_the_best(pairs_file: Path, capsys: pytest.
     assert metrics()[-1]["validation.nats_per_character"] > easy
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
     capsys.readouterr()
-    train_small(1, **run, steps=6)
+    train_small(1, **run, validation="none", steps=6)
     assert "the best checkpoint so far, of step 4, is used" in capsys.readouterr().out
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == 4
 
@@ -142,7 +172,8 @@ def test_nan_is_never_the_best() -> None:
     assert progress.validated(3.0)
 
 
-def test_result_of_a_run(pairs_file: Path) -> None:
+def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
     settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=3)

@@ -32,7 +32,15 @@ from chatbot.corpus.encoding.corpus import (
 from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, texts_in
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
 from chatbot.corpus.encoding.preparation import Pair, Preparation
-from chatbot.corpus.encoding.selection import DUPLICATE, HELD_OUT, Selection
+from chatbot.corpus.encoding.selection import (
+    DUPLICATE,
+    HELD_OUT,
+    IN_VALIDATION_FILE,
+    MOST_HELD_OUT,
+    TRAINING,
+    Selection,
+    limit_of_smallest,
+)
 from chatbot.corpus.encoding.shards import ShardArrays, by_shard, shards_needed, write_shards
 from chatbot.corpus.encoding.tokenised import CorpusFiles, read_in_chunks, renamed_reports
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
@@ -56,10 +64,11 @@ class Position(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A pair that may be kept. Hashes are text, since Beam's integers have 63 bits and a sign."""
+    """A pair that may be kept. Hashes are text of 20 digits, since Beam's integers have 63 bits and a sign."""
 
     position: Position
     pair_hash: str
+    question_hash: str
     answer_hash: str
 
 
@@ -152,18 +161,27 @@ def _tokenise(keyed: tuple[Key, tuple[list[Pair], str]], preparation: Preparatio
 
 def _candidates(keyed: tuple[Key, Chunk]) -> Iterator[Candidate]:
     key, chunk = keyed
-    hashes = (map(str, hashes.tolist()) for hashes in (chunk.pair_hashes, chunk.answer_hashes))
-    return (Candidate(Position(*key, row), *both) for row, both in enumerate(zip(*hashes, strict=True)))
+    hashes = (chunk.pair_hashes, chunk.question_hashes, chunk.answer_hashes)
+    texts = zip(*(map(_text, values.tolist()) for values in hashes), strict=True)
+    return (Candidate(Position(*key, row), *three) for row, three in enumerate(texts))
+
+
+def _text(value: int) -> str:
+    """Return a hash as text that sorts like the number."""
+    return f"{value:020}"
 
 
 def _select(candidates: PCollection, selection: Selection) -> tuple[PCollection, PCollection]:
     """Return the candidates that are kept, and ((source, reason), number of dropped pairs)."""
-    held_out, most = frozenset(map(str, selection.held_out)), selection.max_reply_frequency
+    held_out, most = frozenset(map(_text, selection.held_out)), selection.max_reply_frequency
     filters = {}
     if held_out:
-        filters[HELD_OUT] = beam.Filter(lambda c: c.pair_hash not in held_out)
+        filters[IN_VALIDATION_FILE] = beam.Filter(lambda c: c.pair_hash not in held_out)
     if selection.duplicates:
         filters[DUPLICATE] = _first("pair_hash", 1)
+    if selection.part is not None:
+        assert selection.part == TRAINING, "a validation part is small, and encoded on one machine"
+        filters[HELD_OUT] = _training_part()
     if most is not None:
         filters[selection.too_frequent] = _first("answer_hash", most)
     changes = []
@@ -179,6 +197,20 @@ def _select(candidates: PCollection, selection: Selection) -> tuple[PCollection,
 
 def _change(candidate: Candidate, reason: str, change: int) -> tuple[tuple[int, str], int]:
     return (candidate.position.source, reason), change
+
+
+@beam.ptransform_fn
+def _training_part(candidates: PCollection) -> PCollection:
+    """Keep the candidates that are not held out for validation."""
+    questions = candidates | beam.Map(lambda c: c.question_hash)
+    pairs = questions | beam.combiners.Count.Globally()
+    smallest = questions | beam.combiners.Top.Smallest(MOST_HELD_OUT + 1)
+    return candidates | "Not held out" >> beam.Filter(_is_in_training, AsSingleton(smallest), AsSingleton(pairs))
+
+
+def _is_in_training(candidate: Candidate, smallest: list[str], pairs: int) -> bool:
+    limit = limit_of_smallest(np.array(list(map(int, smallest)), np.uint64), pairs)
+    return int(candidate.question_hash) >= int(limit)
 
 
 @beam.ptransform_fn

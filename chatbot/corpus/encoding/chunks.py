@@ -37,6 +37,7 @@ class Chunk:
     ids: npt.NDArray[np.unsignedinteger[Any]]  # [all tokens of all rows] indices of distinct tokens
     lengths: npt.NDArray[np.uint32]  # [2 * pairs]
     pair_hashes: Hashes  # [pairs] of question and answer
+    question_hashes: Hashes  # [pairs]
     answer_hashes: Hashes  # [pairs]
 
     def __len__(self) -> int:
@@ -85,7 +86,7 @@ def load_chunk(path: Path) -> Chunk:
 
 
 def load_hashes(path: Path, name: str) -> Hashes:
-    """Return the "pair_hashes" or the "answer_hashes" of a chunk, without reading the rest."""
+    """Return the "pair_hashes", "question_hashes" or "answer_hashes" of a chunk, without reading the rest."""
     with np.load(path) as arrays:
         hashes: Hashes = arrays[name]
     return hashes
@@ -106,6 +107,7 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Pr
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
         hashes_of(map("\n".join, kept)),
+        hashes_of(question for question, _ in kept),
         hashes_of(answer for _, answer in kept),
     )
     return chunk, report

@@ -12,7 +12,7 @@ from chatbot.corpus.encoding.cache import content_key, key_of, make_once
 from chatbot.corpus.encoding.chunks import Hashes, Mask, load_chunk
 from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, token_texts
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
-from chatbot.corpus.encoding.selection import Selection, select
+from chatbot.corpus.encoding.selection import VALIDATION, Selection, select
 from chatbot.corpus.encoding.shards import ShardArrays, Shards, by_shard, dtype_for, shards_needed, write_shards
 from chatbot.corpus.encoding.tokenised import CorpusFiles, TokenisedFiles, renamed_reports, tokenise
 from chatbot.corpus.encoding.vocabulary import (
@@ -47,7 +47,9 @@ class Corpus:
 
 
 def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int) -> Corpus:
-    """Encode the selected pairs of the files, or read them from the cache. Raises UserError when no pair is left.
+    """Encode the selected pairs of the files, or read them from the cache.
+
+    Raises UserError when no pair is left, except of a validation part, which may be empty.
 
     vocabulary: the vocabulary to use, or the size of a new vocabulary that is built from the pairs.
     """
@@ -56,9 +58,10 @@ def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | in
         if part:
             with worker_pool() as pool:
                 tokenised = tokenise(files, pool)  # reads, cleans and tokenises all files: most of the time
-                kept, dropped = select(tokenised.pair_hashes(), tokenised.answer_hashes(), selection)
+                kept, dropped = select(tokenised.hashes(), selection)
                 reports = complete_reports(tokenised, dropped)
-                check_not_empty(int(kept.sum()), reports)
+                if selection.part != VALIDATION:
+                    check_not_empty(int(kept.sum()), reports)
                 if isinstance(vocabulary, int):
                     counts = count_tokens(tokenised, kept, pool)
                     vocabulary = vocabulary_of_counts(tokenised, counts, vocabulary)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,24 @@ from chatbot.corpus.encoding.chunks import Hashes, Mask
 # The maximum number of hashes sorted at once, which bounds the memory.
 AT_ONCE = 4_000_000
 
-HELD_OUT = "pairs that are in the validation file too"
+# --validation auto holds out the pairs whose question has one of the smallest hashes: this share of all questions, of
+# corpora with at least FEWEST_SPLIT pairs, and at most MOST_HELD_OUT pairs. So no question is in both parts, and a
+# question that a file has been trained on remains in the training part when the file grows.
+HELD_OUT_SHARE, FEWEST_SPLIT, MOST_HELD_OUT = 0.05, 2_000, 2_000
+
+TRAINING, VALIDATION = "training", "validation"  # the parts of a split
+
+IN_VALIDATION_FILE = "pairs that are in the validation file too"
+HELD_OUT = "pairs held out for validation"
 DUPLICATE = "duplicate pairs"
+
+
+class PairHashes(NamedTuple):
+    """The hashes of pairs and of their sides."""
+
+    pairs: Hashes  # [pairs]
+    questions: Hashes  # [pairs]
+    answers: Hashes  # [pairs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +42,7 @@ class Selection:
     duplicates: bool = False  # only the first of equal pairs is kept
     max_reply_frequency: int | None = None  # the maximum number of pairs kept for each answer, the first ones
     held_out: frozenset[int] = frozenset()  # hashes of pairs that must not be trained on
+    part: str | None = None  # TRAINING or VALIDATION; None for all pairs
 
     @property
     def too_frequent(self) -> str:
@@ -32,24 +50,50 @@ class Selection:
         return f"pairs beyond --max-reply-frequency {self.max_reply_frequency}"
 
 
-def select(pair_hashes: Hashes, answer_hashes: Hashes, selection: Selection) -> tuple[Mask, dict[str, Mask]]:
+def select(hashes: PairHashes, selection: Selection) -> tuple[Mask, dict[str, Mask]]:
     """Return the mask of the kept pairs, [pairs], and by reason the mask of the pairs dropped for it, [pairs].
 
-    Each filter is applied to the pairs that the previous filters kept.
+    Each filter is applied to the pairs that the previous filters kept. A pair of the other part is dropped without a
+    reason when the validation part is selected.
     """
-    kept = np.ones(len(pair_hashes), np.bool_)
+    kept = np.ones(len(hashes.pairs), np.bool_)
     dropped: dict[str, Mask] = {}
     if selection.held_out:
         held_out = np.fromiter(selection.held_out, np.uint64, len(selection.held_out))
-        dropped[HELD_OUT] = np.isin(pair_hashes, held_out)
-        kept &= ~dropped[HELD_OUT]
+        dropped[IN_VALIDATION_FILE] = np.isin(hashes.pairs, held_out)
+        kept &= ~dropped[IN_VALIDATION_FILE]
     if selection.duplicates:
-        dropped[DUPLICATE] = _repeated(pair_hashes, kept, 1)
+        dropped[DUPLICATE] = _repeated(hashes.pairs, kept, 1)
         kept &= ~dropped[DUPLICATE]
+    if selection.part is not None:
+        is_held_out = hashes.questions < held_out_limit(hashes.questions[kept])
+        if selection.part == TRAINING:
+            dropped[HELD_OUT] = kept & is_held_out
+        kept &= is_held_out if selection.part == VALIDATION else ~is_held_out
     if selection.max_reply_frequency is not None:
-        dropped[selection.too_frequent] = _repeated(answer_hashes, kept, selection.max_reply_frequency)
+        dropped[selection.too_frequent] = _repeated(hashes.answers, kept, selection.max_reply_frequency)
         kept &= ~dropped[selection.too_frequent]
     return kept, dropped
+
+
+def held_out_limit(question_hashes: Hashes) -> np.uint64:
+    """Return the hash below which a question is held out; 0 if there are too few pairs to hold any out.
+
+    question_hashes: [pairs]. A question that very many pairs have could take the whole validation part, or most of a
+    small corpus, so at most a tenth of the pairs is held out.
+    """
+    pairs = len(question_hashes)
+    candidates = np.sort(question_hashes[question_hashes < np.uint64(HELD_OUT_SHARE * 2**64)])
+    return limit_of_smallest(candidates[: MOST_HELD_OUT + 1], pairs)
+
+
+def limit_of_smallest(smallest: Hashes, pairs: int) -> np.uint64:
+    """Return the limit of `held_out_limit` from the sorted smallest hashes, at most MOST_HELD_OUT + 1, of all pairs."""
+    if pairs < FEWEST_SPLIT:
+        return np.uint64(0)
+    most = min(MOST_HELD_OUT, pairs // 10)
+    share = np.uint64(HELD_OUT_SHARE * 2**64)
+    return min(share, smallest[most]) if len(smallest) > most else share
 
 
 def _repeated(hashes: Hashes, kept: Mask, most: int) -> Mask:

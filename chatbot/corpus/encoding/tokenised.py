@@ -24,6 +24,7 @@ from chatbot.corpus.encoding.chunks import (
     tokenise_chunk,
 )
 from chatbot.corpus.encoding.preparation import Pair, Preparation, preparation
+from chatbot.corpus.encoding.selection import PairHashes
 from chatbot.corpus.encoding.workers import in_order, progress_bar
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.read import read
@@ -32,7 +33,7 @@ from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
-VERSION = 2
+VERSION = 3
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
@@ -97,13 +98,12 @@ class TokenisedFiles:
     chunks: list[ChunkFile]
     reports: list[Report]  # [sources]
 
-    def pair_hashes(self) -> Hashes:
-        """Return the hash of each pair of question and answer, [pairs]."""
-        return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(c.path, "pair_hashes") for c in self.chunks)])
+    def hashes(self) -> PairHashes:
+        """Return the hashes of all pairs."""
+        return PairHashes(*map(self._hashes, ("pair_hashes", "question_hashes", "answer_hashes")))
 
-    def answer_hashes(self) -> Hashes:
-        """Return the hash of each answer, [pairs]."""
-        return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(c.path, "answer_hashes") for c in self.chunks)])
+    def _hashes(self, name: str) -> Hashes:
+        return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(chunk.path, name) for chunk in self.chunks)])
 
     def by_chunk(self, mask: Mask) -> list[Mask]:
         """Split a mask of all pairs into one mask for each chunk."""

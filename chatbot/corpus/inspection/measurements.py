@@ -75,8 +75,8 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
         selection = Selection("duplicates" in settings.clean, settings.max_reply_frequency)
-        answer_hashes = tokenised.answer_hashes()
-        kept, dropped = select(tokenised.pair_hashes(), answer_hashes, selection)
+        hashes = tokenised.hashes()
+        kept, dropped = select(hashes, selection)
         reports = complete_reports(tokenised, dropped)
         check_not_empty(int(kept.sum()), reports)
         counts = count_tokens(tokenised, kept, pool)
@@ -93,7 +93,7 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
         tokens=len(counts.counts) + len(counts.characters),
         characters=len(counts.characters),
         coverage=coverage,
-        top_replies=_top_replies(tokenised, answer_hashes, kept),
+        top_replies=_top_replies(tokenised, hashes.answers, kept),
         after_space=sum(c.chinese_after_space for c in measured) / max(1, sum(c.chinese for c in measured)),
         near_duplicates=int((occurrences_before(folded_hashes) > 0).sum()),
         max_length=max(2, longest),

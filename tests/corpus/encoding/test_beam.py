@@ -56,7 +56,7 @@ def settings(tmp_path: Path) -> EncodeSettings:
     )
 
 
-@pytest.mark.parametrize("changes", [{}, {"clean": ("none",), "validation": None, "max_reply_frequency": None}])
+@pytest.mark.parametrize("changes", [{}, {"clean": ("none",), "validation": "none", "max_reply_frequency": None}])
 def test_beam_writes_the_bytes_of_the_built_in_encoder(
     settings: EncodeSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
