@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from chatbot.config.corpus import EncodeSettings
-from chatbot.corpus.encoding import shards, tokenised
+from chatbot.corpus.encoding import selection, shards, tokenised
 from chatbot.corpus.encoding.corpus import Corpus
+from chatbot.corpus.encoding.selection import HELD_OUT
 from chatbot.corpus.training_set import training_files, training_selection, training_set
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
@@ -56,18 +57,24 @@ def settings(tmp_path: Path) -> EncodeSettings:
     )
 
 
-@pytest.mark.parametrize("changes", [{}, {"clean": ("none",), "validation": "none", "max_reply_frequency": None}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"clean": ("none",), "validation": "none", "max_reply_frequency": None}, {"validation": "auto"}],
+)
 def test_beam_writes_the_bytes_of_the_built_in_encoder(
     settings: EncodeSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenised, "PAIRS_PER_CHUNK", 64)
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 50)
+    monkeypatch.setattr(selection, "FEWEST_SPLIT", 50)
     settings = replace(settings, **changes)
     built_in = encoded_corpus(settings)
     beam = on_beam(replace(settings, cache=settings.corpus.cache + "-beam"))
     names = sorted(path.name for path in built_in.shards.folder.iterdir())
     assert names == sorted(path.name for path in beam.shards.folder.iterdir())
     assert len(built_in.shards) > 1
+    is_split = any(HELD_OUT in report.dropped for report in built_in.reports)
+    assert is_split == (settings.encoding.validation == "auto")
     for name in set(names) - {"corpus.json", "manifest.json"}:  # the reports are compared below
         assert (built_in.shards.folder / name).read_bytes() == (beam.shards.folder / name).read_bytes()
     assert built_in.fingerprint == beam.fingerprint
@@ -75,7 +82,7 @@ def test_beam_writes_the_bytes_of_the_built_in_encoder(
 
 
 def test_empty_corpus_gives_the_same_error(settings: EncodeSettings) -> None:
-    settings = replace(settings, min_characters=99, validation=None)
+    settings = replace(settings, min_characters=99, validation="none")
     messages = []
     for encode in (encoded_corpus, on_beam):
         with pytest.raises(UserError) as error:
