@@ -1,5 +1,6 @@
 """Settings of the corpus: its files, and how its text is cleaned, tokenised, encoded and cached."""
 
+import codecs
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from chatbot.flags import check_fields, setting
 DATA, TEXT = "data", "text"
 CACHE = Path("data/cache")
 
+# Formats of files of pairs. `chatbot.corpus.reading.read.FORMATS` has their readers.
+FORMATS = ("tsv", "csv", "conv", "jsonl", "json", "yaml")
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
     "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
@@ -52,6 +55,16 @@ class CorpusSettings:
         count=2,
         metavar="COLUMN",
     )
+    encoding: str | None = setting(
+        None,
+        DATA,
+        "encoding of these files and of --validation, one of Python's codecs, such as gb18030, big5 or utf-16; "
+        "default: detected",
+        metavar="CODEC",
+    )
+    format: str | None = setting(
+        None, DATA, "format of these files and of --validation; default: detected from their content", choices=FORMATS
+    )
     clean: tuple[str, ...] = setting(
         ("control", "equal", "duplicates"),
         TEXT,
@@ -84,6 +97,7 @@ class CorpusSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_encoding(self.encoding)
         check_none("clean", self.clean)
         if len(self.columns) not in (0, 2):
             raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
@@ -91,6 +105,19 @@ class CorpusSettings:
             raise UserError(f"--max-characters {self.max_characters}: less than --min-characters {self.min_characters}")
         if self.dictionary is not None and self.tokenizer != "jieba":
             raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
+
+
+def check_encoding(name: str | None) -> None:
+    """Raise UserError for an encoding that Python cannot decode to text."""
+    if name is None:
+        return
+    try:
+        "".encode(name)  # raises LookupError for codecs between bytes, such as gzip
+        codecs.getincrementaldecoder(name)("replace").decode(b"\xff", final=True)
+    except (LookupError, ValueError):
+        raise UserError(
+            f"--encoding {name}: not an encoding of text in Python; use one such as utf-8, gb18030, big5 or utf-16"
+        ) from None
 
 
 def check_none(name: str, values: Sequence[str]) -> None:

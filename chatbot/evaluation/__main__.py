@@ -26,8 +26,14 @@ def main() -> int:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
-    corpus_settings = without_pair_rules(trained.settings.corpus)
-    files = corpus_files(sources, dataclasses.replace(corpus_settings, columns=settings.columns, cache=settings.cache))
+    corpus_settings = dataclasses.replace(
+        without_pair_rules(trained.settings.corpus),
+        columns=settings.columns,
+        encoding=settings.encoding,
+        format=settings.format,
+        cache=settings.cache,
+    )
+    files = corpus_files(sources, corpus_settings)
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
     for report in tokenised.reports:

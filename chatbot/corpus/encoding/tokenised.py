@@ -124,7 +124,8 @@ class TokenisedFiles:
 
 def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
     """Return the files of a corpus. Raises UserError if the block list cannot be read or a library is missing."""
-    return CorpusFiles(tuple(sources), ReadOptions(settings.columns), preparation(settings), Path(settings.cache))
+    options = ReadOptions(settings.columns, settings.encoding, settings.format)
+    return CorpusFiles(tuple(sources), options, preparation(settings), Path(settings.cache))
 
 
 def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:

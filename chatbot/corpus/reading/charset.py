@@ -17,6 +17,7 @@ BYTE_ORDER_MARKS = (  # UTF-32 before UTF-16, whose mark is a prefix of it
     (codecs.BOM_UTF16_LE, "utf-16", "UTF-16 LE"),
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16 BE"),
 )
+CONTROL = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"  # in no text
 # Bytes that are compared in the candidate encodings.
 COMPARED = 32 * 2**10
 # Log-probabilities of an ASCII character, the same in every encoding, and of a byte that cannot be decoded.
@@ -50,9 +51,10 @@ def detect_encoding(sample: bytes) -> tuple[str, str]:
             if _has_line_ends(sample, codec):
                 return codec, name
     lines = [line for line in sample.split(b"\n") if not line.isascii()]
-    if sum(_decodes(line) for line in lines) * 2 >= len(lines):
-        return "utf-8", "UTF-8"
     compared = b"\n".join(lines)[:COMPARED]
+    binary = len(compared.translate(None, CONTROL)) < 0.9 * len(compared)
+    if binary or sum(_decodes(line) for line in lines) * 2 >= len(lines):
+        return "utf-8", "UTF-8"
     best = max(_candidates(), key=lambda candidate: _log_probability(compared, candidate))
     return best.codec, best.name
 
@@ -125,10 +127,8 @@ def _candidates() -> tuple[Candidate, ...]:
         (0.05, "АБВГДЕЖЗИЙКЛМНОПРСТУФХЦЧШЩЫЭЮЯЁ"),
         (0.01, "«»—–…№“”’"),
     )
-    western = _known(
-        (0.75, "éèàçêùâîôûäöüßñóíáúãõÉÀÄÖÜ¿¡’“”–…«»"), (0.2, "ÁÂÃÇÈÊÍÎÓÔÕÑÙÚåæëïìòøÿœŒ‘„—€°")
-    )
-    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-z]"
+    western = _known((0.75, "éèàçêùâîôûäöüßñóíáúãõÉÀÄÖÜ¿¡’“”–…«»"), (0.2, "ÁÂÃÇÈÊÍÎÓÔÕÑÙÚåæëïìòøÿœŒ‘„—€°"))
+    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-zА-ЯЁ]"
     # The codecs are supersets: GBK and GB2312 in GB18030, Shift JIS in cp932, EUC-KR in cp949.
     return (
         Candidate("gb18030", "GB18030", simplified, other=-13.5, prior=3.0),

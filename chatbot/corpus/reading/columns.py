@@ -51,7 +51,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     Raises UserError when a given column does not exist, or when none is given, the table has more than two columns and
     no header names them.
     """
-    skip = int(rows[0][0].casefold() == "sep=")  # Excel's first line, which names the separator
+    skip = int(bool(rows) and rows[0][0].casefold() == "sep=")  # Excel's first line, which names the separator
     first = tuple(rows[skip]) if len(rows) > skip else ()
     if not columns or all(column.isdecimal() for column in columns):
         known = named(first)

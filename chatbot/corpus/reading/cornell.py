@@ -18,14 +18,14 @@ SEPARATOR = " +++$+++ "
 MAX_CHARACTERS = 256 * 2**20  # of the utterances, which are held in memory; the corpus has 17 million
 
 
-def read_cornell(paths: tuple[Path, ...], name: str, report: Report) -> Iterator[Pair]:
+def read_cornell(paths: tuple[Path, ...], name: str, report: Report, encoding: str | None = None) -> Iterator[Pair]:
     """Yield the pairs of (movie_lines.txt, movie_conversations.txt), or of one zip file that contains both.
 
     Raises UserError if movie_lines.txt has no line of the expected format, or is too large.
     """
     utterances: dict[str, str] = {}
     for path in paths:
-        for text in open_text_files(path, name, report, wanted=CORNELL_FILES):
+        for text in open_text_files(path, name, report, wanted=CORNELL_FILES, encoding=encoding):
             if text.encoding not in report.encodings:
                 report.encodings.append(text.encoding)
             if utterances:

@@ -73,5 +73,5 @@ def refuse_if_mostly_bad(text: TextFile, report: Report, bad: int, count: int) -
     if bad * 2 > count:
         raise UserError(
             f"{text.place}: read as {text.encoding}, {bad:,} of {count:,} lines cannot be used "
-            f"({'; '.join(report.lines()[:3])}); save the whole file as UTF-8 text"
+            f"({'; '.join(report.lines()[:3])}); name the encoding with --encoding, or save the whole file as UTF-8"
         )

@@ -8,6 +8,8 @@ class ReadOptions:
     """How the files of a corpus are read. Hashable, and part of the cache's key."""
 
     columns: tuple[str, ...] = ()  # of question and answer, by name or by number from 1; () to detect them
+    encoding: str | None = None  # one of Python's codecs
+    format: str | None = None  # one of FORMATS in read.py
 
 
 DETECTED = ReadOptions()

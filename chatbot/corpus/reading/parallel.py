@@ -12,12 +12,13 @@ from chatbot.corpus.reading.text_file import TextFile, open_text_files
 from chatbot.errors import UserError
 
 
-def read_parallel(paths: tuple[Path, ...], name: str, report: Report) -> Iterator[Pair]:
+def read_parallel(paths: tuple[Path, ...], name: str, report: Report, encoding: str | None = None) -> Iterator[Pair]:
     """Yield line i of the first file with line i of the second. Raises UserError when one has more lines."""
     with contextlib.ExitStack() as stack:
         sides, opened = [], []
         for path in paths:
-            side = stack.enter_context(contextlib.closing(open_text_files(path, one_line(str(path)), report)))
+            opening = open_text_files(path, one_line(str(path)), report, encoding=encoding)
+            side = stack.enter_context(contextlib.closing(opening))
             text = next(side)
             sides.append(side)
             opened.append(text)

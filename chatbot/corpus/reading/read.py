@@ -51,18 +51,18 @@ def _pairs(source: Source, report: Report, options: ReadOptions) -> Iterator[Pai
         return _pairs_of_file(source, report, options)
     report.formats.append(source.kind)
     if source.kind == "parallel":
-        return read_parallel(source.paths, source.name, report)
+        return read_parallel(source.paths, source.name, report, options.encoding)
     if source.kind == "cornell":
-        return read_cornell(source.paths, source.name, report)
+        return read_cornell(source.paths, source.name, report, options.encoding)
     return _pairs_of_chatterbot(source, report)
 
 
 def _pairs_of_file(source: Source, report: Report, options: ReadOptions) -> Iterator[Pair]:
     unknown: TextFile | None = None
-    for text in open_text_files(source.paths[0], source.name, report):
+    for text in open_text_files(source.paths[0], source.name, report, encoding=options.encoding):
         if text.whole and not text.sample.strip():
             continue
-        format_name = detect_format(text)
+        format_name = options.format or detect_format(text)
         if format_name is None:
             report.drop("files of unknown format", text.place)
             unknown = unknown or text
@@ -73,8 +73,8 @@ def _pairs_of_file(source: Source, report: Report, options: ReadOptions) -> Iter
     if unknown is not None and not report.formats:
         raise UserError(
             f"{unknown.place}: unknown format, it begins with {one_line(unknown.sample, 40)!r}; "
-            f"known are {', '.join(FORMATS)}. Simplest is one pair on each line: question, tab, answer; "
-            "see docs/data.md"
+            f"known are {', '.join(FORMATS)}, which --format names; if the text is misread as {unknown.encoding}, give "
+            "--encoding. Simplest is one pair on each line: question, tab, answer; see docs/data.md"
         )
 
 

@@ -1,5 +1,6 @@
 """From text to tokens, in the same way for corpora and for chat."""
 
+import dataclasses
 from collections.abc import Callable
 
 from chatbot.config.corpus import NONE, TEXT_RULES, CorpusSettings
@@ -18,10 +19,11 @@ def tokens_of(settings: CorpusSettings) -> Callable[[str], list[str]]:
 
 def without_pair_rules(settings: CorpusSettings) -> CorpusSettings:
     """Return the settings without the rules that drop pairs, for validation and evaluation."""
-    return CorpusSettings(
-        columns=settings.columns,
+    return dataclasses.replace(
+        settings,
         clean=tuple(rule for rule in settings.clean if rule in TEXT_RULES) or (NONE,),
-        tokenizer=settings.tokenizer,
-        dictionary=settings.dictionary,
-        cache=settings.cache,
+        min_characters=1,
+        max_characters=None,
+        max_reply_frequency=None,
+        block_list=None,
     )

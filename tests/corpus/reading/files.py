@@ -41,11 +41,11 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def pairs_of(path: Path, columns: Sequence[str] = ()) -> tuple[Pairs, Report]:
-    """All pairs of a file, and the report."""
+def pairs_of(path: Path, columns: Sequence[str] = (), **options: str) -> tuple[Pairs, Report]:
+    """All pairs of a file, and the report. options: others of ReadOptions."""
     (source,) = find_sources([str(path)])
     report = Report()
-    pairs = list(read(source, report, ReadOptions(tuple(columns))))
+    pairs = list(read(source, report, ReadOptions(tuple(columns), **options)))
     assert report.pairs == len(pairs)
     assert report.file == source.name
     assert report.read_bytes == sum(path.stat().st_size for path in source.paths)
@@ -57,10 +57,10 @@ def dropped(report: Report) -> dict[str, int]:
     return {reason: entry.count for reason, entry in report.dropped.items()}
 
 
-def pairs_or_one_line(path: Path) -> Pairs | str:
+def pairs_or_one_line(path: Path, **options: str) -> Pairs | str:
     """The result of reading any file: pairs of valid text, or an error of one line."""
     try:
-        pairs, _ = pairs_of(path)
+        pairs, _ = pairs_of(path, **options)
     except UserError as error:
         message = str(error)
     else:

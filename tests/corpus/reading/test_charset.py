@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatbot.corpus.reading.charset import detect_encoding
+from chatbot.corpus.reading.frequent_characters import CHAT, CHINESE
 from chatbot.errors import UserError
 from tests.corpus.reading.files import dropped, pairs_of, written
 
@@ -20,6 +23,18 @@ TRADITIONAL = [
 ]
 
 
+COUPLETS = [
+    *("晚风摇树树还挺", "晨露润花花更红", "窗含西岭千秋雪", "门泊东吴万里船", "枯藤老树昏鸦", "小桥流水人家"),
+    *("沧海月明珠有泪", "蓝田日暖玉生烟", "大漠孤烟直", "长河落日圆", "明月松间照", "清泉石上流", "赤日对苍穹"),
+    *("鼠去牛来辞旧岁", "龙飞凤舞庆明时"),
+]
+TRADITIONAL_COUPLETS = [
+    *("晚風搖樹樹還挺", "晨露潤花花更紅", "窗含西嶺千秋雪", "門泊東吳萬里船", "枯藤老樹昏鴉", "小橋流水人家"),
+    *("滄海月明珠有淚", "藍田日暖玉生煙", "大漠孤煙直", "長河落日圓", "明月松間照", "清泉石上流", "赤日對蒼穹"),
+    *("鼠去牛來辭舊歲", "龍飛鳳舞慶明時"),
+]
+
+
 def dialogue(sentences: list[str], count: int) -> str:
     """This many lines of question, tab, answer."""
     many = sentences * 2
@@ -28,7 +43,14 @@ def dialogue(sentences: list[str], count: int) -> str:
 
 @pytest.mark.parametrize("count", [1, 2, 5, 50, 500])
 @pytest.mark.parametrize(
-    ("sentences", "codec", "name"), [(SIMPLIFIED, "gbk", "GB18030"), (TRADITIONAL, "big5", "Big5")]
+    ("sentences", "codec", "name"),
+    [
+        (SIMPLIFIED, "gbk", "GB18030"),
+        (COUPLETS, "gbk", "GB18030"),
+        (TRADITIONAL_COUPLETS, "gbk", "GB18030"),
+        (TRADITIONAL, "big5", "Big5"),
+        (TRADITIONAL_COUPLETS, "big5", "Big5"),
+    ],
 )
 def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: str, name: str, count: int) -> None:
     text = dialogue(sentences, count)
@@ -49,9 +71,13 @@ def test_gbk_and_big5_are_detected(tmp_path: Path, sentences: list[str], codec: 
         ("一上三\t你好呀\n", "utf-16-be", "UTF-16 BE"),
         ("一上三\t你好呀\n", "utf-32", "UTF-32 LE"),
         ("Привет, как дела?\tХорошо, спасибо\n", "cp1251", "cp1251"),
+        ("Где находится метро\tПрямо и направо\n", "koi8_r", "koi8_r"),
         ("Ça va très bien?\tEt toi, où es-tu passé\n", "cp1252", "cp1252"),
+        ("Was möchten Sie\tEinen Kaffee und zwei Brötchen\n", "cp1252", "cp1252"),
         ("안녕하세요 만나서 정말 반갑습니다\t저도 반갑습니다 잘 부탁드려요\n", "euc_kr", "euc_kr"),
+        ("주말에 영화 보러 갈래\t좋아 몇 시에 만날까\n", "cp949", "euc_kr"),
         ("こんにちは、元気ですか\tはい、とても元気です\n", "shift_jis", "shift_jis"),
+        ("今日は何を食べましたか\tカレーライスを食べました\n", "euc_jp", "euc_jp"),
     ],
 )
 @pytest.mark.parametrize("count", [1, 5, 200])
@@ -61,6 +87,19 @@ def test_other_encodings_are_detected(tmp_path: Path, text: str, codec: str, nam
     assert report.encodings == [name]
     assert pairs == [tuple(text.rstrip("\n").split("\t"))] * count
     assert not report.dropped
+
+
+@pytest.mark.parametrize("sentence", [*COUPLETS, *SIMPLIFIED, "好", "你好", "在吗", "雷隐隐", "C++难学"])
+def test_a_single_short_line_of_gbk_is_detected(sentence: str) -> None:
+    assert detect_encoding(sentence.encode("gbk")) == ("gb18030", "GB18030")
+
+
+@given(
+    st.text(st.sampled_from((CHAT + CHINESE).encode("gb2312", "ignore").decode("gb2312")), min_size=15),
+    st.sampled_from(["", "\t", "\n", "abc ", "http://t.cn/a "]),
+)
+def test_any_frequent_characters_in_gbk_are_detected(text: str, between: str) -> None:
+    assert detect_encoding(between.join(text).encode("gbk")) == ("gb18030", "GB18030")
 
 
 @pytest.mark.parametrize(("codec", "name"), [("utf-8", "UTF-8"), ("gb18030", "GB18030"), ("big5", "Big5")])
