@@ -16,11 +16,11 @@ FORMATS = ("tsv", "csv", "conv", "jsonl", "json", "yaml")
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
     "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
-    "control": "control and other invisible characters become spaces",
+    "control": "control characters become spaces, and invisible format characters are deleted",
     "spaces": "spaces next to Chinese characters are removed, for corpora that were published word by word",
     "simplified": "traditional characters become simplified (needs OpenCC)",
     "urls": "web addresses are removed",
-    "names": "@names are removed, including Weibo's //@name: and 回复@name:",
+    "names": "@names that end at a space or at punctuation are removed, including Weibo's //@name: and 回复@name:",
     "punctuation": "repeated punctuation is shortened: ！！！ to ！, and to at most three dots",
 }
 # Rules that drop pairs.

@@ -8,18 +8,18 @@ from collections.abc import Callable, Collection
 from chatbot.config.corpus import TEXT_RULES
 from chatbot.errors import UserError
 
-# Control and format characters, except U+200D, which joins emoji such as families.
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff\ufff9-\ufffb]"
-)
 # White space, lone surrogates, which UTF-8 cannot encode, and U+2581, which stands for a space in tokens.
 _SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
 _SPACE_NEXT_TO_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|\s+(?=[\u3000-\u9fff\uff00-\uffef])")
 _URL = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", re.IGNORECASE)
-# A name ends at a colon, a space, the next name or the end of the text; e-mail addresses do not match.
-_NAME = re.compile(r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])(?:@[\w\-·]{1,30}(?=[:：\s@]|$)[:：]?)+")
-_REPEATED = re.compile(r"([!！?？。，,、;；:：~～*#=_+^·|])\1+")
-_DOTS = re.compile(r"\.{4,}|…{3,}|—{3,}|-{4,}")  # shortened to "...", "……", "——" and "---", which are words
+# A name ends at punctuation, at a space or at the next name. Words may follow a name at the end of a text directly
+# ("@张三你好啊"): it stays, unless it is in ASCII. E-mail addresses do not match.
+_NAME = re.compile(
+    r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])"
+    r"(?:@[\w\-·]{1,30}(?:[:：，,、]|(?=[@/。！!？?；;…~～）)】\]]|\s+\S))|@[A-Za-z0-9_\-]{1,30}(?=\s*$))+"
+)
+_REPEATED = re.compile(r"([!！?？。，,、;；：~～·])\1+")  # not of names such as C++, __init__ and std::string
+_LONG_RUN = re.compile(r"…{3,}|—{3,}|([-.:*#=_+^|])\1{3,}")  # shortened to "……", "——" and "...", "---", "===", ...
 
 
 def tidy(text: str) -> str:
@@ -42,7 +42,7 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
         "simplified": _simplified() if "simplified" in rules else tidy,
         "urls": lambda text: _URL.sub(" ", text),
         "names": lambda text: _NAME.sub(" ", text),
-        "punctuation": lambda text: _DOTS.sub(_shortest, _REPEATED.sub(r"\1", text)),
+        "punctuation": lambda text: _LONG_RUN.sub(_shortest, _REPEATED.sub(r"\1", text)),
     }
     steps = [(name, functions[name]) for name in TEXT_RULES if name in rules]
     counts: Counter[str] = Counter() if changed is None else changed
@@ -63,7 +63,29 @@ def _nfkc(text: str) -> str:
 
 
 def _without_control(text: str) -> str:
-    return text if text.isprintable() else _INVISIBLE.sub(" ", text)
+    """Replace control characters by spaces, and delete format characters, such as soft hyphens."""
+    if text.isprintable():
+        return text
+    kept = ""
+    for index, character in enumerate(text):
+        category = unicodedata.category(character)
+        if category == "Cc" and not character.isspace():
+            kept += " "
+        elif category != "Cf" or _in_emoji(kept[-1:], character, text[index + 1 : index + 2]):
+            kept += character
+    return kept
+
+
+def _in_emoji(before: str, character: str, after: str) -> bool:
+    """Return whether a format character is part of an emoji: U+200D between two, or the tags of a flag."""
+    if character == "\u200d":
+        return _is_symbol(before) and _is_symbol(after)
+    return "\U000e0020" <= character <= "\U000e007f" and (before == "🏴" or "\U000e0020" <= before <= "\U000e007f")
+
+
+def _is_symbol(character: str) -> bool:
+    # Sk: skin tones. Sm: arrows. U+FE0F asks for the picture of the character before it.
+    return character == "\ufe0f" or (character != "" and unicodedata.category(character) in ("So", "Sk", "Sm"))
 
 
 def _shortest(match: "re.Match[str]") -> str:
