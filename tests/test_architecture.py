@@ -34,7 +34,7 @@ MAY_IMPORT = {
 # Between the sub-packages of corpus, in the order in which data pass through them.
 CORPUS = {
     "reading": set(),
-    "text": set(),
+    "text": {"reading"},
     "encoding": {"reading", "text"},
     "batching": {"encoding"},
     "inspection": {"reading", "text", "encoding"},

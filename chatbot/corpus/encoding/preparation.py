@@ -4,12 +4,11 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.word_list import read_word_list
 from chatbot.corpus.text.cleaning import cleaner
-from chatbot.errors import UserError
 
 Pair = tuple[str, str]
 
@@ -60,13 +59,8 @@ def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: 
 
 
 def _read_block_list(path: str) -> tuple[str, ...]:
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise UserError(f"{path}: block list cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: block list not in UTF-8; save it as UTF-8 text, one word per line") from None
-    return tuple(sorted({line.strip() for line in lines} - {""}))
+    text, _ = read_word_list(path, "block list")
+    return tuple(sorted({line.strip() for line in text.splitlines()} - {""}))
 
 
 def _filter(preparation: Preparation) -> Callable[[str, str], str]:

@@ -7,12 +7,14 @@ result of ties and near ties: in one of 37,779 real utterances (LCCC, CrossWOZ, 
 characters that are repeated five times or more.
 """
 
+import io
 import logging
 import re
 from collections.abc import Callable
 
 import rjieba
 
+from chatbot.corpus.reading.word_list import read_word_list
 from chatbot.errors import UserError
 
 Segmenter = Callable[[str], list[str]]
@@ -33,7 +35,7 @@ _MAX_TOTAL = 2**63
 def jieba_segmenter(dictionary: str | None = None) -> Segmenter:
     """Return the function from a text without lone surrogates to the words of `jieba.lcut`.
 
-    dictionary: path of a user dictionary, with one "word [frequency] [tag]" on a line, in UTF-8.
+    dictionary: path of a user dictionary, with one "word [frequency] [tag]" on a line.
     Raises UserError when the dictionary cannot be used.
     """
     if dictionary is None:
@@ -106,19 +108,19 @@ def _load(path: str) -> tuple[rjieba.Jieba, frozenset[str]]:
     from jieba import finalseg
 
     jieba.setLogLevel(logging.WARNING)
+    text, encoding = read_word_list(path, "dictionary")
     loaded = jieba.Tokenizer()
-    loaded.initialize()
+    # Not `initialize`, which trusts a file in the system's temporary folder that any user may have written.
+    loaded.FREQ, loaded.total = loaded.gen_pfdict(loaded.get_dict_file())
+    loaded.initialized = True
     # jieba collects the words to be split in one set for all tokenizers.
     others, finalseg.Force_Split_Words = finalseg.Force_Split_Words, set()
     try:
-        with open(path, "rb") as file:
-            loaded.load_userdict(file)
+        loaded.load_userdict(io.StringIO(text))
         if loaded.total >= _MAX_TOTAL:
             raise OverflowError(f"the frequencies add up to {loaded.total:,}")
-    except OSError as error:
-        raise UserError(f"{path}: dictionary cannot be read ({error.strerror})") from None
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{path}: not a jieba dictionary in UTF-8: {error}") from None
+        raise UserError(f"{path}: not a jieba dictionary in {encoding}: {error}") from None
     finally:
         removed, finalseg.Force_Split_Words = finalseg.Force_Split_Words, others
     words: rjieba.Jieba = rjieba.Jieba.empty()

@@ -6,6 +6,7 @@ A tokenizer is a function from a cleaned text to its tokens.
 import functools
 from collections.abc import Callable, Iterable
 
+from chatbot.corpus.reading.word_list import read_word_list
 from chatbot.corpus.text.jieba_segmenter import jieba_segmenter
 
 # Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
@@ -14,12 +15,16 @@ SPACE = "\u2581"
 Tokenizer = Callable[[str], list[str]]
 
 
-@functools.cache
 def tokenizer(name: str = "jieba", dictionary: str | None = None) -> Tokenizer:
     """Return the tokenizer. name: "jieba" or "char". dictionary: the path of a user dictionary for jieba.
 
-    Raises UserError when the dictionary cannot be used.
+    It is made once for each content of the dictionary. Raises UserError when the dictionary cannot be used.
     """
+    return _made(name, dictionary, None if dictionary is None else read_word_list(dictionary, "dictionary"))
+
+
+@functools.lru_cache(maxsize=8)
+def _made(name: str, dictionary: str | None, content: object) -> Tokenizer:
     segment = jieba_segmenter(dictionary) if name == "jieba" else list
 
     def tokens(text: str) -> list[str]:

@@ -224,9 +224,16 @@ def test_renamed_file_is_reported_under_its_new_name(tmp_path: Path) -> None:
 def test_unreadable_block_list_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="block list cannot be read"):
         training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")).corpus)
-    (tmp_path / "gbk.txt").write_bytes("广告".encode("gbk"))
-    with pytest.raises(UserError, match="block list not in UTF-8"):
-        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "gbk.txt")).corpus)
+    (tmp_path / "bad.txt").write_bytes("广告\n加微信\n".encode() + b"\xff")
+    with pytest.raises(UserError, match=r"bad\.txt: block list read as UTF-8, but line 3 is not; save it as UTF-8"):
+        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "bad.txt")).corpus)
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "gbk", "big5", "utf-16"])
+def test_encoding_of_a_block_list_is_detected(tmp_path: Path, codec: str) -> None:
+    (tmp_path / "words.txt").write_bytes("北京\r\n你好呀\r\n".encode(codec))
+    corpus = encoded_corpus(settings(tmp_path, PAIRS, block_list=str(tmp_path / "words.txt")))
+    assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
 
 
 def test_held_out_pairs_are_dropped_despite_other_spaces(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from chatbot.corpus.reading import read
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
-from chatbot.corpus.training_set import training_files, validation_files
+from chatbot.corpus.training_set import training_files, validation_file
 from chatbot.errors import UserError
 from tests.corpus.reading.files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, written
 
@@ -76,7 +76,7 @@ def test_encoding_and_format_are_part_of_the_cache_key_and_of_validation(tmp_pat
     keys = set()
     for encoding, format_name in ((None, None), ("utf-8", None), (None, "tsv")):
         settings = CorpusSettings(data=(path,), cache=str(tmp_path), encoding=encoding, format=format_name)
-        validation = validation_files(settings, path)
+        validation = validation_file(settings, path)
         assert validation is not None
         keys |= {training_files(settings).key, validation.key + "v"}
     assert len(keys) == 6

@@ -34,3 +34,6 @@ def test_tokenizer_is_made_once_per_dictionary(tmp_path: Path) -> None:
     assert tokenizer("jieba") is tokenizer("jieba")
     assert tokenizer("jieba", str(path))("小黄鸡机器人") == ["小黄鸡机器人"]
     assert tokenizer("jieba")("小黄鸡机器人") != ["小黄鸡机器人"]
+    assert tokenizer("jieba", str(path)) is tokenizer("jieba", str(path))
+    path.write_text("机器人会聊天\n", encoding="utf-8")
+    assert tokenizer("jieba", str(path))("机器人会聊天") == ["机器人会聊天"]
