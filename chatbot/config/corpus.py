@@ -17,10 +17,10 @@ FORMATS = ("tsv", "csv", "conv", "jsonl", "json", "yaml")
 TEXT_RULES = {
     "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
     "control": "control characters become spaces, and invisible format characters are deleted",
-    "spaces": "spaces next to Chinese characters are removed, for corpora that were published word by word",
+    "spaces": "spaces next to Chinese characters are removed; applied by itself to a corpus that is cut into words",
     "simplified": "traditional characters become simplified (needs OpenCC)",
     "urls": "web addresses are removed",
-    "names": "@names that end at a space or at punctuation are removed, including Weibo's //@name: and 回复@name:",
+    "names": "@names are removed where their end is clear, including Weibo's //@name: and 回复@name:",
     "punctuation": "repeated punctuation is shortened: ！！！ to ！, and to at most three dots",
 }
 # Rules that drop pairs.

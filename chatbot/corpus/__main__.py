@@ -43,16 +43,18 @@ def inspect_command(arguments: Sequence[str]) -> int:
     from chatbot.corpus.inspection.measurements import measure
     from chatbot.corpus.inspection.report import json_line, report_lines, warnings
     from chatbot.corpus.training_set import training_files
+    from chatbot.corpus.word_spaces import without_word_spaces
 
-    files = training_files(settings.corpus)
+    corpus_settings = without_word_spaces(settings.corpus)
+    files = training_files(corpus_settings)
     with interruptible(), tempfile.TemporaryDirectory(prefix="inspect-") as folder:
         if not files.is_tokenised:
             files = dataclasses.replace(files, cache=Path(folder))
-        measured = measure(files, settings.corpus)
-    print("\n".join(report_lines(measured, settings.corpus)))
+        measured = measure(files, corpus_settings)
+    print("\n".join(report_lines(measured, corpus_settings)))
     if settings.json:
         print("\n".join(json_line(file) for file in measured.files))
-    return 1 if settings.fail_on_warnings and warnings(measured, settings.corpus) else 0
+    return 1 if settings.fail_on_warnings and warnings(measured, corpus_settings) else 0
 
 
 def encode_command(arguments: Sequence[str]) -> int:
@@ -62,16 +64,18 @@ def encode_command(arguments: Sequence[str]) -> int:
         EncodeSettings, **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
     )
     from chatbot.corpus.training_set import training_files, training_selection, training_set
+    from chatbot.corpus.word_spaces import without_word_spaces
 
+    corpus_settings = without_word_spaces(settings.corpus)
     if settings.runner is None:
-        corpus = training_set(settings.corpus, settings.encoding)
+        corpus = training_set(corpus_settings, settings.encoding)
     else:
         try:
             from chatbot.corpus.encoding.beam import encode_on_beam
         except ModuleNotFoundError:
             raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; run `make beam`") from None
-        files = training_files(settings.corpus)
-        selection = training_selection(settings.corpus, settings.encoding.validation)
+        files = training_files(corpus_settings)
+        selection = training_selection(corpus_settings, settings.encoding.validation)
         corpus = encode_on_beam(
             files, selection, settings.encoding.vocabulary_size, settings.runner, settings.runner_options
         )

@@ -35,10 +35,13 @@ def training_selection(settings: CorpusSettings, validation: str) -> Selection:
     return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out, part)
 
 
-def training_set(settings: CorpusSettings, encoding: EncodingSettings) -> Corpus:
-    """Return the encoded pairs to train on, read from the cache if possible. Raises UserError when none is left."""
+def training_set(settings: CorpusSettings, encoding: EncodingSettings, vocabulary: Vocabulary | None = None) -> Corpus:
+    """Return the encoded pairs to train on, read from the cache if possible. Raises UserError when none is left.
+
+    vocabulary: None: a new one is built from the pairs.
+    """
     selection = training_selection(settings, encoding.validation)
-    return encode(training_files(settings), selection, encoding.vocabulary_size)
+    return encode(training_files(settings), selection, vocabulary or encoding.vocabulary_size)
 
 
 def validation_set(settings: CorpusSettings, validation: str, vocabulary: Vocabulary) -> Corpus | None:

@@ -30,6 +30,9 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
 
+# The share of the pairs by which another version of this program may differ in reading the same files.
+MOST_CHANGED_PAIRS = 0.01
+
 
 @contextmanager
 def attempt_lock(settings: Settings) -> Iterator[None]:
@@ -91,6 +94,13 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
         )
     if not same_pairs:
         changed = changed_corpus_settings(stored_settings(settings.run.directory / "config.json"), settings)
+        few = abs(now["pairs"] - pairs) <= MOST_CHANGED_PAIRS * pairs
+        if few and not changed and then.get("version") != now["version"]:
+            print(
+                f"--attempt {settings.run.attempt} was begun by an earlier version, which cleaned some pairs otherwise "
+                f"({pairs:,} pairs then, {now['pairs']:,} now); it goes on with the pairs as they are cleaned now."
+            )
+            return both
         why = f"; changed were {'; '.join(changed)}" if changed else "; the flags are the same, a file has changed"
         raise UserError(
             f"--attempt {settings.run.attempt} was started with other training pairs ({pairs:,} then, "

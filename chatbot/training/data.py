@@ -5,15 +5,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatbot.config.corpus import AUTO
+from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.encoding.shards import Shards
+from chatbot.corpus.encoding.tokenised import VERSION
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.training_set import training_set, validation_set
+from chatbot.corpus.word_spaces import SPACES, without_word_spaces
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
@@ -43,6 +45,7 @@ class Data:
     training: Shards
     validation: Corpus | None
     validation_source: str  # the value of --validation that the attempt keeps
+    clean: tuple[str, ...]  # the rules of --clean that the attempt keeps
     description: dict[str, Any]  # the content of data.json
     samples: list[Sample]  # from the validation pairs if there are any, else from the training pairs
 
@@ -64,13 +67,17 @@ def prepare(settings: Settings) -> Data:
     attempt was started.
     """
     resumed = has_checkpoint(settings)
+    settings = replace(settings, clean=_cleaning_rules(settings, resumed))
     if resumed:
         check_settings(settings)
     source = settings.encoding.validation
     if resumed and source == AUTO:  # an attempt keeps its choice
         source = stored_settings(settings.run.directory / "config.json").encoding.validation
-    corpus = training_set(settings.corpus, replace(settings.encoding, validation=source))
+    encoding = replace(settings.encoding, validation=source)
+    corpus = training_set(settings.corpus, encoding)
     vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
+    if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():  # an earlier version cleaned some pairs otherwise
+        corpus = training_set(settings.corpus, encoding, vocabulary)
     validation = validation_set(settings.corpus, source, vocabulary)
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
     pairs = sum(map(len, shards))
@@ -85,6 +92,7 @@ def prepare(settings: Settings) -> Data:
         "fingerprint": corpus.fingerprint,
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
+        "version": VERSION,
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)
@@ -94,7 +102,16 @@ def prepare(settings: Settings) -> Data:
         Sample(q, *(text_of(vocabulary.tokens_of(s)) for s in (q, a))) for q, a in _samples(validation or corpus)
     ]
     training = dataclasses.replace(shards, both_directions=both)
-    return Data(vocabulary, training, validation, source, description, samples)
+    return Data(vocabulary, training, validation, source, settings.corpus.clean, description, samples)
+
+
+def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:
+    """Return the rules of --clean, with "spaces" if the corpus needs it, as decided when the attempt was begun."""
+    clean = settings.corpus.clean
+    if not resumed:
+        return without_word_spaces(settings.corpus).clean
+    then = stored_settings(settings.run.directory / "config.json").corpus.clean
+    return (*clean, SPACES) if SPACES in then and not {SPACES, NONE} & {*clean} else clean
 
 
 def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:

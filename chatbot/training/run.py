@@ -85,7 +85,11 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
     precision = team.broadcast_text(own_precision)
     both_directions = "on" if data.both_directions else "off"
     settings = replace(
-        settings, precision=precision, both_directions=both_directions, validation=data.validation_source
+        settings,
+        precision=precision,
+        both_directions=both_directions,
+        validation=data.validation_source,
+        clean=data.clean,
     )
 
     with tf.device(device):

@@ -12,11 +12,11 @@ from chatbot.errors import UserError
 _SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
 _SPACE_NEXT_TO_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|\s+(?=[\u3000-\u9fff\uff00-\uffef])")
 _URL = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", re.IGNORECASE)
-# A name ends at punctuation, at a space or at the next name. Words may follow a name at the end of a text directly
-# ("@张三你好啊"): it stays, unless it is in ASCII. E-mail addresses do not match.
+# A name ends at punctuation, at a space or at the next name. What ends with the text may be a name and words
+# ("@张三你好啊"): it stays, unless it is in ASCII or stands after a space. E-mail addresses do not match.
 _NAME = re.compile(
     r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])"
-    r"(?:@[\w\-·]{1,30}(?:[:：，,、]|(?=[@/。！!？?；;…~～）)】\]]|\s+\S))|@[A-Za-z0-9_\-]{1,30}(?=\s*$))+"
+    r"(?:@[\w\-·]{1,30}(?:[:：，,、]|(?=[@/。！!？?；;…~～）)】\]]|\s+\S))|(?:(?<=\S\s)@[\w\-·]{1,30}|@[A-Za-z0-9_\-]{1,30})(?=\s*$))+"
 )
 _REPEATED = re.compile(r"([!！?？。，,、;；：~～·])\1+")  # not of names such as C++, __init__ and std::string
 _LONG_RUN = re.compile(r"…{3,}|—{3,}|([-.:*#=_+^|])\1{3,}")  # shortened to "……", "——" and "...", "---", "===", ...

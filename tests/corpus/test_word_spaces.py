@@ -1,0 +1,91 @@
+"""Corpora with spaces between Chinese words are joined without a flag, in training as in chat."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chatbot.config.corpus import CorpusSettings
+from chatbot.corpus.training_set import training_files
+from chatbot.corpus.word_spaces import is_cut_into_words, without_word_spaces
+from chatbot.inference.responder import Responder
+from chatbot.model.saved import load_trained
+from tests.commands import run
+from tests.training.small_run import train_small
+
+CUT = "你 要 党员 转正 了 吗 ？\t没 呢 ， 还 要 等 三 个 月\n我 love you 你 知道 的 吧\t我 也 一样 爱 你 的 呀\n"
+ONE_SIDE = "你 要 党员 转正 了 吗 ？\t没呢，还要等三个月。\n"
+POEM = "床前明月光 疑是地上霜\t举头望明月 低头思故乡\n"
+PHRASES = "今天 好累 不想动\t早点 休息 晚安 好梦\n"
+KEYWORDS = "头痛 发烧 咳嗽 三天\t可能是感冒了，多喝水，早点休息。\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        (CUT * 5, True),
+        (ONE_SIDE * 5, True),
+        ("一 行 一 个 字 的 语 料\t是 这 样 的 没 错 啊\n" * 3, True),
+        (json.dumps([line.split("\t") for line in CUT.splitlines()] * 3), True),
+        ("E\nM 你 要 党员 转正 了 吗\nM 没 呢 还 要 等 三 个 月\n" * 3, True),
+        (CUT, False),  # too little to tell
+        (POEM * 9, False),
+        (PHRASES * 9, False),
+        (KEYWORDS * 9, False),
+        ("你要党员转正了吗\t没呢还要等三个月\n" * 9 + CUT, False),
+        ("hello how are you\ti am fine\n" * 9, False),
+    ],
+)
+def test_only_text_that_is_cut_into_words_is_detected(text: str, cut: bool) -> None:
+    assert is_cut_into_words(text) is cut
+
+
+@pytest.mark.parametrize(
+    ("clean", "expected"),
+    [
+        (("control",), ("control", "spaces")),
+        (("spaces", "equal"), ("spaces", "equal")),
+        (("none",), ("none",)),
+    ],
+)
+def test_rule_is_added_for_cut_corpora(tmp_path: Path, clean: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    (tmp_path / "plain.tsv").write_text(POEM * 9)
+    (tmp_path / "cut.tsv").write_bytes((CUT * 5).encode("gb18030"))
+    settings = CorpusSettings(data=(str(tmp_path / "*.tsv"),), clean=clean, cache=str(tmp_path))
+    joined = without_word_spaces(settings)
+    assert joined.clean == expected
+    assert (training_files(joined).key == training_files(settings).key) == (clean == expected)
+    assert without_word_spaces(joined) == joined
+    plain = CorpusSettings(data=(str(tmp_path / "plain.tsv"),), clean=clean)
+    assert without_word_spaces(plain) == plain
+
+
+def test_cut_corpus_is_trained_on_and_chatted_with_without_its_spaces(
+    work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("cut.tsv").write_text(CUT * 5)
+    assert train_small(1, data=("cut.tsv",), steps=1) == 0
+    assert "cut.tsv: the spaces between its Chinese words are removed, as in chat (--clean spaces)." in (
+        capsys.readouterr().out.splitlines()
+    )
+    loaded = load_trained(Path("checkpoints/default"))
+    responder = Responder(loaded, beam_size=1, length_penalty=1.0)
+    assert loaded.vocabulary.text(responder.ids("我 love you 你 知道 的 吧")) == "我love you你知道的吧"
+    assert train_small(1, data=("cut.tsv",), steps=2) == 0  # the same command resumes
+
+
+def test_attempt_of_an_earlier_version_keeps_the_spaces(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("cut.tsv").write_text(CUT * 5)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("chatbot.training.data.without_word_spaces", lambda settings: settings)
+        train_small(1, data=("cut.tsv",), steps=1)
+    assert train_small(1, data=("cut.tsv",), steps=2) == 0
+    assert load_trained(Path("checkpoints/default")).settings.corpus.clean == ("control", "equal", "duplicates")
+
+
+def test_inspect_and_encode_join_the_words(work_dir: Path) -> None:
+    Path("cut.tsv").write_text(CUT * 5)
+    for command in ("inspect", "encode"):
+        completed = run("chatbot.corpus", command, "cut.tsv")
+        assert completed.stdout.decode().startswith("cut.tsv: the spaces between its Chinese words are removed")
+        assert "follow a space" not in completed.stdout.decode()
