@@ -16,7 +16,8 @@ _URL = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", 
 # ("@张三你好啊"): it stays, unless it is in ASCII or stands after a space. E-mail addresses do not match.
 _NAME = re.compile(
     r"(?://\s*)?(?:回复|回覆|RT\s*)?(?<![A-Za-z0-9._])"
-    r"(?:@[\w\-·]{1,30}(?:[:：，,、]|(?=[@/。！!？?；;…~～）)】\]]|\s+\S))|(?:(?<=\S\s)@[\w\-·]{1,30}|@[A-Za-z0-9_\-]{1,30})(?=\s*$))+"
+    r"(?:@[\w\-·]{1,30}(?:[:：，,、]|(?=[@/。！!？?；;…~～）)】\]]|\s+\S))"
+    r"|(?:(?<=\S\s)@[\w\-·]{1,30}|@[A-Za-z0-9_\-]{1,30})(?=\s*$))+"
 )
 _REPEATED = re.compile(r"([!！?？。，,、;；：~～·])\1+")  # not of names such as C++, __init__ and std::string
 _LONG_RUN = re.compile(r"…{3,}|—{3,}|([-.:*#=_+^|])\1{3,}")  # shortened to "……", "——" and "...", "---", "===", ...
