@@ -72,7 +72,9 @@ def test_command_prints_one_json_object(
 
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n没有\n")
     train_small(1, data=("pairs.tsv",), steps=1)
-    monkeypatch.setattr("sys.argv", ["evaluation", "--data", "pairs.tsv"])
+    Path("held_out").write_bytes("[a\tb\n[c\tde\nno tab\n".encode("cp037"))  # not detected
+    flags = ["--encoding", "cp037", "--format", "tsv"]
+    monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out", *flags])
     capsys.readouterr()
     assert main() == 0
     printed = capsys.readouterr()
@@ -81,5 +83,5 @@ def test_command_prints_one_json_object(
         *("pairs", "tokens", "characters", "perplexity", "nats_per_character"),
         *("bleu", "distinct_1", "distinct_2", "top_reply_share"),
     ]
-    assert (measures["pairs"], measures["characters"]) == (2, 5)
+    assert (measures["pairs"], measures["characters"]) == (2, 3)
     assert "lines without a tab: 1" in printed.err

@@ -212,9 +212,9 @@ def test_undecodable_line_of_a_dictionary_is_an_error(tmp_path: Path) -> None:
 def test_jiebas_cache_in_the_temporary_folder_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "words.txt"
     path.write_text("小黄鸡机器人\n", encoding="utf-8")
-    (tmp_path / "jieba.cache").write_bytes(marshal.dumps(({"北": 1, "北京": 0, "京": 1}, 2)))
+    (tmp_path / "jieba.cache").write_bytes(marshal.dumps(({"你好天气": 10**6}, 10**6)))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert jieba_segmenter(str(path))("北京") == ["北京"]
+    assert jieba_segmenter(str(path))("你好天气") == ["你好", "天气"]
     assert sorted(tmp_path.iterdir()) == [tmp_path / "jieba.cache", path]
 
 
