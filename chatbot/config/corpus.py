@@ -38,7 +38,7 @@ class CorpusSettings:
     data: tuple[str, ...] = setting(
         (),
         DATA,
-        "files of question-answer pairs, in any format of docs/data.md; globs are expanded; "
+        "files or folders of question-answer pairs, in any format of docs/data.md; globs are expanded; "
         "default: the Chinese ChatterBot corpus",
         many=True,
         metavar="FILE",

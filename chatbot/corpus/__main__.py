@@ -42,7 +42,7 @@ def inspect_command(arguments: Sequence[str]) -> int:
     from chatbot.corpus.encoding.cache import interruptible
     from chatbot.corpus.inspection.measurements import measure
     from chatbot.corpus.inspection.report import json_line, report_lines, warnings
-    from chatbot.corpus.training_set import training_files
+    from chatbot.corpus.training_set import left_out, training_files, validation_parts
     from chatbot.corpus.word_spaces import without_word_spaces
 
     corpus_settings = without_word_spaces(settings.corpus)
@@ -52,6 +52,10 @@ def inspect_command(arguments: Sequence[str]) -> int:
             files = dataclasses.replace(files, cache=Path(folder))
         measured = measure(files, corpus_settings)
     print("\n".join(report_lines(measured, corpus_settings)))
+    if validation := validation_parts(corpus_settings):
+        print("For validation, not counted above: " + ", ".join(source.name for source in validation.sources))
+    if names := left_out(corpus_settings):
+        print("For tests, not read: " + ", ".join(names))
     if settings.json:
         print("\n".join(json_line(file) for file in measured.files))
     return 1 if settings.fail_on_warnings and warnings(measured, corpus_settings) else 0

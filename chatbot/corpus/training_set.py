@@ -6,32 +6,56 @@ from chatbot.corpus.encoding.selection import TRAINING, VALIDATION, Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.encoding.workers import worker_pool
-from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.sources import Parts, find_parts, find_sources
 from chatbot.corpus.text.utterance import without_pair_rules
 
 
 def training_files(settings: CorpusSettings) -> CorpusFiles:
-    """Return the files to train on. Raises UserError when a file cannot be used."""
-    return corpus_files(find_sources(settings.data, settings.source_file, settings.target_file), settings)
+    """Return the files to train on; of a folder, an archive or a JSON object with parts, the training part.
+
+    Raises UserError when a file cannot be used.
+    """
+    return corpus_files(_parts(settings).training, settings)
+
+
+def left_out(settings: CorpusSettings) -> list[str]:
+    """Return the names of the test parts of the files to train on, which are not read."""
+    return _parts(settings).left_out
 
 
 def validation_file(settings: CorpusSettings, validation: str) -> CorpusFiles | None:
-    """Return the file of --validation FILE, without rules that drop pairs; None with auto or none.
+    """Return the file of --validation FILE, or with auto the validation parts of the files to train on; None without.
 
-    Raises UserError when it cannot be used.
+    Rules that drop pairs do not apply. Raises UserError when a file cannot be used.
     """
-    if validation in (AUTO, NONE):
+    if validation == AUTO:
+        return validation_parts(settings)
+    if validation == NONE:
         return None
     return corpus_files(find_sources([validation]), without_pair_rules(settings))
 
 
+def validation_parts(settings: CorpusSettings) -> CorpusFiles | None:
+    """Return the validation parts of the files to train on, None if they have none.
+
+    Rules that drop pairs do not apply. Raises UserError when a file cannot be used.
+    """
+    sources = _parts(settings).validation
+    return corpus_files(sources, without_pair_rules(settings)) if sources else None
+
+
+def _parts(settings: CorpusSettings) -> Parts:
+    return find_parts(settings.data, settings.source_file, settings.target_file)
+
+
 def training_selection(settings: CorpusSettings, validation: str) -> Selection:
-    """Return the selection of the training pairs. Tokenises a validation file, whose pairs are excluded."""
+    """Return the selection of the training pairs. Tokenises validation files, whose pairs are excluded."""
     held_out: frozenset[int] = frozenset()
+    part = TRAINING if validation == AUTO else None
     if files := validation_file(settings, validation):
+        part = None
         with worker_pool() as pool:
             held_out = frozenset(tokenise(files, pool).hashes().pairs.tolist())
-    part = TRAINING if validation == AUTO else None
     return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out, part)
 
 

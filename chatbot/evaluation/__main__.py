@@ -11,9 +11,9 @@ from chatbot.errors import exit_code_of
 def main() -> int:
     """Measure an attempt. Flags and files are checked before TensorFlow is imported, which takes seconds."""
     settings = evaluation_settings()
-    from chatbot.corpus.reading.sources import find_sources
+    from chatbot.corpus.reading.sources import find_parts
 
-    sources = find_sources(settings.data)
+    sources = find_parts(settings.data).measured
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()

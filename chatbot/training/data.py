@@ -14,7 +14,7 @@ from chatbot.corpus.encoding.tokenised import VERSION
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
-from chatbot.corpus.training_set import training_set, validation_set
+from chatbot.corpus.training_set import left_out, training_set, validation_parts, validation_set
 from chatbot.corpus.word_spaces import SPACES, without_word_spaces
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -82,7 +82,10 @@ def prepare(settings: Settings) -> Data:
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
     pairs = sum(map(len, shards))
     if validation:
-        _describe_validation(source, validation)
+        parts = source == AUTO and validation_parts(settings.corpus) is not None
+        _describe_validation(source, validation, parts)
+    if names := left_out(settings.corpus):
+        print(f"Left out: {', '.join(names)}.")
     _describe(settings, corpus, pairs)
     # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
     few = validation is not None and validation.pairs >= FEWEST_DECIDING and pairs < MOST_PAIRS_BOTH_DIRECTIONS
@@ -138,14 +141,15 @@ def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
         print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens_of(side)) for side in pair))
 
 
-def _describe_validation(source: str, validation: Corpus) -> None:
-    if source == AUTO:
+def _describe_validation(source: str, validation: Corpus, parts: bool) -> None:
+    """Print the validation pairs. parts: whether they are the validation parts of the files to train on."""
+    if source == AUTO and not parts:
         print(
             f"Validating on {validation.pairs:,} pairs held out of the training data, chosen by their question "
             "(--validation none trains on all)."
         )
     else:
-        print(f"Validating on {validation.pairs:,} pairs of {source}.")
+        print(f"Validating on {validation.pairs:,} pairs of {', '.join(r.file for r in validation.reports)}.")
         _print_reports(validation.reports)
     if validation.pairs < FEWEST_DECIDING:
         print(

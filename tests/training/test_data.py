@@ -1,6 +1,7 @@
 """The training pairs of a run: all files without the validation pairs; the text settings that an attempt keeps."""
 
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_nothing_is_held_out_of_few_pairs_or_with_none(work_dir: Path, pairs: in
     assert data.validation is None
     assert not data.both_directions
     assert data.description["pairs"] == pairs
+
+
+def test_archive_with_parts_validates_on_its_own_part(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_numbered_pairs(3_000)
+    with zipfile.ZipFile("corpus.zip", "w") as archive:
+        archive.write("pairs.tsv", "corpus_train.tsv")
+        archive.writestr("corpus_dev.tsv", "问题1\t回答1\n甲\t乙\n")
+        archive.writestr("corpus_test.tsv", "丙\t丁\n")
+    data = prepare(small_settings(data=("corpus.zip",)))
+    assert data.description["pairs"] == 2_999  # one pair is in both parts
+    assert data.validation
+    assert data.validation.pairs == 2
+    out = capsys.readouterr().out
+    assert "Validating on 2 pairs of corpus.zip (validation part).\n" in out
+    assert "Left out: corpus.zip (test part).\n" in out
 
 
 def test_resumed_attempt_keeps_its_choice_of_validation(work_dir: Path) -> None:

@@ -57,7 +57,10 @@ class CorpusFiles:
             prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
         return key_of(
             version=VERSION,
-            sources=[(source.kind, [content_key(path) for path in source.paths]) for source in self.sources],
+            sources=[
+                (source.kind, [content_key(path) for path in source.paths], source.members, source.part)
+                for source in self.sources
+            ],
             options=dataclasses.asdict(self.options),
             preparation=prepared,
             jieba=importlib.metadata.version("jieba"),

@@ -6,11 +6,10 @@ movie_lines.txt has the utterances by id, movie_conversations.txt the ids of eac
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
+from chatbot.corpus.reading.containers import CORNELL_FILES, Source
 from chatbot.corpus.reading.lines import Pair, lines
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import CORNELL_FILES
 from chatbot.corpus.reading.text_file import TextFile, open_text_files
 from chatbot.errors import UserError
 
@@ -18,14 +17,14 @@ SEPARATOR = " +++$+++ "
 MAX_CHARACTERS = 256 * 2**20  # of the utterances, which are held in memory; the corpus has 17 million
 
 
-def read_cornell(paths: tuple[Path, ...], name: str, report: Report, encoding: str | None = None) -> Iterator[Pair]:
-    """Yield the pairs of (movie_lines.txt, movie_conversations.txt), or of one zip file that contains both.
+def read_cornell(source: Source, report: Report, encoding: str | None = None) -> Iterator[Pair]:
+    """Yield the pairs of movie_lines.txt and movie_conversations.txt, which may be members of an archive.
 
     Raises UserError if movie_lines.txt has no line of the expected format, or is too large.
     """
     utterances: dict[str, str] = {}
-    for path in paths:
-        for text in open_text_files(path, name, report, wanted=CORNELL_FILES, encoding=encoding):
+    for path, member in zip(source.paths, source.members or ("", ""), strict=True):
+        for text in open_text_files(path, source.name, report, (member,) if member else (), encoding):
             if text.encoding not in report.encodings:
                 report.encodings.append(text.encoding)
             if utterances:

@@ -4,15 +4,16 @@ import re
 
 import orjson
 
-from chatbot.corpus.reading.csv_rows import delimiter_of
+from chatbot.corpus.reading.dialect import dialect_of, nearest
+from chatbot.corpus.reading.options import DETECTED, ReadOptions
 from chatbot.corpus.reading.text_file import TextFile, first_lines
 
 YAML_START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
 JSON_START = re.compile(r"[\[{]\s*([\"\[\]{}]|$)")
 
 
-def detect_format(text: TextFile) -> str | None:
-    """Return the name of the format, or None if it is unknown."""
+def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> str | None:
+    """Return the name of the format, or None if it is unknown. options: with columns, the text is a table."""
     sample = first_lines(text)
     lines = [line.strip("\r\n ") for line in sample if line.strip()]
     if sum("\0" in line for line in lines) * 2 >= len(lines):
@@ -24,9 +25,25 @@ def detect_format(text: TextFile) -> str | None:
     first = next((line for line in lines if not line.startswith(("#", "---", "%YAML"))), "")
     if YAML_START.match(first) and "\t" not in first:
         return "yaml"
-    if sum("\t" in line for line in lines) * 2 >= len(lines):
+    if sum("\t" in line.lstrip() for line in lines) * 2 >= len(lines):
         return "tsv"
-    return "csv" if delimiter_of(sample) is not None else None
+    return "csv" if dialect_of(sample, sure=bool(options.columns)) is not None else None
+
+
+def nearest_format(text: TextFile) -> str:
+    """Return the nearest guess for a text of unknown format and the flag that settles it; "" without a guess."""
+    sample = first_lines(text)
+    if any("\0" in line for line in sample):
+        return ""
+    with_tab = sum("\t" in line.lstrip() for line in sample)
+    if with_tab:
+        return f"nearest is tsv: {with_tab:,} of the first {len(sample):,} lines have a tab; if it is, --format tsv"
+    if shape := nearest(sample):
+        return (
+            f"nearest is csv: {shape.same:,} of the first {shape.total:,} lines have {shape.width} columns separated "
+            f"by {shape.dialect.separator!r}, as prose may have; if it is a table, --format csv"
+        )
+    return ""
 
 
 def _json_format(lines: list[str]) -> str | None:

@@ -7,6 +7,7 @@ from typing import TextIO
 import ijson
 
 from chatbot.corpus.reading.conversations import pairs_in, pairs_of
+from chatbot.corpus.reading.json_parts import part_of_object
 from chatbot.corpus.reading.lines import Pair, decoded
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
@@ -65,6 +66,7 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
             yield from pairs_in(values(), options.columns, drop)
         else:
             for value in values():
+                value = part_of_object(value, options.part)
                 yield from pairs_of(value, options.columns, drop)
 
     try:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import orjson
 
 from chatbot.corpus.reading.conversations import pairs_of
+from chatbot.corpus.reading.json_parts import part_of_object
 from chatbot.corpus.reading.lines import Pair, lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
@@ -23,7 +24,7 @@ def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Ite
         except orjson.JSONDecodeError:
             report.drop("lines that are not JSON", f"{text.place}, line {number}")
             continue
-        yield from pairs_of(value, options.columns, reasons.append)
+        yield from pairs_of(part_of_object(value, options.part), options.columns, reasons.append)
         if reasons:
             for reason in reasons:
                 report.drop(reason, f"{text.place}, line {number}")

@@ -27,7 +27,7 @@ def read_parallel(paths: tuple[Path, ...], name: str, report: Report, encoding: 
         yield from _pairs(opened[0], opened[1], report)
         for side, text in zip(sides, opened, strict=True):
             if next(side, None) is not None:
-                raise UserError(f"{text.place}: the zip file contains more than one file; unpack it and give one")
+                raise UserError(f"{text.place}: the archive contains more than one file; unpack it and give one")
 
 
 def _pairs(questions: TextFile, answers: TextFile, report: Report) -> Iterator[Pair]:

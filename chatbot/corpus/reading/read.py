@@ -1,5 +1,6 @@
 """From a source of any format to its pairs."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 from chatbot.corpus.reading.columns import check_columns
@@ -7,12 +8,14 @@ from chatbot.corpus.reading.conv_lines import read_conv
 from chatbot.corpus.reading.cornell import read_cornell
 from chatbot.corpus.reading.csv_rows import read_csv
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.format_detection import detect_format
+from chatbot.corpus.reading.file_names import is_no_data
+from chatbot.corpus.reading.format_detection import detect_format, nearest_format
 from chatbot.corpus.reading.json_document import read_json
 from chatbot.corpus.reading.json_lines import read_json_lines
 from chatbot.corpus.reading.lines import Pair
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
 from chatbot.corpus.reading.parallel import read_parallel
+from chatbot.corpus.reading.parquet import is_parquet, read_parquet
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
 from chatbot.corpus.reading.text_file import TextFile, open_text_files
@@ -28,6 +31,7 @@ FORMATS: dict[str, Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]] = 
     "json": read_json,
     "yaml": read_yaml,
 }
+NO_DATA = "files that are not pairs by their names"
 
 
 def read(source: Source, report: Report, options: ReadOptions = DETECTED) -> Iterator[Pair]:
@@ -53,29 +57,57 @@ def _pairs(source: Source, report: Report, options: ReadOptions) -> Iterator[Pai
     if source.kind == "parallel":
         return read_parallel(source.paths, source.name, report, options.encoding)
     if source.kind == "cornell":
-        return read_cornell(source.paths, source.name, report, options.encoding)
+        return read_cornell(source, report, options.encoding)
     return _pairs_of_chatterbot(source, report)
 
 
 def _pairs_of_file(source: Source, report: Report, options: ReadOptions) -> Iterator[Pair]:
-    unknown: TextFile | None = None
-    for text in open_text_files(source.paths[0], source.name, report, encoding=options.encoding):
-        if text.whole and not text.sample.strip():
+    options = dataclasses.replace(options, part=source.part)
+    refused: list[TextFile] = []
+    no_data: list[TextFile] = []
+    for path in source.paths:
+        name = source.name if len(source.paths) == 1 else one_line(str(path))
+        if is_no_data(path.name) and len(source.paths) > 1:
+            report.drop(NO_DATA, name)
+            report.read_bytes += path.stat().st_size
             continue
-        format_name = options.format or detect_format(text)
-        if format_name is None:
-            report.drop("files of unknown format", text.place)
-            unknown = unknown or text
+        if is_parquet(path):
+            _note(report.formats, "parquet")
+            _note(report.encodings, "UTF-8")
+            yield from read_parquet(path, name, options, report)
             continue
-        _note(report.formats, format_name)
-        _note(report.encodings, text.encoding)
-        yield from FORMATS[format_name](text, options, report)
-    if unknown is not None and not report.formats:
-        raise UserError(
-            f"{unknown.place}: unknown format, it begins with {one_line(unknown.sample, 40)!r}; "
-            f"known are {', '.join(FORMATS)}, which --format names; if the text is misread as {unknown.encoding}, give "
-            "--encoding. Simplest is one pair on each line: question, tab, answer; see docs/data.md"
-        )
+        for text in open_text_files(path, name, report, source.members, options.encoding):
+            if text.whole and not text.sample.strip():
+                continue
+            if text.member and is_no_data(text.member):
+                report.drop(NO_DATA, text.place)
+                no_data.append(text)
+                continue
+            format_name = None if text.packed else options.format or detect_format(text, options)
+            if format_name is None:
+                report.drop(
+                    f"{text.packed}s, which are not unpacked" if text.packed else "files of unknown format", text.place
+                )
+                refused.append(text)
+                continue
+            _note(report.formats, format_name)
+            _note(report.encodings, text.encoding)
+            yield from FORMATS[format_name](text, options, report)
+    if (refused or no_data) and not report.formats:
+        raise UserError(_refusal((refused + no_data)[0]))
+
+
+def _refusal(text: TextFile) -> str:
+    """Return the message about a file of unknown format, with the nearest guess."""
+    if text.packed:
+        return f"{text.place}: a {text.packed}, which is not unpacked here; unpack it and give what it contains"
+    guess = nearest_format(text)
+    return (
+        f"{text.place}: unknown format, it begins with {one_line(text.sample, 40)!r}; "
+        f"{guess + '; ' if guess else ''}known are {', '.join(FORMATS)}, which --format names; "
+        f"if the text is misread as {text.encoding}, give --encoding. Simplest is one pair on each line: question, "
+        "tab, answer; see docs/data.md"
+    )
 
 
 def _pairs_of_chatterbot(source: Source, report: Report) -> Iterator[Pair]:

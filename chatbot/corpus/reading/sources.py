@@ -1,45 +1,88 @@
-"""From the names that the user gives (files, globs, directories, none) to sources of pairs."""
+"""From the names that the user gives (files, globs, folders, none) to sources of pairs, and to their parts."""
 
 import glob
 import importlib.resources
 import os
 import stat
-import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from chatbot.corpus.reading.containers import CORNELL_FILES, Container, Source, file_container, folder_container
 from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.file_names import TEST, TRAINING, VALIDATION
 from chatbot.errors import UserError
-
-CORNELL_FILES = ("movie_lines.txt", "movie_conversations.txt")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Files that are read together: a single file, two parallel files, the Cornell corpus or the built-in corpus."""
+class Parts:
+    """The sources of a corpus, by their use."""
 
-    name: str  # for messages
-    paths: tuple[Path, ...]
-    kind: str  # "file", "parallel", "cornell" or "chatterbot"
+    training: list[Source]
+    validation: list[Source]  # empty if no part is meant for validation
+    test: list[Source]
+
+    @property
+    def left_out(self) -> list[str]:
+        """The names of the test parts, which neither training nor validation reads."""
+        return [source.name for source in self.test]
+
+    @property
+    def measured(self) -> list[Source]:
+        """The sources that an evaluation reads: the test parts, without them the validation parts, without both all."""
+        return self.test or self.validation or self.training
 
 
 def find_sources(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> list[Source]:
-    """Return the sources of these names in order, each file once; the files of a glob are sorted.
+    """Return the sources of these names in order, each file once; the files of a glob or a folder are sorted.
 
     Without any name, returns the built-in ChatterBot corpus. Raises UserError for a file that is missing or unreadable,
-    a directory that is not Cornell's, a glob without a match, and one parallel file without the other.
+    a folder without files, a glob without a match, and one parallel file without the other.
     """
+    containers = [_container(path) for name in files for path in _expanded(name)]
+    sources = [source for container in containers for source in container.whole]
+    return _distinct([*sources, *_parallel(source_file, target_file)]) or [_chatterbot()]
+
+
+def find_parts(files: Sequence[str], source_file: str | None = None, target_file: str | None = None) -> Parts:
+    """Return the sources of these names, divided into parts.
+
+    A folder, an archive or a JSON object that has a training part is divided by the names in it (`part_of`). All other
+    files belong to training, whatever their names, since the user gave them. Raises UserError as `find_sources` does.
+    """
+    parts: dict[str, list[Source]] = {TRAINING: [], VALIDATION: [], TEST: []}
+    for name in files:
+        for path in _expanded(name):
+            container = _container(path)
+            divided = container.divided()
+            for part, sources in (divided or {TRAINING: container.whole}).items():
+                parts[part] += [_named_for(part, source) for source in sources] if divided else sources
+    training = _distinct([*parts[TRAINING], *_parallel(source_file, target_file)]) or [_chatterbot()]
+    return Parts(training, _distinct(parts[VALIDATION]), _distinct(parts[TEST]))
+
+
+def _named_for(part: str, source: Source) -> Source:
+    """Name a part of a container: by its file if it is one whole file, else by the container and the part."""
+    if len(source.paths) == 1 and not source.members and not source.part:
+        return replace(source, name=one_line(str(source.paths[0])))
+    return replace(source, name=f"{source.name} ({part} part)")
+
+
+def _parallel(source_file: str | None, target_file: str | None) -> list[Source]:
     if (source_file is None) != (target_file is None):
         raise UserError("parallel files come in pairs: give both --source-file and --target-file")
-    sources = [_source_of(path) for name in files for path in _expanded(name)]
-    if source_file is not None and target_file is not None:
-        paths = (_readable(Path(source_file)), _readable(Path(target_file)))
-        sources.append(Source(one_line(f"{source_file} + {target_file}"), paths, "parallel"))
-    distinct: dict[tuple[Path, ...], Source] = {}
+    if source_file is None or target_file is None:
+        return []
+    paths = (_readable(Path(source_file)), _readable(Path(target_file)))
+    return [Source(one_line(f"{source_file} + {target_file}"), paths, "parallel")]
+
+
+def _distinct(sources: Iterable[Source]) -> list[Source]:
+    distinct: dict[object, Source] = {}
     for source in sources:
-        distinct.setdefault(tuple(path.resolve() for path in source.paths), source)
-    return list(distinct.values()) or [_chatterbot()]
+        paths = tuple(path.resolve() for path in source.paths)
+        distinct.setdefault((paths, source.members, source.part), source)
+    return list(distinct.values())
 
 
 def _expanded(name: str) -> list[Path]:
@@ -52,17 +95,18 @@ def _expanded(name: str) -> list[Path]:
     return files
 
 
-def _source_of(path: Path) -> Source:
-    name = one_line(str(path))
+def _container(path: Path) -> Container:
     if os.path.isdir(path):  # unlike path.is_dir(), accepts any name
-        pair = tuple(path / file for file in CORNELL_FILES)
-        if not all(file.is_file() for file in pair):
-            raise UserError(f"{name}: a directory; give a file or a glob in it, such as {name}/*.tsv")
-        return Source(name, tuple(map(_readable, pair)), "cornell")
+        container = folder_container(path)
+        for source in container.whole:
+            for file in source.paths:
+                _readable(file)
+        return container
     _readable(path)
     if path.name in CORNELL_FILES:
-        return Source(name, tuple(_readable(path.with_name(file)) for file in CORNELL_FILES), "cornell")
-    return Source(name, (path,), "cornell" if _is_cornell_zip(path) else "file")
+        paths = tuple(_readable(path.with_name(file)) for file in CORNELL_FILES)
+        return Container(path.name, [Source(one_line(str(path)), paths, "cornell")])
+    return file_container(path)
 
 
 def _readable(path: Path) -> Path:
@@ -79,15 +123,6 @@ def _readable(path: Path) -> Path:
     if not os.access(path, os.R_OK):
         raise UserError(f"{name}: no permission to read it; run chmod u+r, or ask its owner")
     return path
-
-
-def _is_cornell_zip(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {Path(member).name for member in archive.namelist() if not member.startswith("__MACOSX")}
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return False  # not a zip file, or a damaged one, which the reader reports
-    return members.issuperset(CORNELL_FILES)
 
 
 def _chatterbot() -> Source:

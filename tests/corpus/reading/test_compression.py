@@ -43,7 +43,7 @@ def test_files_in_zip_are_read_in_order(tmp_path: Path) -> None:
     assert pairs == [("甲", "乙"), ("丙", "丁"), ("戊", "己")]
     assert report.formats == ["jsonl", "tsv"]
     assert report.lines() == [
-        f"files of unknown format: 1 (first: {path}: README.md)",
+        f"files that are not pairs by their names: 1 (first: {path}: README.md)",
         f"lines without a tab: 1 (first: {path}: b.tsv, line 2)",
     ]
 

@@ -44,7 +44,7 @@ def test_zip_of_several_files_is_no_parallel_file(tmp_path: Path) -> None:
     questions = written(tmp_path, "q", zipped({"a": "甲\n", "b": "乙\n"}))
     answers = written(tmp_path, "a", zipped({"a": "丙\n"}))
     (source,) = find_sources([], str(questions), str(answers))
-    with pytest.raises(UserError, match=r"q: a: the zip file contains more than one file"):
+    with pytest.raises(UserError, match=r"q: a: the archive contains more than one file"):
         list(read(source, Report()))
     (source,) = find_sources([], str(answers), str(answers))
     assert list(read(source, Report())) == [("丙", "丙")]

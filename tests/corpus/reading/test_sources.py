@@ -60,7 +60,7 @@ def test_cornell_is_one_source_under_any_of_its_names(work_dir: Path) -> None:
     [
         ("none.tsv", "none.tsv: no such file"),
         ("*.none", "no file matches"),
-        (".", "a directory; give a file or a glob in it"),
+        (".", ".: a directory without files of pairs; give a file"),
         ("a\nb", "a↵b: no such file"),
         ("a\0b", "cannot be read"),
         ("x" * 5000, "cannot be read"),

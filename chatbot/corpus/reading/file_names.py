@@ -1,0 +1,51 @@
+"""What the name of a file says: a part of a corpus (training, validation, test), or no data at all."""
+
+import re
+from pathlib import PurePosixPath
+
+TRAINING, VALIDATION, TEST = "training", "validation", "test"
+WORDS = {
+    **dict.fromkeys(("train", "training"), TRAINING),
+    **dict.fromkeys(("valid", "validation", "val", "dev"), VALIDATION),
+    **dict.fromkeys(("test", "testing", "eval"), TEST),
+}
+CHINESE = {
+    **dict.fromkeys(("训练集", "訓練集"), TRAINING),
+    **dict.fromkeys(("验证集", "驗證集", "开发集", "開發集"), VALIDATION),
+    **dict.fromkeys(("测试集", "測試集"), TEST),
+}
+WORD = re.compile("|".join(["[A-Z]?[a-z]+", "[A-Z]+", *CHINESE]))
+
+NO_DATA = re.compile(
+    r"(readme|licen[cs]e|copying|notice|changelog|citation|authors)(\W.*)?"
+    r"|dataset_(infos?|dict)\.json"
+    r"|(movie_(titles|characters)_metadata|raw_script_urls)\.txt|chameleons\.pdf"  # beside Cornell's pairs
+    r"|.*\.(md|rst|html?|pdf|docx?|pptx?|png|jpe?g|gif|svg|webp|bmp|mp[34]|wav|py|ipynb|sh|js|css)",
+    re.IGNORECASE,
+)
+
+
+def part_of(name: str) -> str | None:
+    """Return the part of a corpus that a file or its folders are named for, None if they are not.
+
+    A part is a word of the name: LCCC-base_train.json, data/dev/a.csv, trainPairs.tsv, 测试集.txt, but not latest.tsv.
+    The file's own name comes first, then its folders from the innermost.
+    """
+    for step in reversed(PurePosixPath(name).parts):
+        words = WORD.findall(step)
+        found = {part for word in words if (part := WORDS.get(word.casefold()) or CHINESE.get(word))}
+        if found == {VALIDATION, TEST}:  # such as dev-test
+            return TEST
+        if len(found) == 1:
+            return found.pop()
+    return None
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or a folder of this relative path is hidden, or written by macOS beside another."""
+    return any(step.startswith(".") or step == "__MACOSX" for step in PurePosixPath(name).parts or (".",))
+
+
+def is_no_data(name: str) -> bool:
+    """Return whether the file's name says that it is documentation, a picture or a program."""
+    return NO_DATA.fullmatch(PurePosixPath(name).name) is not None
