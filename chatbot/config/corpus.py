@@ -12,7 +12,10 @@ DATA, TEXT = "data", "text"
 CACHE = Path("data/cache")
 
 # Formats of files of pairs. `chatbot.corpus.reading.read.FORMATS` has their readers.
-FORMATS = ("tsv", "csv", "conv", "jsonl", "json", "yaml")
+FORMATS = (
+    *("tsv", "csv", "conv", "jsonl", "json", "yaml", "douban", "qa", "lines", "messages"),
+    *("whatsapp", "telegram", "qq", "srt", "ass"),
+)
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
     "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
@@ -64,6 +67,12 @@ class CorpusSettings:
     )
     format: str | None = setting(
         None, DATA, "format of these files and of --validation; default: detected from their content", choices=FORMATS
+    )
+    me: str | None = setting(
+        None,
+        DATA,
+        "in chat exports, learn only this person's replies: a name, a QQ number, or me where the export marks yours",
+        metavar="NAME",
     )
     clean: tuple[str, ...] = setting(
         ("control", "equal", "duplicates"),

@@ -31,7 +31,7 @@ from chatbot.corpus.encoding.corpus import (
 )
 from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, texts_in
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
-from chatbot.corpus.encoding.preparation import Pair, Preparation
+from chatbot.corpus.encoding.preparation import Preparation
 from chatbot.corpus.encoding.selection import (
     DUPLICATE,
     HELD_OUT,
@@ -45,6 +45,7 @@ from chatbot.corpus.encoding.shards import ShardArrays, by_shard, shards_needed,
 from chatbot.corpus.encoding.tokenised import CorpusFiles, read_in_chunks, renamed_reports
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError

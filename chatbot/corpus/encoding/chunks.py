@@ -16,21 +16,27 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from chatbot.corpus.encoding.preparation import Pair, Preparation, clean_pairs
+from chatbot.corpus.encoding.preparation import Preparation, clean_pairs
 from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import Tokenizer, text_of, tokenizer
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 
-# Large enough that distinct tokens are a small part of all tokens, small enough to be tokenised within a second.
+# Large enough that distinct tokens are a small part of all tokens, small enough to be tokenised within a second. A
+# chunk may have up to twice as many, so as to end with a conversation.
 PAIRS_PER_CHUNK = 16384
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Tokenised pairs. Rows 2i and 2i + 1 are the question and the answer of pair i."""
+    """Tokenised pairs. Rows 2i and 2i + 1 are the question and the answer of pair i.
+
+    The links keep the turns of a conversation: see `chatbot.corpus.reading.pair` for the turns before a question. They
+    never lead to another chunk: the first pair of a chunk is NEW.
+    """
 
     token_text: npt.NDArray[np.uint8]  # the distinct tokens, in UTF-8, with a line break between them
     token_hashes: Hashes  # [tokens]
@@ -39,6 +45,7 @@ class Chunk:
     pair_hashes: Hashes  # [pairs] of question and answer
     question_hashes: Hashes  # [pairs]
     answer_hashes: Hashes  # [pairs]
+    links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP or NEXT
 
     def __len__(self) -> int:
         return len(self.pair_hashes)
@@ -100,15 +107,16 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Pr
     report = Report(file)
     kept = list(clean_pairs(pairs, first, report, preparation))
     tokenise = tokenizer(preparation.tokenizer, preparation.dictionary)  # created once in each process
-    tokens, ids, lengths = _numbered([text for pair in kept for text in pair], tokenise)
+    tokens, ids, lengths = _numbered([text for pair in kept for text in pair[:2]], tokenise)
     chunk = Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         hashes_of(tokens),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
-        hashes_of(map("\n".join, kept)),
-        hashes_of(question for question, _ in kept),
-        hashes_of(answer for _, answer in kept),
+        hashes_of(f"{question}\n{answer}" for question, answer, _ in kept),
+        hashes_of(question for question, _, _ in kept),
+        hashes_of(answer for _, answer, _ in kept),
+        np.fromiter((link for _, _, link in kept), np.uint8, len(kept)),
     )
     return chunk, report
 

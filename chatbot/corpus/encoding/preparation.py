@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
+from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.word_list import read_word_list
 from chatbot.corpus.text.cleaning import cleaner
-
-Pair = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,17 +43,21 @@ def preparation(settings: CorpusSettings) -> Preparation:
 def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: Preparation) -> Iterator[Pair]:
     """Yield the cleaned pairs without those that the filters drop. The report counts changed and dropped pairs.
 
+    The first pair, and the pair after one that is dropped, begins a new conversation.
     first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """
     changed: Counter[str] = Counter()
     clean = cleaner(preparation.rules, changed)
     reason_to_drop = _filter(preparation)
-    for number, (raw_question, raw_answer) in enumerate(pairs, start=first):
+    interrupted = True
+    for number, (raw_question, raw_answer, link) in enumerate(pairs, start=first):
         question, answer = clean(raw_question), clean(raw_answer)
         if reason := reason_to_drop(question, answer):
             report.drop(reason, f"{report.file}, pair {number:,}")
+            interrupted = True
         else:
-            yield question, answer
+            yield question, answer, NEW if interrupted else link
+            interrupted = False
     report.changed = dict(changed)
 
 

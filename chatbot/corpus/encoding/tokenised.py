@@ -23,17 +23,18 @@ from chatbot.corpus.encoding.chunks import (
     load_hashes,
     tokenise_chunk,
 )
-from chatbot.corpus.encoding.preparation import Pair, Preparation, preparation
+from chatbot.corpus.encoding.preparation import Preparation, preparation
 from chatbot.corpus.encoding.selection import PairHashes
 from chatbot.corpus.encoding.workers import in_order, progress_bar
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report, report_of
 from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
-VERSION = 3
+VERSION = 4
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
@@ -127,7 +128,7 @@ class TokenisedFiles:
 
 def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
     """Return the files of a corpus. Raises UserError if the block list cannot be read or a library is missing."""
-    options = ReadOptions(settings.columns, settings.encoding, settings.format)
+    options = ReadOptions(settings.columns, settings.encoding, settings.format, me=settings.me)
     return CorpusFiles(tuple(sources), options, preparation(settings), Path(settings.cache))
 
 
@@ -175,13 +176,22 @@ def _write_chunk(
 
 
 def read_in_chunks(source: Source, report: Report, options: ReadOptions) -> Iterator[tuple[int, list[Pair]]]:
-    """Yield (number of the first pair, from 1; the pairs) for each chunk of a source."""
+    """Yield (number of the first pair, from 1; the pairs) for each chunk of a source.
+
+    A chunk ends with a conversation, unless that has more than PAIRS_PER_CHUNK pairs beyond the end.
+    """
     pairs = read(source, report, options)
-    for first in itertools.count(1, PAIRS_PER_CHUNK):
-        chunk = list(itertools.islice(pairs, PAIRS_PER_CHUNK))
-        if not chunk:
-            return
+    first = 1
+    following: list[Pair] = []  # the pair after the chunk
+    while chunk := following + list(itertools.islice(pairs, PAIRS_PER_CHUNK - len(following))):
+        following = []
+        for pair in itertools.islice(pairs, PAIRS_PER_CHUNK):
+            if pair[2] == NEW:
+                following = [pair]
+                break
+            chunk.append(pair)
         yield first, chunk
+        first += len(chunk)
 
 
 def renamed_reports(reports: Sequence[dict[str, Any]], sources: Sequence[Source]) -> list[Report]:

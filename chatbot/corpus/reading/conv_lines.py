@@ -6,8 +6,9 @@ Several corpora in this format have slashes between words.
 import re
 from collections.abc import Iterator
 
-from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.lines import lines
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, OVERLAP, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 
@@ -19,23 +20,25 @@ def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
     """Yield adjacent utterances of each conversation, without the slashes between words."""
     slashed = is_slashed(text.sample)
     previous: str | None = None
+    link = NEW
     count, start = 0, 1  # utterances and first line of the conversation
     for number, line in lines(text, report):
         if line is None:
-            previous = None  # an utterance is missing, so the next one does not answer the previous one
+            previous, link = None, NEW  # an utterance is missing, so the next one does not answer the previous one
         elif line[:2] == "M " or line == "M":
             utterance = line[2:].replace("/", "") if slashed else line[2:]
             if previous is not None:
-                yield previous, utterance
+                yield previous, utterance, link
+                link = OVERLAP
             previous = utterance
             count += 1
         elif line.rstrip() == "E":
             if count == 1:
                 report.drop("conversations of one utterance", f"{text.place}, line {start}")
-            previous, count, start = None, 0, number
+            previous, link, count, start = None, NEW, 0, number
         elif line.strip():
             report.drop("lines that begin with neither E nor M", f"{text.place}, line {number}")
-            previous = None
+            previous, link = None, NEW
     if count == 1:
         report.drop("conversations of one utterance", f"{text.place}, line {start}")
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from chatbot.corpus.reading.containers import CORNELL_FILES, Source
-from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.lines import lines
+from chatbot.corpus.reading.pair import NEW, OVERLAP, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile, open_text_files
 from chatbot.errors import UserError
@@ -63,8 +64,12 @@ def _pairs(text: TextFile, utterances: dict[str, str], report: Report) -> Iterat
         ids = re.findall(r"'([^']*)'", line.rpartition(SEPARATOR)[2])
         if len(ids) < 2:
             report.drop("conversations of one utterance" if ids else "lines without a list of ids", place)
+        link = NEW
         for first, second in pairwise(ids):
             if first in utterances and second in utterances:
-                yield utterances[first], utterances[second]
+                yield utterances[first], utterances[second], link
+                link = OVERLAP
+            else:
+                link = NEW
         if missing := sum(line_id not in utterances for line_id in ids):
             report.drop("ids that are not in movie_lines.txt", place, missing)

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from chatbot.corpus.reading.columns import layout_of, misfit
 from chatbot.corpus.reading.dialect import Dialect, dialect_of, rows_of
-from chatbot.corpus.reading.lines import UNDECODABLE, Pair, raw_lines, refuse_if_mostly_bad
+from chatbot.corpus.reading.lines import UNDECODABLE, raw_lines, refuse_if_mostly_bad
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile, first_lines
 
@@ -38,5 +39,5 @@ def read_table(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
             bad += 1
             report.drop(f"rows not {text.encoding}", f"{text.place}, line {number}")
         else:
-            yield row[question], row[answer]
+            yield row[question], row[answer], NEW
     refuse_if_mostly_bad(text, report, bad, count)

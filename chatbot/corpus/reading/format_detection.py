@@ -1,15 +1,33 @@
 """Detection of a text's format from its content, not from the file name."""
 
 import re
+from collections.abc import Callable, Sequence
 
 import orjson
 
 from chatbot.corpus.reading.dialect import dialect_of, nearest
+from chatbot.corpus.reading.douban import is_douban
+from chatbot.corpus.reading.line_pairs import is_line_pairs
+from chatbot.corpus.reading.message_rows import delimiter_of_messages
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
+from chatbot.corpus.reading.qq import is_qq
+from chatbot.corpus.reading.question_lines import is_question_lines
+from chatbot.corpus.reading.subtitles import is_ass, is_srt
+from chatbot.corpus.reading.telegram import is_telegram
 from chatbot.corpus.reading.text_file import TextFile, first_lines
+from chatbot.corpus.reading.whatsapp import is_whatsapp
 
 YAML_START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
 JSON_START = re.compile(r"[\[{]\s*([\"\[\]{}]|$)")
+
+
+# Layouts that no other text has, in the order in which they are tried.
+EXPORTS: dict[str, Callable[[Sequence[str]], bool]] = {
+    "ass": is_ass,
+    "srt": is_srt,
+    "whatsapp": is_whatsapp,
+    "qq": is_qq,
+}
 
 
 def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> str | None:
@@ -17,16 +35,25 @@ def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> str | None
     sample = first_lines(text)
     lines = [line.strip("\r\n ") for line in sample if line.strip()]
     if sum("\0" in line for line in lines) * 2 >= len(lines):
-        return None  # a binary file, such as a picture
+        return None  # blank, or a binary file, such as a picture
+    for name, is_format in EXPORTS.items():
+        if is_format(sample):
+            return name
     if (json_format := _json_format(lines)) is not None:
-        return json_format
-    if sum(line == "E" or line.startswith("M ") for line in lines) >= 0.9 * len(lines):
+        return "telegram" if is_telegram(text.sample) else json_format
+    if sum(line in ("E", "M") or line.startswith("M ") for line in lines) >= 0.9 * len(lines):
         return "conv"
     first = next((line for line in lines if not line.startswith(("#", "---", "%YAML"))), "")
     if YAML_START.match(first) and "\t" not in first:
         return "yaml"
+    if not options.columns and delimiter_of_messages(sample) is not None:
+        return "messages"
     if sum("\t" in line.lstrip() for line in lines) * 2 >= len(lines):
-        return "tsv"
+        return "douban" if is_douban(sample) else "tsv"
+    if is_question_lines(sample):
+        return "qa"
+    if is_line_pairs(sample, text.whole):
+        return "lines"
     return "csv" if dialect_of(sample, sure=bool(options.columns)) is not None else None
 
 

@@ -6,8 +6,9 @@ import orjson
 
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.json_parts import part_of_object
-from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.lines import lines
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 

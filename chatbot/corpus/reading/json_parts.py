@@ -38,11 +38,12 @@ def part_of_object(value: object, part: str | None) -> object:
     """Return the lists and objects of one part. Keys that name no part belong to training."""
     if part is None or not isinstance(value, dict):
         return value
-    return {
-        key: item
-        for key, item in value.items()
-        if isinstance(item, list | dict) and WORDS.get(key.casefold(), TRAINING) == part
-    }
+    return {key: item for key, item in value.items() if isinstance(item, list | dict) and part_of_key(key) == part}
+
+
+def part_of_key(key: object) -> str:
+    """Return the part that a key of an object belongs to."""
+    return WORDS.get(str(key).casefold(), TRAINING)
 
 
 def _word(key: bytes) -> str | None:

@@ -3,14 +3,13 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator
 
+from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 from chatbot.errors import UserError
 
 MAX_LINE = 2**20  # characters
 UNDECODABLE = "\ufffd"
-
-Pair = tuple[str, str]
 
 
 def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
@@ -55,16 +54,20 @@ def lines(text: TextFile, report: Report) -> Iterator[tuple[int, str | None]]:
 def decoded(pairs: Iterable[Pair], text: TextFile, report: Report, drop: Callable[[str], None]) -> Iterator[Pair]:
     """Yield the pairs that could be decoded, and count the others; for formats that are not read line by line.
 
+    The pair after one that is left out begins a new conversation.
     Raises UserError at the end if more than half of the pairs could not be decoded.
     """
     bad = count = 0
-    for pair in pairs:
+    interrupted = False
+    for question, answer, link in pairs:
         count += 1
-        if UNDECODABLE in pair[0] or UNDECODABLE in pair[1]:
+        if UNDECODABLE in question or UNDECODABLE in answer:
             bad += 1
             drop(f"pairs not {text.encoding}")
+            interrupted = True
         else:
-            yield pair
+            yield question, answer, NEW if interrupted else link
+            interrupted = False
     refuse_if_mostly_bad(text, report, bad, count)
 
 

@@ -6,7 +6,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.lines import lines
+from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile, open_text_files
 from chatbot.errors import UserError
@@ -40,7 +41,7 @@ def _pairs(questions: TextFile, answers: TextFile, report: Report) -> Iterator[P
         if question is None or answer is None:
             continue  # counted by `lines`, or the end of the shorter file
         if question or answer:
-            yield question, answer
+            yield question, answer, NEW
     if asked != answered:
         raise UserError(
             f"{questions.place} has {asked:,} lines and {answers.place} has {answered:,}; "

@@ -11,8 +11,9 @@ from chatbot.corpus.reading.columns import named
 from chatbot.corpus.reading.compression import allowance
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.lines import UNDECODABLE, Pair
+from chatbot.corpus.reading.lines import UNDECODABLE
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 

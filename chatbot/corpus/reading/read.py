@@ -8,18 +8,27 @@ from chatbot.corpus.reading.conv_lines import read_conv
 from chatbot.corpus.reading.cornell import read_cornell
 from chatbot.corpus.reading.csv_rows import read_csv
 from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.douban import read_douban
 from chatbot.corpus.reading.file_names import is_no_data
 from chatbot.corpus.reading.format_detection import detect_format, nearest_format
 from chatbot.corpus.reading.json_document import read_json
 from chatbot.corpus.reading.json_lines import read_json_lines
-from chatbot.corpus.reading.lines import Pair
+from chatbot.corpus.reading.line_pairs import read_line_pairs
+from chatbot.corpus.reading.message_rows import read_message_rows
+from chatbot.corpus.reading.nearest_talk import nearest_talk
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.parallel import read_parallel
 from chatbot.corpus.reading.parquet import is_parquet, read_parquet
+from chatbot.corpus.reading.qq import read_qq
+from chatbot.corpus.reading.question_lines import read_question_lines
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Source
-from chatbot.corpus.reading.text_file import TextFile, open_text_files
+from chatbot.corpus.reading.subtitles import read_ass, read_srt
+from chatbot.corpus.reading.telegram import read_telegram
+from chatbot.corpus.reading.text_file import TextFile, first_lines, open_text_files
 from chatbot.corpus.reading.tsv import read_tsv
+from chatbot.corpus.reading.whatsapp import read_whatsapp
 from chatbot.corpus.reading.yaml_document import read_yaml
 from chatbot.errors import UserError
 
@@ -30,6 +39,15 @@ FORMATS: dict[str, Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]] = 
     "jsonl": read_json_lines,
     "json": read_json,
     "yaml": read_yaml,
+    "douban": read_douban,
+    "qa": read_question_lines,
+    "lines": read_line_pairs,
+    "messages": read_message_rows,
+    "whatsapp": read_whatsapp,
+    "telegram": read_telegram,
+    "qq": read_qq,
+    "srt": read_srt,
+    "ass": read_ass,
 }
 NO_DATA = "files that are not pairs by their names"
 
@@ -101,7 +119,7 @@ def _refusal(text: TextFile) -> str:
     """Return the message about a file of unknown format, with the nearest guess."""
     if text.packed:
         return f"{text.place}: a {text.packed}, which is not unpacked here; unpack it and give what it contains"
-    guess = nearest_format(text)
+    guess = nearest_talk(first_lines(text)) or nearest_format(text)
     return (
         f"{text.place}: unknown format, it begins with {one_line(text.sample, 40)!r}; "
         f"{guess + '; ' if guess else ''}known are {', '.join(FORMATS)}, which --format names; "

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from chatbot.corpus.reading.columns import layout_of, misfit, widths
 from chatbot.corpus.reading.csv_rows import read_table
 from chatbot.corpus.reading.dialect import Dialect, rows_of
-from chatbot.corpus.reading.lines import Pair, lines
+from chatbot.corpus.reading.lines import lines
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile, first_lines
 
@@ -34,14 +35,14 @@ def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
         if skip and line.strip():
             skip -= 1
         elif len(row) == width:
-            yield row[question], row[answer]
+            yield row[question], row[answer], NEW
         elif len(row) == 1:
             if line.strip():
                 report.drop("lines without a tab", f"{text.place}, line {number}")
         elif problem := misfit(row, layout):
             report.drop(problem, f"{text.place}, line {number}")
         else:
-            yield row[question], row[answer]
+            yield row[question], row[answer], NEW
 
 
 def is_quoted(sample: Sequence[str]) -> bool:

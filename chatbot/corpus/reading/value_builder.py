@@ -8,7 +8,7 @@ MAX_DEPTH = 32  # of nested lists and objects, which bounds the parser's memory
 
 
 def build_values(events: Iterable[tuple[str, object]], level: int, place: str) -> Iterator[object]:
-    """Yield the values at this level: 0 for whole documents, 1 for the items of a document that is a list.
+    """Yield the values at this level: 0 for whole documents, 1 for the items of one document that is a list.
 
     An event is (its name in ijson, its scalar). Keys that are not text are dropped with their values.
     Raises UserError for values that are nested too deeply.
@@ -28,6 +28,8 @@ def build_values(events: Iterable[tuple[str, object]], level: int, place: str) -
             if event == "end_map":
                 parts = iter(value)
                 value = {key: part for key, part in zip(parts, parts, strict=False) if isinstance(key, str)}
+            if level and not stack:
+                return
         if len(stack) == level:
             yield value
         elif stack:

@@ -9,8 +9,9 @@ import yaml
 
 from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.lines import Pair, decoded
+from chatbot.corpus.reading.lines import decoded
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 from chatbot.corpus.reading.value_builder import build_values

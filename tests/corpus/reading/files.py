@@ -5,10 +5,11 @@ import gzip
 import io
 import lzma
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEXT, OVERLAP, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
@@ -41,15 +42,41 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def texts(pairs: Iterable[Pair]) -> Pairs:
+    """The pairs without their links."""
+    return [(question, answer) for question, answer, _ in pairs]
+
+
 def pairs_of(path: Path, columns: Sequence[str] = (), **options: str) -> tuple[Pairs, Report]:
     """All pairs of a file, and the report. options: others of ReadOptions."""
     (source,) = find_sources([str(path)])
     report = Report()
-    pairs = list(read(source, report, ReadOptions(tuple(columns), **options)))
+    pairs = texts(read(source, report, ReadOptions(tuple(columns), **options)))
     assert report.pairs == len(pairs)
     assert report.file == source.name
     assert report.read_bytes == sum(path.stat().st_size for path in source.paths)
     return pairs, report
+
+
+def conversations(pairs: Iterable[Pair]) -> list[list[str]]:
+    """The turns of each conversation, joined again by the links."""
+    found: list[list[str]] = []
+    for question, answer, link in pairs:
+        if link == OVERLAP:
+            assert found[-1][-1] == question
+            found[-1].append(answer)
+        elif link == NEXT:
+            found[-1] += question, answer
+        else:
+            found.append([question, answer])
+    return found
+
+
+def conversations_of(path: Path, me: str | None = None) -> tuple[list[list[str]], Report]:
+    """The conversations of a file, and the report."""
+    (source,) = find_sources([str(path)])
+    report = Report()
+    return conversations(read(source, report, ReadOptions(me=me))), report
 
 
 def dropped(report: Report) -> dict[str, int]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading import json_document
+from chatbot.corpus.reading import json_document, json_input
 from chatbot.errors import UserError
-from tests.corpus.reading.files import VALID, Pairs, dropped, pairs_of, written
+from tests.corpus.reading.files import VALID, Pairs, conversations_of, dropped, pairs_of, written
 
 USER, ASSISTANT = {"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}
 SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
@@ -95,9 +95,70 @@ def test_dropped_items_are_reported_with_item_number(tmp_path: Path) -> None:
 
 
 def test_long_document_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_document, "MAX_ITEM", 200_000)
+    monkeypatch.setattr(json_input, "MAX_ITEM", 200_000)
     content = json.dumps([[f"问{i}", f"答{i}"] for i in range(100_000)])
     assert len(pairs_of(written(tmp_path, "a", content))[0]) == 100_000
+
+
+@pytest.mark.parametrize("limit", ["MAX_EVENTS", "MAX_OBJECT"])
+def test_object_larger_than_memory_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(json_input, "MAX_ITEM", 200_000)
+    monkeypatch.setattr(json_document, "MAX_OBJECT", 100_000)
+    monkeypatch.setattr(json_document, limit, 1000)
+    conversations = [[f"问{i}", f"答{i}", f"再问{i}"] for i in range(30_000)]
+    messages = {str(i): {"messages": [USER, ASSISTANT, USER, ASSISTANT], "goal": ["x"]} for i in range(10_000)}
+    document = {
+        "version": 1,
+        "notes": ["not", "a conversation"] * 10_000,
+        "train": conversations,
+        "data": {"by_id": messages, "license": "x"},
+        "dialog": ["甲", "乙", "丙"],
+    }
+    path = written(tmp_path, "a", json.dumps(document, ensure_ascii=False, indent=1))
+    assert path.stat().st_size > 10 * json_input.MAX_ITEM
+    found, report = conversations_of(path)
+    assert found == [*conversations, *[["甲", "乙", "甲", "乙"]] * 10_000, ["甲", "乙", "丙"]]
+    assert (report.formats, report.dropped) == (["json"], {})
+
+
+RECORDS: dict[str, tuple[object, list[list[str]], dict[str, int]]] = {
+    "Alpaca": ({"instruction": "译", "input": "hi", "output": "嗨"}, [["译\nhi", "嗨"]], {}),
+    "Alpaca without input": ({"instruction": "译", "input": "", "output": "嗨", "id": "7"}, [["译", "嗨"]], {}),
+    "Dolly": (
+        {"instruction": "Who?", "context": "Bob came.", "response": "Bob", "category": "qa"},
+        [["Who?\nBob came.", "Bob"]],
+        {"fields that are not used: category": 1},
+    ),
+    "Qwen": ({"query": "丙", "response": "丁", "history": [["甲", "乙"]]}, [["甲", "乙", "丙", "丁"]], {}),
+    "history of utterances": ({"query": "乙", "response": "丙", "history": ["甲"]}, [["甲", "乙", "丙"]], {}),
+    "history of records": (
+        {"prompt": "丙", "response": "丁", "history": [{"user": "甲", "bot": "乙"}]},
+        [["甲", "乙", "丙", "丁"]],
+        {},
+    ),
+    "empty history": (
+        {"query": "丙", "response": "丁", "history": None, "system": "s"},
+        [["丙", "丁"]],
+        {"fields that are not used: system": 1},
+    ),
+    "context of turns": ({"context": ["甲", "乙"], "response": "丙"}, [["甲", "乙", "丙"]], {}),
+    "context alone": ({"context": "甲", "response": "乙"}, [["甲", "乙"]], {}),
+    "damaged history": (
+        {"query": "丙", "response": "丁", "history": [["甲"]]},
+        [],
+        {"records without question and answer": 1},
+    ),
+    "messages": ({"messages": [USER, ASSISTANT, USER, ASSISTANT]}, [["甲", "乙", "甲", "乙"]], {}),
+}
+
+
+@pytest.mark.parametrize(("record", "expected", "counts"), RECORDS.values(), ids=RECORDS.keys())
+def test_records_use_input_context_and_history(
+    tmp_path: Path, record: object, expected: list[list[str]], counts: dict[str, int]
+) -> None:
+    found, report = conversations_of(written(tmp_path, "a", json.dumps(record, ensure_ascii=False)))
+    assert found == expected
+    assert dropped(report) == counts
 
 
 def test_json_line_may_be_longer_than_the_sample(tmp_path: Path) -> None:
@@ -116,14 +177,13 @@ def test_json_line_may_be_longer_than_the_sample(tmp_path: Path) -> None:
         ('{"train":\n[["甲", ', "ends in the middle"),
         ("[\n" * 100_000, "lists nested more than 32 deep"),
         ('[["甲",\n"' + "x" * 900_000 + '"]]', "an item larger than 0 MiB"),
-        ('{"a": [["甲",\n"' + "x" * 900_000 + '"]]}', "an object larger than 0 MiB; give a list"),
+        ('{"a": [["甲",\n"' + "x" * 900_000 + '"]]}', "an item larger than 0 MiB; split it"),
     ],
 )
 def test_invalid_documents_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
 ) -> None:
-    monkeypatch.setattr(json_document, "MAX_ITEM", 500_000)
-    monkeypatch.setattr(json_document, "MAX_OBJECT", 500_000)
+    monkeypatch.setattr(json_input, "MAX_ITEM", 500_000)
     with pytest.raises(UserError) as error:
         pairs_of(written(tmp_path, "a", content))
     assert message in str(error.value)

@@ -12,7 +12,7 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.training_set import training_files, validation_file
 from chatbot.errors import UserError
-from tests.corpus.reading.files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, written
+from tests.corpus.reading.files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, texts, written
 
 WELL = "well, hello\noh, hi\nyes, I do\n"
 
@@ -47,7 +47,7 @@ def test_given_encoding_and_format_override_detection(
 def test_given_encoding_is_that_of_parallel_files(tmp_path: Path) -> None:
     files = [str(written(tmp_path, name, text.encode("cp037"))) for name, text in (("q", "a\nb"), ("a", "c\nd"))]
     (source,) = find_sources([], *files)
-    assert list(read.read(source, Report(), ReadOptions(encoding="cp037"))) == [("a", "c"), ("b", "d")]
+    assert texts(read.read(source, Report(), ReadOptions(encoding="cp037"))) == [("a", "c"), ("b", "d")]
 
 
 def test_unusable_lines_under_a_given_encoding_name_the_flag(tmp_path: Path) -> None:

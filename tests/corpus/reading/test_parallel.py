@@ -9,7 +9,7 @@ from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
-from tests.corpus.reading.files import dropped, written, zipped
+from tests.corpus.reading.files import dropped, texts, written, zipped
 
 
 def test_parallel_files_may_differ_in_encoding_and_compression(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_parallel_files_may_differ_in_encoding_and_compression(tmp_path: Path) -
     answers = written(tmp_path, "a", "我很好\r\n\r\n丙\r\n再见\r\n".encode())
     (source,) = find_sources([], str(questions), str(answers))
     report = Report()
-    assert list(read(source, report)) == [("你好吗，你在做什么", "我很好"), ("", "丙"), ("好的，我们走吧", "再见")]
+    assert texts(read(source, report)) == [("你好吗，你在做什么", "我很好"), ("", "丙"), ("好的，我们走吧", "再见")]
     assert (report.formats, report.encodings) == (["parallel"], ["GB18030", "UTF-8"])
     assert report.read_bytes == questions.stat().st_size + answers.stat().st_size
 
@@ -27,7 +27,7 @@ def test_line_dropped_in_one_file_is_dropped_in_both(tmp_path: Path) -> None:
     answers = written(tmp_path, "a", "一\n二\n三\n".encode().replace("二".encode(), b"\xff"))
     (source,) = find_sources([], str(questions), str(answers))
     report = Report()
-    assert list(read(source, report)) == [("甲", "一"), ("丙", "三")]
+    assert texts(read(source, report)) == [("甲", "一"), ("丙", "三")]
     assert dropped(report) == {"lines not UTF-8": 1}
 
 
@@ -47,4 +47,4 @@ def test_zip_of_several_files_is_no_parallel_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"q: a: the archive contains more than one file"):
         list(read(source, Report()))
     (source,) = find_sources([], str(answers), str(answers))
-    assert list(read(source, Report())) == [("丙", "丙")]
+    assert texts(read(source, Report())) == [("丙", "丙")]

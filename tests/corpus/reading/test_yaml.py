@@ -10,7 +10,7 @@ from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
-from tests.corpus.reading.files import VALID, dropped, pairs_of, written
+from tests.corpus.reading.files import VALID, dropped, pairs_of, texts, written
 
 
 @pytest.mark.parametrize("content", [VALID["yaml"], VALID["yaml"].partition("conversations:\n")[2]])
@@ -50,7 +50,7 @@ def test_invalid_yaml_is_a_one_line_error(tmp_path: Path, content: str, message:
 def test_built_in_corpus_has_552_pairs() -> None:
     report = Report()
     (source,) = find_sources([])
-    pairs = list(read(source, report))
+    pairs = texts(read(source, report))
     # The pairs that yaml.safe_load gives, in their order.
     digest = hashlib.sha256(json.dumps(pairs, ensure_ascii=False).encode()).hexdigest()
     assert (len(pairs), digest[:16]) == (552, "e973df32378e84d3")

@@ -1,0 +1,48 @@
+"""Two lines a pair: the question, the answer, and a blank line between pairs."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from chatbot.corpus.reading.lines import lines
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.text_file import TextFile
+
+BLOCKS = 2  # at least
+REGULAR = 0.95  # of the blocks have two lines
+LONGEST = 60  # characters of most first lines; the lines of prose are longer
+
+
+def is_line_pairs(sample: Sequence[str], whole: bool) -> bool:
+    """Return whether nearly all blocks between blank lines have two short lines. whole: whether the file ends here."""
+    blocks = [[*block] for filled, block in groupby(map(str.strip, sample), bool) if filled]
+    if not whole:
+        blocks = blocks[:-1]  # the last one may be incomplete
+    long = sum(len(block[0]) > LONGEST for block in blocks)
+    return (
+        len(blocks) >= BLOCKS
+        and sum(len(block) == 2 for block in blocks) >= REGULAR * len(blocks)
+        and long * 2 < len(blocks)
+    )
+
+
+def read_line_pairs(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of all blocks of two lines."""
+    block: list[str | None] = []
+    start = 1
+    for number, line in lines(text, report):
+        if line is None or line.strip():
+            start = start if block else number
+            block = [*block, line][:3]
+        elif block:
+            yield from _pair(block, start, text, report)
+            block = []
+    yield from _pair(block, start, text, report)
+
+
+def _pair(block: Sequence[str | None], start: int, text: TextFile, report: Report) -> Iterator[Pair]:
+    if len(block) == 2 and block[0] is not None and block[1] is not None:
+        yield block[0], block[1], NEW
+    elif block and None not in block:
+        report.drop("blocks that do not have two lines", f"{text.place}, line {start}")
