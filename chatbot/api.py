@@ -74,7 +74,7 @@ def load(
     <chatbot.Bot of checkpoints/weibo, step 2>
     >>> chatbot.load("nowhere")
     Traceback (most recent call last):
-    chatbot.errors.UserError: nowhere: no such directory; give the directory of an attempt
+    chatbot.errors.UserError: ...nowhere: no such directory; give the directory of an attempt
     """
     settings = ChatSettings(beam_size=beam_size, length_penalty=length_penalty)
     with as_user_errors():

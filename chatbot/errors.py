@@ -1,5 +1,6 @@
 """Errors that a user can fix: one line on standard error, exit code 2, no traceback."""
 
+import codecs
 import io
 import os
 import signal
@@ -10,6 +11,11 @@ from contextlib import contextmanager
 
 class UserError(Exception):
     """An error that the user can fix. The message says what is wrong, where, and what to do."""
+
+
+def in_c_locale(stream: io.TextIOWrapper) -> bool:
+    """Return whether a stream has its encoding, ASCII, from a C locale, which tells nothing about its reader."""
+    return codecs.lookup(stream.encoding).name == "ascii" and "PYTHONIOENCODING" not in os.environ
 
 
 @contextmanager
@@ -36,7 +42,8 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a GBK terminal cannot print an emoji
+            # A GBK terminal cannot print an emoji, which is escaped.
+            stream.reconfigure(encoding="utf-8" if in_c_locale(stream) else None, errors="backslashreplace")
     try:
         with as_user_errors():
             code = main() or 0

@@ -150,7 +150,7 @@ def unknown_flags(settings: Any, names: Sequence[str]) -> str:
     """Return the message about unknown flags. It suggests the flag with the most similar name to the first."""
     import difflib
 
-    name = names[0].removeprefix("--")
+    name = names[0].lstrip("-")
     # A known name is not a flag if its values are positional arguments.
     known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}
     nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
@@ -215,6 +215,11 @@ def parse_flags(
     if unknown:
         names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         parser.error(unknown_flags(settings, names or unknown))
+    missing = [
+        flag_of(name) for name, field in fields_of(settings).items() if field.default is ... and name not in given
+    ]
+    if missing:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(given).items()}
 
 
@@ -229,7 +234,7 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
         text += f" (default: {' '.join(default) if meta['many'] else default})"
     metavar = meta["metavar"] or "|".join(meta["choices"] or ()) or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
     convert = functools.partial(_value, field)
-    options = {"type": convert, "metavar": metavar, "help": text, "required": field.default is ...}
+    options = {"type": convert, "metavar": metavar, "help": text}
     if meta["many"]:
         options["nargs"], options["action"] = meta["count"] or "+", "extend"
     return options

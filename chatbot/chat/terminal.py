@@ -2,13 +2,17 @@
 
 import contextlib
 import io
+import locale
 import os
 import signal
 import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+from chatbot.errors import in_c_locale
 from chatbot.inference.responder import Responder
+
+EXIT = ("exit", "quit")
 
 
 def chat(responder: Responder, name: str) -> int:
@@ -34,12 +38,12 @@ def chat(responder: Responder, name: str) -> int:
 
 
 def set_encoding(stream: TextIO | None) -> None:
-    """Set a pipe or a file to UTF-8 on every system. A console keeps its encoding, which may be GBK.
+    """Set a pipe or a file to UTF-8 on every system. A console keeps its encoding, which may be GBK, but not ASCII.
 
     PYTHONIOENCODING in the environment takes precedence. Characters that cannot be encoded or decoded are replaced.
     """
     if isinstance(stream, io.TextIOWrapper):
-        keep = stream.isatty() or "PYTHONIOENCODING" in os.environ
+        keep = (stream.isatty() and not in_c_locale(stream)) or "PYTHONIOENCODING" in os.environ
         stream.reconfigure(encoding=None if keep else "utf-8", errors="replace")
 
 
@@ -50,14 +54,17 @@ def answer_lines(responder: Responder, questions: Iterable[str], replies: TextIO
 
 
 def _converse(responder: Responder, name: str) -> None:
-    with contextlib.suppress(ImportError):  # Windows has none
-        import readline  # noqa: F401  (gives input() line editing and history)
+    if locale.setlocale(locale.LC_CTYPE) not in ("C", "POSIX"):  # where readline drops the eighth bit of UTF-8
+        with contextlib.suppress(ImportError):  # Windows has none
+            import readline  # noqa: F401  (gives input() line editing and history)
 
-    print(f"Talking to {name}. Ctrl-D or Ctrl-C exits.", file=sys.stderr)
+    print(f"Talking to {name}. {EXIT[0]}, {EXIT[1]}, Ctrl-D or Ctrl-C exits.", file=sys.stderr)
     while True:
         try:
             question = input("> ")
         except EOFError:
             print(file=sys.stderr)
+            return
+        if question.strip().lower() in EXIT:
             return
         print(responder.reply(question))

@@ -9,6 +9,8 @@ from chatbot.flags import program
 CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
 
+# The settings and the vocabulary of an attempt.
+CONFIG, VOCABULARY = "config.json", "vocabulary.txt"
 # An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.
 DICTIONARY = "dictionary.txt"
 
@@ -23,10 +25,20 @@ def attempt_directory(attempt: str) -> Path:
 
 
 def trained_directory(attempt: str) -> Path:
-    """Return the directory of an existing attempt. Raises UserError, with the existing names, if there is none."""
-    directory = attempt_directory(attempt)
-    if not directory.is_dir():
-        known = sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
-        have = f"there are: {', '.join(known)}" if known else f"there is none yet: {program('train.py')}"
-        raise UserError(f"--attempt {attempt}: no such attempt in {CHECKPOINTS}/; {have}")
-    return directory
+    """Return the absolute directory of an existing attempt. Raises UserError, with the existing names, without one.
+
+    attempt: the name of a folder in checkpoints/, or the path of a folder anywhere.
+    """
+    path = Path(attempt)
+    if path.name != attempt:  # it has a slash
+        if not path.is_dir():
+            raise UserError(f"--attempt {attempt}: no such attempt, {path.absolute()} is not a folder; check the path")
+        return path.absolute()
+    for directory in (CHECKPOINTS / attempt, path):
+        if (directory / CONFIG).exists():
+            return directory.absolute()
+    known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
+    have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train.py')}"
+    raise UserError(
+        f"--attempt {attempt}: no such attempt in {CHECKPOINTS.absolute()}; {have}, or give the path of its folder"
+    )

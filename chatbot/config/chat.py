@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 
-from chatbot.config.attempts import attempt_directory
 from chatbot.flags import check_fields, parse_flags, setting
 
 RUN, SEARCH = "run", "search"
@@ -13,7 +12,7 @@ RUN, SEARCH = "run", "search"
 class ChatSettings:
     """The settings of chat.py."""
 
-    attempt: str = setting("default", RUN, "the training run to talk to")
+    attempt: str = setting("default", RUN, "the training run to talk to: its name, or the path of its folder")
     beam_size: int = setting(5, SEARCH, "number of hypotheses; 1 is greedy search", kind=int, least=1, most=100)
     length_penalty: float = setting(
         1.0,
@@ -26,7 +25,6 @@ class ChatSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        attempt_directory(self.attempt)
 
 
 def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 
-from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import CACHE, FORMATS, check_encoding
 from chatbot.flags import check_fields, parse_flags, setting
 
@@ -32,13 +31,12 @@ class EvaluationSettings:
         None, DATA, "format of these files; default: detected from their content", choices=FORMATS
     )
     cache: str = setting(str(CACHE), DATA, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
-    attempt: str = setting("default", RUN, "the training run to measure")
+    attempt: str = setting("default", RUN, "the training run to measure: its name, or the path of its folder")
     beam_size: int = setting(1, SEARCH, "number of hypotheses; 1 is greedy search", kind=int, least=1, most=100)
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_encoding(self.encoding)
-        attempt_directory(self.attempt)
 
 
 def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:

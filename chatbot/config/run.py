@@ -13,11 +13,17 @@ RUN = "run"
 class RunSettings:
     """The name and the intervals of a run. Raises UserError for a value out of range."""
 
-    attempt: str = setting("default", RUN, "name of this training run", metavar="NAME")
+    attempt: str = setting(
+        "default",
+        RUN,
+        "name of this training run; one that was begun before keeps its settings, which flags override",
+        metavar="NAME",
+    )
     config: str | None = setting(
         None,
         RUN,
-        "read settings from a JSON file such as an attempt's config.json; flags override it",
+        "read settings from a JSON file, which flags override; an attempt's config.json means that attempt, unless "
+        "--attempt names another",
         metavar="FILE",
         stored=False,
     )
@@ -39,4 +45,4 @@ class RunSettings:
     @property
     def directory(self) -> Path:
         """The folder with the attempt's checkpoints, vocabulary and metrics."""
-        return attempt_directory(self.attempt)
+        return attempt_directory(self.attempt).absolute()

@@ -1,32 +1,88 @@
 """Settings in JSON files: an attempt's config.json, or the file of --config, which flags override."""
 
 import json
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, VOCABULARY, attempt_directory
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
+from chatbot.config.run import RunSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import compose, fields_of, flag_of, flatten, parse_flags, program
+from chatbot.flags import check_value, compose, fields_of, flag_of, flatten, parse_flags, program
+
+# Settings that replace each other: a flag of a group replaces all of the group in a file.
+ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"})
 
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
-    """Parse the command line of train.py: defaults, overridden by --config, overridden by flags. Raises UserError."""
+    """Parse the command line of train.py; see `settings_over_config`. Raises UserError."""
     about = "Train an attention seq2seq chatbot on question-answer pairs, one tower a device."
     return settings_over_config(parse_flags(Settings, "train.py", about, arguments))
 
 
 def settings_over_config(given: dict[str, Any]) -> Settings:
-    """Return the defaults, overridden by the file named by `config`, overridden by the given flat values.
+    """Return the settings of a run: defaults, overridden by those that the attempt was begun with, then by the file
+    named by `config`, then by the given flat values.
 
-    Raises UserError for a file or a value that cannot be used.
+    Prints what is taken from the attempt. Raises UserError for a file or a value that cannot be used.
     """
-    values = read_settings(Path(given["config"])) if given.get("config") else {}
-    if {"steps", "epochs"} & given.keys():
-        values.pop("steps", None)
-        values.pop("epochs", None)
-    return compose(Settings, **{**values, **given})
+    config = read_settings(Path(given["config"])) if given.get("config") else {}
+    if config and (folder := _attempt_folder(Path(given["config"]), "attempt" in given)):
+        config["attempt"] = folder
+    above = _over(config, given)
+    attempt = above.get("attempt", RunSettings.attempt)
+    check_value(fields_of(RunSettings)["attempt"], attempt)
+    own = attempt_directory(attempt) / CONFIG
+    if not own.exists() or above.get("selftest"):
+        return compose(Settings, **above)
+    began = {**read_settings(own), "attempt": attempt}
+    values = _over(began, above)
+    if taken := _as_flags({name: value for name, value in values.items() if name not in above}):
+        print(f"Settings of {own}: {taken}")
+    missing = sorted(storable(Settings()).keys() - began.keys())
+    if missing:
+        print(f"{own}: of an older version, without {', '.join(map(flag_of, missing))}; the defaults are used.")
+    return compose(Settings, **values)
+
+
+def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
+    """Return the attempt that a --config file belongs to, by the name of its folder; None for a file elsewhere.
+
+    Raises UserError for the file of an attempt in another directory, unless --attempt is given.
+    """
+    folder = Path(os.path.abspath(config)).parent
+    if CHECKPOINTS.is_dir() and folder.parent.is_dir() and folder.parent.samefile(CHECKPOINTS):
+        return folder.name
+    if not attempt_given and config.name == CONFIG and (folder / VOCABULARY).exists():
+        raise UserError(
+            f"--config {config}: {folder} is an attempt, but not in {CHECKPOINTS.absolute()}; run the command in the "
+            f"folder that has it in {CHECKPOINTS}/, or begin a new attempt here with --attempt"
+        )
+    return None
+
+
+def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return the values, overridden by those above. One of a group replaces the others of the group, too."""
+    replaced = {name for group in ALTERNATIVES if group & above.keys() for name in group}
+    return {**{name: value for name, value in values.items() if name not in replaced}, **above}
+
+
+def _as_flags(values: dict[str, Any]) -> str:
+    """Return the values as flags, without those at their defaults, and without the choice made for an "auto"."""
+    words: list[str] = []
+    for name, field in fields_of(Settings).items():
+        if name not in values or values[name] == field.default or AUTO in (field.default, values[name]):
+            continue
+        flag, value = flag_of(name), values[name]
+        if field.metadata["kind"] is bool:
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            words += [flag, *map(str, value if field.metadata["many"] else [value])]
+    return shlex.join(words)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -46,7 +102,11 @@ def read_settings(path: Path) -> dict[str, Any]:
         values["validation"] = NONE
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
-        raise UserError(f"{path}: unknown setting {unknown[0]!r}; see {program('train.py')} --help for the names")
+        settings = "setting" if len(unknown) == 1 else "settings"
+        raise UserError(
+            f"{path}: unknown {settings} {', '.join(map(repr, unknown))}, perhaps of another version; remove from the "
+            f"file what {program('train.py')} --help does not list"
+        )
     return {name: tuple(value) if name in many else value for name, value in values.items()}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import DICTIONARY
+from chatbot.config.attempts import CONFIG, DICTIONARY, VOCABULARY
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
@@ -41,13 +41,14 @@ def load_trained(directory: Path) -> Trained:
 
     Raises UserError for a missing or damaged directory or file.
     """
+    directory = directory.absolute()
     if not directory.is_dir():
         raise UserError(f"{directory}: no such directory; give the directory of an attempt")
     pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
-    settings = stored_settings(directory / "config.json")
+    settings = stored_settings(directory / CONFIG)
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
-    vocabulary = load_vocabulary(directory / "vocabulary.txt")
+    vocabulary = load_vocabulary(directory / VOCABULARY)
     model = Seq2Seq(settings.model, len(vocabulary))
     assign_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])

@@ -15,20 +15,25 @@ the random state.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from chatbot.config.attempts import DICTIONARY
+from chatbot.config.attempts import CONFIG, DICTIONARY, VOCABULARY
 from chatbot.config.stored import changed_corpus_settings, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
+from chatbot.flags import program
+from chatbot.training.durable import write_file, write_json
+
+LOCK = "lock"
+# Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
+LOCK_TIMEOUT = 0.5
 
 # The share of the pairs by which another version of this program may differ in reading the same files.
 MOST_CHANGED_PAIRS = 0.01
@@ -36,15 +41,43 @@ MOST_CHANGED_PAIRS = 0.01
 
 @contextmanager
 def attempt_lock(settings: Settings) -> Iterator[None]:
-    """Lock the attempt for this process. Raises UserError when another process trains it."""
-    settings.run.directory.mkdir(parents=True, exist_ok=True)
+    """Lock the attempt for this process, from before it is read until the end of the run.
+
+    A block that fails before it has written a file leaves no folder behind. Raises UserError when another process
+    trains the attempt.
+    """
+    directory = settings.run.directory
+    lock, made = _acquired_lock(settings)
     try:
-        with filelock.FileLock(settings.run.directory / "lock", blocking=False):
-            yield
-    except filelock.Timeout:
-        raise UserError(
-            f"--attempt {settings.run.attempt}: another process is training it; wait for it, or use another --attempt"
-        ) from None
+        yield
+    except BaseException:
+        with suppress(OSError):  # the folder holds more than the lock
+            if made and [path.name for path in directory.iterdir()] == [LOCK]:
+                (directory / LOCK).unlink()
+                for folder in made:
+                    folder.rmdir()
+        raise
+    finally:
+        lock.release()
+
+
+def _acquired_lock(settings: Settings) -> tuple[filelock.BaseFileLock, list[Path]]:
+    """Return the lock and the folders that were made for it, the innermost first."""
+    directory = settings.run.directory
+    while True:
+        made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(directory / LOCK, timeout=LOCK_TIMEOUT)
+        try:
+            lock.acquire()
+            return lock, made
+        except FileNotFoundError:
+            continue  # another run has failed, and has removed the folder
+        except filelock.Timeout:
+            raise UserError(
+                f"--attempt {settings.run.attempt}: another process is training it; wait for it, or use another "
+                "--attempt"
+            ) from None
 
 
 def has_checkpoint(settings: Settings) -> bool:
@@ -67,11 +100,11 @@ def has_checkpoint(settings: Settings) -> bool:
 
 def check_settings(settings: Settings) -> None:
     """Raise UserError when a fixed setting has changed."""
-    changed = changed_settings(stored_settings(settings.run.directory / "config.json"), settings)
+    changed = changed_settings(stored_settings(settings.run.directory / CONFIG), settings)
     if changed:
         raise UserError(
             f"--attempt {settings.run.attempt} was started with other settings: {'; '.join(changed)}. "
-            "Use the old values to resume, or another --attempt to start from scratch"
+            f"{_short_way(settings)}; another --attempt starts from scratch"
         )
 
 
@@ -89,11 +122,11 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
         raise UserError(f"{path}: missing or damaged; restore it from a backup, or use another --attempt") from None
     if not same_words:
         raise UserError(
-            f"{settings.run.directory / 'vocabulary.txt'}: not the vocabulary that the attempt was started with; "
+            f"{settings.run.directory / VOCABULARY}: not the vocabulary that the attempt was started with; "
             "restore it from a backup, or use another --attempt"
         )
     if not same_pairs:
-        changed = changed_corpus_settings(stored_settings(settings.run.directory / "config.json"), settings)
+        changed = changed_corpus_settings(stored_settings(settings.run.directory / CONFIG), settings)
         few = abs(now["pairs"] - pairs) <= MOST_CHANGED_PAIRS * pairs
         if few and not changed and then.get("version") != now["version"]:
             print(
@@ -101,31 +134,25 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
                 f"({pairs:,} pairs then, {now['pairs']:,} now); it goes on with the pairs as they are cleaned now."
             )
             return both
-        why = f"; changed were {'; '.join(changed)}" if changed else "; the flags are the same, a file has changed"
+        why = f"changed were {'; '.join(changed)}" if changed else "the flags are the same, a file has changed"
+        remedy = _short_way(settings) if changed else "The old files resume it"
         raise UserError(
             f"--attempt {settings.run.attempt} was started with other training pairs ({pairs:,} then, "
-            f"{now['pairs']:,} now{why}). Use the old files and flags to resume, or another --attempt to start from "
-            "scratch"
+            f"{now['pairs']:,} now; {why}). {remedy}; another --attempt starts from scratch"
         )
     return both
 
 
+def _short_way(settings: Settings) -> str:
+    return f"`{program('train.py')} --attempt {settings.run.attempt}` resumes it with its own settings"
+
+
 def write_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, Any]) -> None:
     """Write config.json, vocabulary.txt and data.json."""
-    settings.run.directory.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(settings.run.directory / "vocabulary.txt")
+    directory = settings.run.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    write_file(directory / VOCABULARY, vocabulary.content())
     if settings.corpus.dictionary is not None:
-        (settings.run.directory / DICTIONARY).write_bytes(Path(settings.corpus.dictionary).read_bytes())
-    write_json(settings.run.directory / "data.json", data)
-    write_json(settings.run.directory / "config.json", storable(settings))
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file atomically."""
-    part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(value, file, ensure_ascii=False, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+        write_file(directory / DICTIONARY, Path(settings.corpus.dictionary).read_bytes())
+    write_json(directory / "data.json", data)
+    write_json(directory / CONFIG, storable(settings))

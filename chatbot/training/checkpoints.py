@@ -1,29 +1,37 @@
 """The checkpoints of one attempt: weights, optimizer and progress, written atomically."""
 
 import dataclasses
+import errno
 import math
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import tensorflow as tf
 
 from chatbot.errors import UserError
 from chatbot.model.saved import BEST, LAST, assign_weights, read_pointer, read_values, weights_of
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import write_json
+from chatbot.training.durable import sync, write_json
 from chatbot.training.variable_update.replica import Values
+
+# Increase this when the meaning of a field of Progress changes. A new field needs no new version, only a default.
+VERSION = 1
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run has come; stored with every checkpoint."""
+    """How far a run has come; stored with every checkpoint. A field that a file lacks has its default."""
 
     step: int = 0
     best_step: int = 0
     best_nats: float | None = None  # per character
     without_best: int = 0  # validations since the best
     validation: str | None = None  # fingerprint of the validation pairs of best_nats
+    version: int = VERSION
 
     def measured_on(self, validation: str) -> None:
         """Set the fingerprint of the validation pairs. A different one resets the best validation."""
@@ -37,6 +45,23 @@ class Progress:
             self.best_step, self.best_nats = self.step, nats
         self.without_best = 0 if best else self.without_best + 1
         return best
+
+
+def read_progress(path: Path) -> tuple[str, Progress]:
+    """Read the name of a checkpoint and its progress. Raises UserError for a file that is damaged, or of the future."""
+    pointer = read_pointer(path)
+    name = pointer.pop("checkpoint")
+    kinds = get_type_hints(Progress)
+    unknown = sorted(pointer.keys() - kinds)
+    newer = isinstance(pointer.get("version"), int) and pointer["version"] > VERSION
+    if newer or unknown:
+        what = f"it has {', '.join(map(repr, unknown))}" if unknown else f"its version is {pointer['version']}"
+        raise UserError(
+            f"{path}: written by a newer version of this program ({what}); update the program, or use another --attempt"
+        )
+    if not all(isinstance(value, kinds[field]) for field, value in pointer.items()):
+        raise UserError(f"{path}: damaged; restore it from a backup, or use another --attempt")
+    return name, Progress(**{**pointer, "version": VERSION})
 
 
 class Checkpoints:
@@ -54,47 +79,60 @@ class Checkpoints:
         """
         if not (self.directory / LAST).exists():
             return Progress(), new
-        pointers = [read_pointer(path) for path in self._pointers()]
-        prefix = self.directory / pointers[0].pop("checkpoint")
-        kinds = {
-            "step": int,
-            "best_step": int,
-            "best_nats": float | None,
-            "without_best": int,
-            "validation": str | None,
-        }
-        if kinds.keys() != pointers[0].keys() or not all(isinstance(pointers[0][k], kinds[k]) for k in kinds):
-            raise UserError(f"{self.directory / LAST}: damaged; restore it from a backup, or use another --attempt")
-        state = read_values(prefix, "optimizer", [value.shape for value in new])
-        assign_weights(prefix, self._weights)
-        return Progress(**pointers[0]), state
+        steps = {path.name: read_pointer(path)["step"] for path in self._pointers()}
+        name, progress = read_progress(self.directory / LAST)
+        state = read_values(self.directory / name, "optimizer", [value.shape for value in new])
+        assign_weights(self.directory / name, self._weights)
+        if progress.best_step == progress.step != steps.get(BEST):  # killed after `last` was written, before `best`
+            self._point(BEST, progress)
+        return progress, state
+
+    def check_space(self, state: Values, validates: bool) -> None:
+        """Raise UserError when the disk has no space for the checkpoints of the run.
+
+        The last checkpoint stays until the next one is complete. validates: whether the best one is kept beside it.
+        """
+        size = sum(4 * weight.shape.num_elements() for weight in self._weights) + sum(value.nbytes for value in state)
+        needed = size * (2 + validates - len(list(self.directory.glob("ckpt-*.index"))))
+        disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        free = shutil.disk_usage(disk).free
+        if free < needed:
+            raise UserError(
+                f"{self.directory}: no space left for checkpoints of {_megabytes(size)} each: {_megabytes(needed)} are "
+                f"needed, {_megabytes(free)} are free; free some space, or run in a folder on another disk"
+            )
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
         """Write a checkpoint, and name it in `last`, and in `best` if it is the best.
 
-        A pointer is written only after the files are complete; files are removed only when no pointer names them.
-        Raises UserError when a weight is not finite, or the files cannot be written.
+        A pointer is written only after the files that it names are on the disk; files are removed only when no pointer
+        names them. Raises UserError when a weight is not finite, or the files cannot be written.
         """
         if not all(bool(tf.reduce_all(tf.math.is_finite(weight))) for weight in self._weights):
             raise UserError(
-                f"a weight is not a number at step {progress.step}; the last checkpoint is kept: "
-                "resume from it with a lower --learning-rate"
+                f"a weight is not a number at step {progress.step}; {self._kept()}: start again with a lower "
+                "--learning-rate"
             )
-        name = f"ckpt-{progress.step}"
+        path = self.directory / f"ckpt-{progress.step}"
         try:
             with tf.device("/CPU:0"):
                 kept = [tf.Variable(value) for value in state]
-            tf.train.Checkpoint(weights=self._weights, optimizer=kept).write(str(self.directory / name))
-        except tf.errors.OpError as error:
-            reason = error.message.split("\n")[0][:150]
+            tf.train.Checkpoint(weights=self._weights, optimizer=kept).write(str(path))
+            for file in self.directory.glob(f"{path.name}.*"):
+                sync(file)
+            sync(self.directory)
+            self._point(LAST, progress)
+            if best:
+                self._point(BEST, progress)
+        except (tf.errors.OpError, OSError) as error:
+            with suppress(OSError):
+                self._remove_unnamed()  # what was written in part takes space
+            full, reason = _reason(error)
+            cannot = "no space left on the disk" if full else "cannot be written"
+            remedy = "free some space" if full else "check the folder and its permissions"
             raise UserError(
-                f"{self.directory / name}: cannot be written ({reason}); the previous checkpoint is kept: "
-                "free some space and run the same command again"
+                f"{path}: {cannot} ({reason}); {self._kept()}: {remedy}, and run the same command again"
             ) from None
-        pointer = {"checkpoint": name, **dataclasses.asdict(progress)}
-        if best:
-            write_json(self.directory / BEST, pointer)
-        write_json(self.directory / LAST, pointer)
         self._remove_unnamed()
 
     def load_best(self, progress: Progress) -> None:
@@ -102,6 +140,15 @@ class Checkpoints:
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             best = read_pointer(self.directory / BEST)["checkpoint"]
             assign_weights(self.directory / best, self._weights)
+
+    def _point(self, name: str, progress: Progress) -> None:
+        """Write `last` or `best`, which names the checkpoint of this step."""
+        write_json(self.directory / name, {"checkpoint": f"ckpt-{progress.step}", **dataclasses.asdict(progress)})
+
+    def _kept(self) -> str:
+        if not (self.directory / LAST).exists():
+            return "no checkpoint was saved before"
+        return f"the checkpoint of step {read_pointer(self.directory / LAST)['step']:,} is kept"
 
     def _remove_unnamed(self) -> None:
         """Remove old checkpoints, and the folder ckpt-<step>_temp that a killed process leaves behind."""
@@ -113,3 +160,16 @@ class Checkpoints:
 
     def _pointers(self) -> list[Path]:
         return [p for p in (self.directory / LAST, self.directory / BEST) if p.exists()]
+
+
+def _reason(error: Any) -> tuple[bool, str]:
+    """Return whether the disk is full, and the cause of an error of TensorFlow or of the system, in one line."""
+    text = error.message if isinstance(error, tf.errors.OpError) else error.strerror or str(error)
+    # TensorFlow writes "{{function_node ...}} PATH; CAUSE [Op:SaveV2]".
+    reason = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", text.strip().split("\n")[0]).rpartition("; ")[2][:150]
+    full = getattr(error, "errno", None) in FULL or re.search("no space left|quota exceeded", reason, re.IGNORECASE)
+    return bool(full), reason
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

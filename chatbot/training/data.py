@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
@@ -80,7 +78,7 @@ def prepare(settings: Settings) -> Data:
         corpus = training_set(settings.corpus, encoding, vocabulary)
     validation = validation_set(settings.corpus, source, vocabulary)
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
-    pairs = sum(map(len, shards))
+    pairs = shards.lengths.pairs
     if validation:
         parts = source == AUTO and validation_parts(settings.corpus) is not None
         _describe_validation(source, validation, parts)
@@ -120,7 +118,7 @@ def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:
 def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
     """Print a summary of the pairs. Raises UserError when every pair is longer than --max-length."""
     if not pairs:
-        needed = min(int(np.maximum(s.sources.lengths, s.targets.lengths + 1).min()) for s in corpus.shards if len(s))
+        needed = corpus.shards.lengths.sides.max(axis=0).min()
         raise UserError(
             f"--max-length {settings.model.max_length}: every pair is longer, the shortest has {needed} tokens; "
             "set --max-length to at least this number"
@@ -171,7 +169,11 @@ def _print_reports(reports: list[Report]) -> None:
 
 def _samples(corpus: Corpus) -> list[tuple[list[int], list[int]]]:
     """Return the ids of at most SAMPLES pairs, spread over the whole corpus."""
-    shards = [shard for shard in corpus.shards if len(shard)]
+    sizes = {n: size for n in range(len(corpus.shards)) if (size := corpus.shards.pairs_in_file(n))}
+    shards = list(sizes)
     places = [divmod(i * len(shards), SAMPLES) for i in range(SAMPLES)]
-    found = {(which, part * len(shards[which]) // SAMPLES): shards[which] for which, part in places}
-    return [(shard.sources.row(row).tolist(), shard.targets.row(row).tolist()) for (_, row), shard in found.items()]
+    samples = []
+    for shard, row in dict.fromkeys((shards[n], part * sizes[shards[n]] // SAMPLES) for n, part in places):
+        pairs = corpus.shards[shard]
+        samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
+    return samples

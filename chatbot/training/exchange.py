@@ -1,6 +1,7 @@
 """Sums over replicas by tf.distribute. Its strategies only sum tensors: no variable is created in their scope."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,3 +26,30 @@ def exchange_by(strategy: tf.distribute.Strategy, first_replica: int = 0) -> Exc
         return [list(tensors) for tensors in zip(*per_tensor, strict=True)]
 
     return exchange
+
+
+def broadcast(exchange: Exchange, values: Iterable[Any], homes: Sequence[str], source: bool) -> Iterator[tf.Tensor]:
+    """Yield each value of the process that is the source, on every process, one after another, equal to the bit.
+
+    It is a sum whose other terms are zero. values: arrays, tensors or variables, of the same shapes on every process;
+    the memory of one of them is taken on each replica. homes: the device of each replica of this process. Integers
+    become float64, which holds them exactly.
+    """
+
+    def summed(own: tf.Tensor) -> tf.Tensor:
+        parts = []
+        for i, home in enumerate(homes):
+            with tf.device(home):
+                # x + -0.0 has the bits of x for every x; 0.0 would change the sign of -0.0.
+                none = tf.fill(own.shape, tf.constant(-0.0, own.dtype))
+                parts.append([tf.identity(own) if source and i == 0 else none])
+        return exchange(parts)[0][0]
+
+    graph, concrete_functions = tf.function(summed, autograph=False), {}
+    for value in values:
+        own = tf.convert_to_tensor(value)
+        own = own if own.dtype.is_floating else tf.cast(own, tf.float64)
+        key = (own.dtype, *own.shape)
+        if key not in concrete_functions:  # a call of `graph` would warn of its tracing, once for each shape
+            concrete_functions[key] = graph.get_concrete_function(own)
+        yield concrete_functions[key](own)

@@ -79,7 +79,7 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
     batch_size = learning.batch_size * learning.accumulate
     batch_tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
     batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
-    pairs = batch_size if batch_tokens is None else sum(map(len, data.training)) / batches.steps_per_epoch
+    pairs = batch_size if batch_tokens is None else batches.pairs / batches.steps_per_epoch
 
     own_precision = chosen_precision(settings, len(data.vocabulary), device) if team.chief else ""
     precision = team.broadcast_text(own_precision)
@@ -94,7 +94,6 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
 
     with tf.device(device):
         model = built_model(settings.model, len(data.vocabulary), learning.seed, precision)
-        start_from_frequencies(model, data.training)
     train_step = open_step(model, settings)
     towers = train_step.num_shares * team.machines
     if batch_tokens is None and batch_size < towers:
@@ -105,6 +104,9 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
     checkpoints, progress, state = Checkpoints(settings.run.directory, model), Progress(), train_step.gather_state()
     if team.chief:
         progress, state = checkpoints.restore(state)
+        if progress.step == 0:
+            start_from_frequencies(model, data.training)
+        checkpoints.check_space(state, data.validation is not None)
         write_attempt(settings, data.vocabulary, data.description)
     progress = Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
     train_step.scatter_state(state)

@@ -136,11 +136,11 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
     """Train in this process, alone or in a cluster. TensorFlow is imported after settings and data are checked.
 
-    Raises UserError.
+    The chief locks the attempt before anything of it is read. Raises UserError.
     """
     choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
-    data = prepare(settings)
     with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
+        data = prepare(settings)
         if cluster is None:
             return train_alone(settings, data)
         if settings.parallel.asynchronous:

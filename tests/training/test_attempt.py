@@ -1,17 +1,23 @@
 """An attempt: its lock, damaged files, and settings and data that do not match it."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.data import prepare
+from tests.commands import ENVIRONMENT
 from tests.training.small_run import small_settings, train_small
 
 
@@ -120,6 +126,82 @@ def test_attempt_is_locked_by_one_process(work_dir: Path) -> None:
         pass
     with attempt_lock(settings):
         pass
+
+
+def fail_with_lock(write: bool) -> None:
+    """A run that fails before or after it has written a file."""
+    with attempt_lock(Settings()):
+        if write:
+            Path("checkpoints/default/config.json").touch()
+        raise UserError
+
+
+@pytest.mark.parametrize("existing", [None, "checkpoints", "checkpoints/default"])
+def test_failed_run_leaves_no_folder_that_it_made(work_dir: Path, existing: str | None) -> None:
+    if existing:
+        Path(existing).mkdir(parents=True)
+    with pytest.raises(UserError):
+        fail_with_lock(write=False)
+    assert Path("checkpoints").exists() == bool(existing)
+    assert Path("checkpoints/default").exists() == (existing == "checkpoints/default")
+    with pytest.raises(UserError):
+        fail_with_lock(write=True)
+    assert Path("checkpoints/default/config.json").exists()
+
+
+def test_lock_is_exclusive_though_failed_runs_remove_it(work_dir: Path) -> None:
+    """Threads lock and fail; a lock file that another thread has just removed locks nothing."""
+    inside, errors = [0], []
+
+    def lock_and_fail() -> None:
+        for _ in range(50):
+            try:
+                with attempt_lock(Settings()):
+                    inside[0] += 1
+                    errors.extend(["two at once"] if inside[0] > 1 else [])
+                    inside[0] -= 1
+                    raise ZeroDivisionError
+            except (ZeroDivisionError, UserError):
+                continue
+            except BaseException as error:
+                errors.append(repr(error))
+
+    threads = [threading.Thread(target=lock_and_fail) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+@pytest.mark.parametrize("pauses", [("0", "20"), ("6", "6")])
+def test_two_runs_begun_at_once_are_not_mixed(work_dir: Path, pauses: tuple[str, str]) -> None:
+    """With other data: one trains, and the other is refused, whichever comes first, and however long it pauses."""
+    for name, words in (("a", "甲乙丙"), ("b", "子丑寅")):
+        Path(f"{name}.tsv").write_text("".join(f"{word}一\t{word}二\n" for word in words))
+    small = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2", "--attempt", "both")
+    runs = {
+        name: subprocess.Popen(
+            [sys.executable, "-m", "tests.training.racing", pause, "--data", f"{name}.tsv", *small],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            encoding="utf-8",
+        )
+        for name, pause in zip("ab", pauses, strict=True)
+    }
+    output = {name: run.communicate(timeout=300) for name, run in runs.items()}
+    codes = {name: run.returncode for name, run in runs.items()}
+    assert sorted(codes.values()) == [0, 2], output
+    winner, refused = sorted(codes, key=lambda name: codes[name])
+    reasons = r"error: --attempt both(: another process is training it| was started with other training pairs)"
+    assert re.match(reasons, output[refused][1])
+    vocabulary = load_vocabulary(Path("checkpoints/both/vocabulary.txt"))
+    assert set("甲乙丙" if winner == "a" else "子丑寅") <= set(vocabulary.tokens)
+    assert len(vocabulary) == len(load_trained(Path("checkpoints/both")).vocabulary) == 11
+    described = json.loads(Path("checkpoints/both/data.json").read_text())
+    assert described["vocabulary"] == vocabulary.fingerprint()
+    assert json.loads(Path("checkpoints/both/config.json").read_text())["data"] == [f"{winner}.tsv"]
 
 
 def test_attempt_with_auto_in_its_config_is_resumed(pairs_file: Path) -> None:

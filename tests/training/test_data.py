@@ -1,17 +1,27 @@
 """The training pairs of a run: all files without the validation pairs; the text settings that an attempt keeps."""
 
+import dataclasses
+import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.encoding import shards
 from chatbot.errors import UserError
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
+from chatbot.training.checkpoints import Progress
 from chatbot.training.data import prepare
-from tests.training.small_run import small_settings, train_small
+from chatbot.training.run import open_run
+from chatbot.training.variable_update.choose import open_update
+from tests.training.small_run import TOWERS, small_settings, train_small
 
 
 def test_validation_pairs_are_not_trained_on(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,3 +139,45 @@ def test_cache_may_be_removed_between_runs(work_dir: Path) -> None:
     train_small(1, data=("pairs.tsv",), steps=1)
     shutil.rmtree("data/cache")
     assert train_small(1, data=("pairs.tsv",), steps=2) == 0
+
+
+def test_run_begins_with_few_opened_shards(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("pairs.tsv").write_text("".join(f"问{i}\t答{i % 50}{'长' * (i % 7)}\n" for i in range(600)))
+    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 10)
+    opened: list[Path] = []
+    descriptors: list[int] = []
+    map_file = shards._map
+
+    def recorded(path: Path, dtype: np.dtype) -> np.ndarray:
+        opened.append(path)
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+        return map_file(path, dtype)
+
+    settings = small_settings(data=("pairs.tsv",), tokenizer="char", both_directions="on")
+    prepare(settings)  # encodes
+    monkeypatch.setattr(shards, "_map", recorded)
+    before = len(os.listdir("/proc/self/fd"))
+    data = prepare(settings)
+    assert len(data.training) == 60
+    assert len(Batches(data.training, 4, 1).buckets) > 1
+    assert len({path.stem for path in opened}) == 3  # of the samples
+    assert max(descriptors) - before <= 2 * 3
+
+
+def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
+    pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr("chatbot.training.run.start_from_frequencies", lambda model, pairs: counted.append(len(pairs)))
+    train_small(1, data=(str(pairs_file),), steps=1)
+    assert len(counted) == 1
+    train_small(1, data=(str(pairs_file),), steps=2)
+    assert len(counted) == 1
+    settings = small_settings(data=(str(pairs_file),), attempt="worker", precision="float32")
+    progress = json.dumps(dataclasses.asdict(Progress()))
+    texts = iter(["float32", progress])
+    worker: Any = SimpleNamespace(chief=False, machine=1, machines=1, broadcast_text=lambda text: next(texts))
+    open_run(
+        settings, prepare(settings), "/CPU:0", lambda model, chosen: open_update(model, chosen, TOWERS[:1]), worker
+    )
+    assert len(counted) == 1

@@ -15,7 +15,7 @@ from chatbot.flags import compose, replace
 from chatbot.memory import keep_freed_memory
 from chatbot.model.seq2seq import built_model
 from chatbot.training import precision
-from chatbot.training.attempt import write_json
+from chatbot.training.durable import write_json
 from chatbot.training.gradients import Sums, gradient_function
 from chatbot.training.precision import chosen_precision, gain_of_bfloat16
 from tests.commands import ENVIRONMENT, ROOT

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.batching.buckets import Bucket, choose_buckets, lengths_of
+from chatbot.corpus.batching.buckets import Bucket, choose_buckets
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs, Ids
+from chatbot.corpus.encoding.lengths import lengths_of
 from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.vocabulary import EOS, PAD
 from chatbot.errors import UserError
 
@@ -44,7 +46,7 @@ class Batches:
     shards: the pairs; a list of one item if all are in memory.
     batch_size: the number of pairs in a batch.
     batch_tokens: instead of batch_size, the padded positions on the longer side of a batch.
-    steps_per_epoch: the batches of an epoch, the same number in every epoch.
+    pairs, steps_per_epoch: the pairs and the batches of an epoch, the same numbers in every epoch.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class Batches:
         self.seed = seed
         self._shards = shards
         self._mapped = functools.lru_cache(MAPPED_SHARDS)(shards.__getitem__)
-        self.buckets = choose_buckets(lengths_of(shards), size)
+        self.buckets = choose_buckets(shards.lengths if isinstance(shards, Shards) else lengths_of(shards), size)
+        self.pairs = sum(bucket.pairs for bucket in self.buckets)
         self.steps_per_epoch = sum(bucket.batches for bucket in self.buckets)
 
     def plan(self, epoch: int) -> Iterator[tuple[Bucket, Positions]]:

@@ -2,41 +2,21 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Offsets
+from chatbot.corpus.encoding.lengths import SOURCE, TARGET, Lengths
 
 MAX_BUCKETS = 8
 # A bucket with fewer batches loses more by its last, partial batch than it saves on padding.
 MIN_BATCHES = 4
 
-SOURCE, TARGET = 0, 1
 # The cost of a padded position of the source and of the target. With equal costs a third of the target positions of
 # short chat would be padding; BENCHMARKS.md compares several costs.
 COSTS = np.array([[1], [6]])
-
-
-@dataclasses.dataclass(frozen=True)
-class Lengths:
-    """The number of pairs for each combination of lengths. The choice of buckets depends on nothing else."""
-
-    sides: Offsets  # [2, combinations] tokens of the source and of the target, EOS counted; distinct columns
-    counts: Offsets  # [combinations] pairs
-
-
-def lengths_of(shards: Iterable[EncodedPairs]) -> Lengths:
-    """Count the lengths in all shards."""
-    combined, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    for pairs in shards:
-        both = (pairs.sources.lengths << 32) + pairs.targets.lengths + 1  # two lengths in one number
-        in_shard, shard_counts = np.unique(both, return_counts=True)
-        combined, index = np.unique(np.concatenate([combined, in_shard]), return_inverse=True)
-        counts = np.bincount(index, np.concatenate([counts, shard_counts]), len(combined)).astype(np.int64)
-    return Lengths(np.stack([combined >> 32, combined & 0xFFFFFFFF]), counts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
 from chatbot.corpus.encoding.cache import content_key, key_of, make_once
 from chatbot.corpus.encoding.chunks import Hashes, Mask, load_chunk
 from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, token_texts
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
+from chatbot.corpus.encoding.lengths import Lengths
 from chatbot.corpus.encoding.selection import VALIDATION, Selection, select
-from chatbot.corpus.encoding.shards import ShardArrays, Shards, by_shard, dtype_for, shards_needed, write_shards
+from chatbot.corpus.encoding.shards import (
+    ShardArrays,
+    Shards,
+    by_shard,
+    count_lengths,
+    dtype_for,
+    shards_needed,
+    write_shards,
+)
 from chatbot.corpus.encoding.tokenised import CorpusFiles, TokenisedFiles, renamed_reports, tokenise
 from chatbot.corpus.encoding.vocabulary import (
     MIN_COUNT,
@@ -26,8 +37,8 @@ from chatbot.corpus.encoding.workers import in_order, progress_bar, worker_pool
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
-# Increase this whenever the same tokens and selection give other shards than before.
-VERSION = 3
+# Increase this whenever the same tokens and selection give other shards, or another description, than before.
+VERSION = 4
 # Fewer chunks are counted and encoded in this process, before worker processes would have started.
 SERIAL_CHUNKS = 20
 
@@ -85,11 +96,13 @@ def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabula
 
 def write_description(folder: Path, vocabulary: Vocabulary, pairs: int, reports: Sequence[Report]) -> None:
     """Add the description that `load_corpus` reads to a folder of shards and their vocabulary."""
+    lengths = count_lengths(folder, shards_needed(pairs))
     description = {
         "fingerprint": key_of(files=[(path.name, content_key(path)) for path in sorted(folder.iterdir())]),
         "shards": shards_needed(pairs),
         "dtype": dtype_for(vocabulary).name,
         "pairs": pairs,
+        "lengths": {"sides": lengths.sides.tolist(), "counts": lengths.counts.tolist()},
         "reports": [dataclasses.asdict(report) for report in reports],
     }
     (folder / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
@@ -98,8 +111,9 @@ def write_description(folder: Path, vocabulary: Vocabulary, pairs: int, reports:
 def load_corpus(folder: Path, files: CorpusFiles) -> Corpus:
     """Load the corpus in a folder of the cache. files: for the present names of the files."""
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    lengths = Lengths(*(np.asarray(description["lengths"][name], np.int64) for name in ("sides", "counts")))
     return Corpus(
-        Shards(folder, description["shards"], description["dtype"]),
+        Shards(folder, description["shards"], description["dtype"], lengths),
         load_vocabulary(folder / VOCABULARY),
         renamed_reports(description["reports"], files.sources),
         description["pairs"],

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from chatbot.corpus.encoding.chunks import Hashes
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.lengths import NO_PAIRS, Lengths
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
@@ -26,6 +27,7 @@ PAIRS_PER_SHARD = 1 << 17
 # Bytes that are collected in memory before they are written to their shards.
 BUFFER = 32_000_000
 SOURCE, TARGET, CHARACTERS = range(3)
+PAIR_BYTES = 3 * np.dtype(np.uint32).itemsize  # of a row of lengths
 
 
 class ShardArrays(NamedTuple):
@@ -74,6 +76,15 @@ def _append(folder: Path, buffers: dict[str, list[bytes]]) -> None:
             file.writelines(parts)
 
 
+def count_lengths(folder: Path, shards: int) -> Lengths:
+    """Count the lengths of all pairs in the shards of a folder."""
+    counted = NO_PAIRS
+    for n in range(shards):
+        sizes = np.fromfile(folder / f"{n:05}.lengths", np.uint32).reshape(-1, 3)
+        counted += Lengths.of(np.stack([sizes[:, SOURCE], sizes[:, TARGET] + 1]))
+    return counted
+
+
 @dataclasses.dataclass(frozen=True)
 class Shards(Sequence[EncodedPairs]):
     """The shards of a folder, each mapped into memory when it is indexed."""
@@ -81,11 +92,27 @@ class Shards(Sequence[EncodedPairs]):
     folder: Path
     number: int  # number of shards
     dtype: str
+    all_lengths: Lengths  # of all pairs in the files
     max_length: int | None = None  # longer pairs are skipped
     both_directions: bool = False  # add each pair from answer to question
 
     def __len__(self) -> int:
         return self.number
+
+    @property
+    def lengths(self) -> Lengths:
+        """The lengths of the pairs, equal to `lengths_of` all shards."""
+        lengths = self.all_lengths
+        if self.max_length is not None:
+            lengths = lengths.within(self.max_length)
+        if self.both_directions:
+            backwards = lengths.reversed()
+            lengths += backwards if self.max_length is None else backwards.within(self.max_length)
+        return lengths
+
+    def pairs_in_file(self, index: int) -> int:
+        """Return the number of pairs of any length in a shard, from the size of its file."""
+        return (self.folder / f"{index:05}.lengths").stat().st_size // PAIR_BYTES
 
     @overload
     def __getitem__(self, index: int) -> EncodedPairs: ...

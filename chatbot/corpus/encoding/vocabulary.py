@@ -58,10 +58,14 @@ class Vocabulary:
         """Return a hash of the tokens and their order."""
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
 
+    def content(self) -> bytes:
+        """Return the content of vocabulary.txt: one token a line, in the order of ids, without the special ones."""
+        return "".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]).encode()
+
     def save(self, path: Path) -> None:
-        """Write one token a line, in the order of ids, without the special ones. The file is complete or absent."""
+        """Write `content` to a file. The file is complete or absent."""
         part = path.with_name(path.name + ".part")
-        part.write_text("".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]), encoding="utf-8")
+        part.write_bytes(self.content())
         part.replace(path)
 
 

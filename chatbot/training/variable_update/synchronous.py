@@ -7,12 +7,11 @@ sums between them (`Exchange`). Each is a short function that makes a `Synchrono
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
-from chatbot.training.exchange import Exchange
+from chatbot.training.exchange import Exchange, broadcast
 from chatbot.training.gradients import Share, Sums, accumulate_gradients, gradient_function, share_spec
 from chatbot.training.variable_update.out_of_memory import more_pieces
 from chatbot.training.variable_update.replica import Replica, Values
@@ -248,15 +247,11 @@ class Synchronous:
         """Copy machine 0's model and state, as `gather_state` returns it, to every replica of every machine."""
         weights = [variable.value for variable in self._model.trainable_variables]
         if self._machines > 1:
-            # A broadcast as a sum in which only machine 0 has values. float64 holds every dtype of the state exactly.
-            values = [tf.cast(value, tf.float64) for value in (*weights, *state)]
-            if self._machine > 0:
-                values = [tf.zeros_like(value) for value in values]
-            parts = [values, *([tf.zeros_like(value) for value in values] for _ in self._replicas[1:])]
-            received = [tensor.numpy() for tensor in _graph(self._exchange)(parts)[0]]
+            homes = [replica.home for replica, _ in self._replicas]
+            received = broadcast(self._exchange, (*weights, *state), homes, source=self._machine == 0)
             for weight, value in zip(weights, received, strict=False):
-                weight.assign(value.astype(np.float32))
-            state = [new.astype(old.dtype) for old, new in zip(state, received[len(weights) :], strict=True)]
+                weight.assign(value)
+            state = [new.numpy().astype(old.dtype) for old, new in zip(state, received, strict=True)]
         if self._staged:
             state, (*gradients, tokens) = state[: -len(weights) - 1], state[-len(weights) - 1 :]
             self._pending = self._pending_sums(gradients, tokens) if tokens > 0 else None

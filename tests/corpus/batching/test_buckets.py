@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
-from chatbot.corpus.batching.buckets import MAX_BUCKETS, Bucket, choose_buckets, lengths_of
+from chatbot.corpus.batching.buckets import MAX_BUCKETS, Bucket, choose_buckets
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.lengths import lengths_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.training_set import training_set
 

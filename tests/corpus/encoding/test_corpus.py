@@ -17,6 +17,7 @@ from chatbot.corpus.encoding import corpus as corpus_module
 from chatbot.corpus.encoding import counting, selection, shards, tokenised, workers
 from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.lengths import NO_PAIRS, lengths_of
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import tokenise, tokenise_chunk
 from chatbot.corpus.encoding.workers import worker_pool
@@ -260,6 +261,25 @@ def test_shards_drop_long_pairs_and_add_reversed_pairs(tmp_path: Path) -> None:
     assert rows(dataclasses.replace(all_pairs, both_directions=True)[0])[3:] == [(1, 4), (2, 1), (4, 1)]
 
 
+@pytest.mark.parametrize("max_length", [None, 4])
+@pytest.mark.parametrize("both", [False, True])
+def test_lengths_are_known_without_opening_a_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_length: int | None, both: bool
+) -> None:
+    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 5)
+    pairs = [("一二三四五"[: 1 + i % 5], "子丑寅卯辰"[: 1 + i * i % 4] + str(i)) for i in range(40)]
+    stored = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
+    chosen = dataclasses.replace(stored, max_length=max_length, both_directions=both)
+    assert len(stored) == 8
+    counted = lengths_of(chosen)
+    opened: list[Path] = []
+    monkeypatch.setattr(shards, "_map", lambda path, dtype: opened.append(path))
+    assert chosen.lengths.pairs == counted.pairs
+    np.testing.assert_array_equal(chosen.lengths.sides, counted.sides)
+    np.testing.assert_array_equal(chosen.lengths.counts, counted.counts)
+    assert opened == []
+
+
 def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
     """The lengths of each pair."""
     return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
@@ -267,14 +287,14 @@ def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
 
 def test_shard_without_pairs_is_empty(tmp_path: Path) -> None:
     shards.write_shards(tmp_path, 1, [])
-    pairs = Shards(tmp_path, 1, "uint16")[0]
+    pairs = Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
     assert len(pairs) == 0
     assert pairs.targets.joined().tolist() == []
 
 
 def test_removed_shard_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"00000\.lengths: removed while it was in use"):
-        Shards(tmp_path, 1, "uint16")[0]
+        Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
 
 
 def test_ids_take_two_bytes_if_possible(tmp_path: Path) -> None:
