@@ -70,8 +70,8 @@ def test_invalid_train_input_is_a_one_line_error(work_dir: Path, arguments: list
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--attempt", "nope"], "no such attempt in checkpoints/; there is none yet: python train.py"),
-        (["--attempt", "a/b"], "without slashes"),
+        (["--attempt", "nope"], "/checkpoints; none is there; train one with python train.py, or give the path of its"),
+        (["--attempt", "a/b"], "/a/b is not a folder; check the path"),
         (["--beam-size", "0"], "--beam-size 0: must be at least 1"),
     ],
 )
@@ -82,6 +82,21 @@ def test_invalid_chat_input_is_a_one_line_error(work_dir: Path, arguments: list[
     assert message in completed.stderr.decode()
     assert completed.stderr.count(b"\n") == 1
     assert completed.stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("train.py", ["--celll", "gru"], "unrecognized arguments: --celll; the nearest is --cell"),
+        ("train.py", ["-cells", "gru"], "unrecognized arguments: -cells; the nearest is --cell"),
+        ("chatbot.evaluation", ["--dta", "x.tsv"], "unrecognized arguments: --dta; the nearest is --data"),
+        ("chatbot.evaluation", ["--beam-size", "2"], "the following arguments are required: --data"),
+    ],
+)
+def test_wrong_flag_names_the_nearest(script: str, arguments: list[str], message: str) -> None:
+    completed = run(script, *arguments)
+    assert completed.returncode == 2
+    assert completed.stderr.decode().startswith(f"error: {message} (see python ")
 
 
 def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:

@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chatbot.config.stored import changed_settings, storable, stored_settings, train_settings
+from chatbot.config.attempts import trained_directory
+from chatbot.config.stored import changed_settings, settings_over_config, storable, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose, fields_of, flatten, replace
@@ -35,6 +38,83 @@ def test_settings_survive_config_json(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(storable(settings)))
     assert stored_settings(file) == settings
+
+
+def begin(attempt: str, **settings: Any) -> Path:
+    """Write the config.json of an attempt."""
+    config = Path("checkpoints", attempt, "config.json")
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps(storable(compose(Settings, attempt=attempt, **settings))))
+    config.with_name("vocabulary.txt").touch()
+    return config
+
+
+def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    began = {"data": ("a b.tsv",), "rnn_size": 64, "steps": 9, "bidirectional": False, "precision": "bfloat16"}
+    config = begin("talk", **began)
+    settings = train_settings(["--attempt", "talk"])
+    assert settings == compose(Settings, attempt="talk", **began)
+    expected = "--data 'a b.tsv' --rnn-size 64 --no-bidirectional --steps 9"
+    assert capsys.readouterr().out == f"Settings of {config}: {expected}\n"
+    assert settings_over_config({"attempt": "talk"}) == settings  # of the Python API
+    capsys.readouterr()
+
+    settings = train_settings(["--attempt", "talk", "--rnn-size", "32", "--epochs", "2"])
+    assert capsys.readouterr().out == f"Settings of {config}: --data 'a b.tsv' --no-bidirectional\n"
+    assert (settings.model.rnn_size, settings.learning.steps, settings.learning.epochs) == (32, None, 2)
+    assert changed_settings(stored_settings(config), settings) == ["--rnn-size 64 -> 32"]
+    parallel = train_settings(["--attempt", "talk", "--source-file", "q", "--target-file", "a"]).corpus
+    assert (parallel.data, parallel.source_file) == ((), "q")
+
+    assert train_settings(["--attempt", "new"]) == compose(Settings, attempt="new")
+    assert train_settings(["--attempt", "talk", "--selftest"]).model.rnn_size == Settings().model.rnn_size
+    file = Path("own.json")
+    file.write_text(json.dumps({"attempt": "talk", "seed": 4}))
+    settings = train_settings(["--config", str(file)])
+    assert (settings.model.rnn_size, settings.learning.seed) == (64, 4)
+
+
+def test_folder_of_an_attempt_is_its_name(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin("talk2", rnn_size=64)
+    Path("checkpoints/talk2").rename("checkpoints/talk3")
+    for flags in (["--config", "checkpoints/talk3/config.json"], ["--attempt", "talk3"]):
+        settings = train_settings(flags)
+        assert (settings.run.attempt, settings.model.rnn_size) == ("talk3", 64)
+    settings = train_settings(["--config", "checkpoints/talk3/config.json", "--attempt", "new"])
+    assert (settings.run.attempt, settings.model.rnn_size) == ("new", 64)
+
+    elsewhere = work_dir / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(UserError, match=rf"talk3 is an attempt, but not in {elsewhere}/checkpoints; run the command"):
+        train_settings(["--config", "../checkpoints/talk3/config.json"])
+    settings = train_settings(["--config", "../checkpoints/talk3/config.json", "--attempt", "new"])
+    assert (settings.run.attempt, settings.model.rnn_size) == ("new", 64)
+
+
+def test_settings_that_an_older_version_did_not_have_are_named(
+    work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = begin("old")
+    values = json.loads(config.read_text())
+    config.write_text(json.dumps({name: values[name] for name in values if name not in ("patience", "batch_tokens")}))
+    train_settings(["--config", str(config)])
+    note = f"{config}: of an older version, without --batch-tokens, --patience; the defaults are used.\n"
+    assert capsys.readouterr().out == note
+
+
+@pytest.mark.parametrize("inside", ["checkpoints", "elsewhere"])
+def test_trained_attempt_is_found_by_name_and_path(work_dir: Path, inside: str) -> None:
+    directory = begin("talk").parent.absolute()
+    if inside == "elsewhere":
+        directory = directory.rename(work_dir / "talk")
+    names = [str(directory), f"{os.path.relpath(directory)}/", "talk"]
+    assert [trained_directory(name) for name in names] == [directory] * 3
+    known = "there are: talk" if inside == "checkpoints" else "none is there; train one with python train.py"
+    with pytest.raises(UserError, match=f"no such attempt in {work_dir}/checkpoints; {known}, or give the path"):
+        trained_directory("other")
+    with pytest.raises(UserError, match=f"no such attempt, {work_dir}/other/talk is not a folder; check the path"):
+        trained_directory("other/talk")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +152,8 @@ def test_invalid_value_is_reported_with_its_flag(values: dict, message: str) -> 
         ("{", "not JSON"),
         ("[]", "a JSON object of settings expected"),
         ('{"data": 3}', "a JSON object of settings expected"),
-        ('{"rnnsize": 3}', "unknown setting 'rnnsize'"),
+        ('{"rnnsize": 3}', "unknown setting 'rnnsize', perhaps of another version"),
+        ('{"tempo": 3, "seed": 1, "mood": 3}', "unknown settings 'mood', 'tempo', perhaps of another version"),
         ('{"rnn_size": 0}', "must be at least 1"),
         ('{"data": [3]}', "str expected"),
         ("[" * 100_000, "not JSON"),

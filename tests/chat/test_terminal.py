@@ -120,6 +120,37 @@ def test_closed_output_ends_chat_without_traceback(attempt: Path) -> None:
     assert "codes 1" in output
 
 
+@pytest.mark.parametrize("word", ["exit", " Quit "])
+def test_exit_and_quit_leave_the_terminal_but_not_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    text = f"hi\n{word}\nexit now\n".encode()
+    try:
+        monkeypatch.setattr("sys.stdin", Console(io.BytesIO(text), encoding="utf-8"))
+        assert chat(Echo(), "echo") == 0
+        assert capsys.readouterr().out == "> hi\n> "
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
+        assert chat(Echo(), "echo") == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().out == f"hi\n{word.strip()}\nexit now\n"
+
+
+def test_terminal_in_a_strict_c_locale_reads_and_writes_utf8(work_dir: Path) -> None:
+    code = "import tests.chat.test_terminal as t, sys; sys.exit(t.chat(t.Echo(), 'echo'))"
+    environment = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "TERM": "dumb"}
+    with pexpect.spawn(
+        sys.executable, ["-c", code], env={**ENVIRONMENT, **environment}, encoding="utf-8", timeout=60, echo=False
+    ) as terminal:
+        terminal.expect_exact("> ")
+        terminal.sendline("你好😀")
+        terminal.expect_exact("你好😀\r\n> ")
+        terminal.sendline("exit")
+        terminal.expect(pexpect.EOF)
+    assert terminal.exitstatus == 0
+
+
 @pytest.mark.parametrize("key", ["Ctrl-D", "Ctrl-C"])
 def test_terminal_chat_ends_without_traceback(attempt: Path, key: str) -> None:
     arguments = command("chat.py", "--beam-size", "1")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,34 +175,48 @@ def test_lock_is_exclusive_though_failed_runs_remove_it(work_dir: Path) -> None:
     assert errors == []
 
 
-@pytest.mark.parametrize("pauses", [("0", "20"), ("6", "6")])
-def test_two_runs_begun_at_once_are_not_mixed(work_dir: Path, pauses: tuple[str, str]) -> None:
-    """With other data: one trains, and the other is refused, whichever comes first, and however long it pauses."""
-    for name, words in (("a", "甲乙丙"), ("b", "子丑寅")):
-        Path(f"{name}.tsv").write_text("".join(f"{word}一\t{word}二\n" for word in words))
-    small = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2", "--attempt", "both")
-    runs = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", "tests.training.racing", pause, "--data", f"{name}.tsv", *small],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-            encoding="utf-8",
-        )
-        for name, pause in zip("ab", pauses, strict=True)
-    }
-    output = {name: run.communicate(timeout=300) for name, run in runs.items()}
+def start_racing(name: str) -> "subprocess.Popen[str]":
+    """Start training on the file of this name, all in the same attempt."""
+    flags = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2", "--attempt", "both")
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.training.racing", name, "--data", f"{name}.tsv", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        encoding="utf-8",
+    )
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_runs_with_other_data_are_not_mixed(work_dir: Path, at_once: bool) -> None:
+    """Both begin an attempt at once; or b begins while a, which has checked the attempt, pauses before it goes on."""
+    words = {"a": "甲乙丙", "b": "子丑寅"}
+    for name in words:
+        Path(f"{name}.tsv").write_text("".join(f"{word}一\t{word}二\n" for word in words[name]))
+    Path("b-go").touch()
+    runs = {"a": start_racing("a")}
+    if at_once:
+        Path("a-go").touch()
+    else:
+        while not Path("a-checked").exists():
+            assert runs["a"].poll() is None
+            time.sleep(0.1)
+    runs["b"] = start_racing("b")
+    errors = {"b": runs["b"].communicate(timeout=300)[1]}
+    Path("a-go").touch()
+    errors["a"] = runs["a"].communicate(timeout=300)[1]
+
     codes = {name: run.returncode for name, run in runs.items()}
-    assert sorted(codes.values()) == [0, 2], output
-    winner, refused = sorted(codes, key=lambda name: codes[name])
+    assert sorted(codes.values()) == [0, 2], errors
+    trained, refused = sorted(codes, key=lambda name: codes[name])
     reasons = r"error: --attempt both(: another process is training it| was started with other training pairs)"
-    assert re.match(reasons, output[refused][1])
+    assert re.match(reasons, errors[refused])
     vocabulary = load_vocabulary(Path("checkpoints/both/vocabulary.txt"))
-    assert set("甲乙丙" if winner == "a" else "子丑寅") <= set(vocabulary.tokens)
-    assert len(vocabulary) == len(load_trained(Path("checkpoints/both")).vocabulary) == 11
-    described = json.loads(Path("checkpoints/both/data.json").read_text())
-    assert described["vocabulary"] == vocabulary.fingerprint()
-    assert json.loads(Path("checkpoints/both/config.json").read_text())["data"] == [f"{winner}.tsv"]
+    assert set(words[trained]) <= set(vocabulary.tokens)
+    assert not set(words[refused]) & set(vocabulary.tokens)
+    assert json.loads(Path("checkpoints/both/data.json").read_text())["vocabulary"] == vocabulary.fingerprint()
+    assert json.loads(Path("checkpoints/both/config.json").read_text())["data"] == [f"{trained}.tsv"]
+    assert len(load_trained(Path("checkpoints/both")).vocabulary) == len(vocabulary)
 
 
 def test_attempt_with_auto_in_its_config_is_resumed(pairs_file: Path) -> None:

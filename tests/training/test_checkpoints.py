@@ -1,0 +1,205 @@
+"""Checkpoints: the order of the writes, a process killed between them, a full disk, and files of other versions."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.model import ModelSettings
+from chatbot.errors import UserError
+from chatbot.model.saved import read_pointer, read_values
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training import checkpoints, durable
+from chatbot.training.checkpoints import Checkpoints, Progress, read_progress
+
+VOCABULARY = 9
+DIRECTORY = Path("checkpoints/default")
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: no handler of an Exception or OSError sees it."""
+
+
+def model_of(value: float) -> Seq2Seq:
+    """A model whose weights all have this value."""
+    model = Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY)
+    for weight in model.trainable_variables:
+        weight.assign(tf.fill(weight.shape, value))
+    return model
+
+
+def save(step: int, best: bool = True) -> None:
+    """Save a checkpoint whose weights and state have the value of the step."""
+    progress = Progress(step=step, best_step=step if best else 1, best_nats=1.0)
+    Checkpoints(DIRECTORY, model_of(step)).save(progress, [np.asarray(step, np.int64)], best)
+
+
+def restored() -> Progress:
+    """Restore the last checkpoint; weights and state must have the value of its step."""
+    model = model_of(0)
+    progress, (state,) = Checkpoints(DIRECTORY, model).restore([np.asarray(0, np.int64)])
+    values = {float(value) for weight in model.trainable_variables for value in np.unique(weight.numpy())}
+    assert values == {float(progress.step)}
+    assert int(state) == progress.step
+    return progress
+
+
+class Calls(list[str]):
+    """The calls that sync, name or remove files, in order. The process is killed at call number `limit`, from 0."""
+
+    limit: int | None = None
+
+    def record(self, patch: pytest.MonkeyPatch, owner: Any, name: str, text: Callable[..., str]) -> None:
+        """Record the calls of a function, each before it takes effect."""
+        original = getattr(owner, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if len(self) == self.limit:
+                raise KilledError
+            self.append(text(*arguments))
+            return original(*arguments, **keywords)
+
+        patch.setattr(owner, name, call)
+
+
+@pytest.fixture
+def calls(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The calls that sync, name or remove files in an empty attempt."""
+    DIRECTORY.mkdir(parents=True)
+    recorded = Calls()
+    recorded.record(monkeypatch, os, "fsync", lambda fd: f"sync {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
+    recorded.record(monkeypatch, Path, "replace", lambda path, target: f"name {Path(target).name}")
+    recorded.record(monkeypatch, Path, "unlink", lambda path, **_: f"remove {path.name}")
+    recorded.record(monkeypatch, tf.train.Checkpoint, "write", lambda _, path: f"write {Path(path).name}")
+    return recorded
+
+
+def test_data_are_synced_before_they_are_named_and_old_files_go_last(calls: Calls) -> None:
+    save(1)
+    calls.clear()
+    save(2)
+    data, index = "ckpt-{}.data-00000-of-00001", "ckpt-{}.index"
+    assert calls[0] == "write ckpt-2"
+    assert sorted(calls[1:3]) == [f"sync {data.format(2)}", f"sync {index.format(2)}"]
+    assert calls[3:10] == [
+        "sync default",
+        *("sync last.part", "name last", "sync default"),
+        *("sync best.part", "name best", "sync default"),
+    ]
+    assert sorted(calls[10:]) == [f"remove {data.format(1)}", f"remove {index.format(1)}"]
+
+
+def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(1)
+    shutil.copytree(DIRECTORY, "before")
+    calls.clear()
+    save(2)
+    total, steps = len(calls), []
+    for kill_after in range(total):
+        shutil.rmtree(DIRECTORY)
+        shutil.copytree("before", DIRECTORY)
+        calls.clear()
+        calls.limit = kill_after
+        with pytest.raises(KilledError):
+            save(2)
+        calls.limit = None
+        progress = restored()
+        steps.append(progress.step)
+        # `best` names a whole checkpoint, and after a restart the one that the progress says.
+        assert read_pointer(DIRECTORY / "best")["step"] == progress.best_step == progress.step
+        read_values(DIRECTORY / f"ckpt-{progress.step}", "optimizer", [()])
+        save(3)
+        assert {path.name.split(".")[0] for path in DIRECTORY.glob("ckpt-*")} == {"ckpt-3"}
+    assert steps == sorted(steps)
+    assert set(steps) == {1, 2}
+
+
+def test_old_files_lack_fields_and_newer_files_are_refused(work_dir: Path) -> None:
+    path = Path("last")
+    old = {"checkpoint": "ckpt-5", "step": 5, "best_step": 3, "best_nats": 4.5, "without_best": 2, "validation": "f"}
+    path.write_text(json.dumps(old))
+    assert read_progress(path) == ("ckpt-5", Progress(5, 3, 4.5, 2, "f"))
+    path.write_text(json.dumps({"checkpoint": "ckpt-5", "step": 5}))
+    assert read_progress(path) == ("ckpt-5", Progress(step=5))
+    for newer, what in (({"tempo": 1}, "it has 'tempo'"), ({"version": 99}, "its version is 99")):
+        path.write_text(json.dumps({**old, **newer}))
+        with pytest.raises(UserError, match=f"last: written by a newer version of this program .{what}"):
+            read_progress(path)
+    path.write_text(json.dumps({**old, "best_step": "3"}))
+    with pytest.raises(UserError, match="last: damaged"):
+        read_progress(path)
+
+
+def no_space(*arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def tensorflow_without_space(*arguments: Any) -> None:
+    text = "{{function_node __wrapped__SaveV2}} /a/ckpt-2_temp/part; No space left on device [Op:SaveV2]"
+    raise tf.errors.ResourceExhaustedError(None, None, text)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "failure"),
+    [(tf.train.Checkpoint, "write", tensorflow_without_space), (durable.os, "fsync", no_space)],
+)
+def test_full_disk_is_reported_with_the_checkpoint_that_is_kept(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, failure: Callable[..., None]
+) -> None:
+    DIRECTORY.mkdir(parents=True)
+    reason = r"ckpt-\d: no space left on the disk \(No space left on device\); "
+    with monkeypatch.context() as full:
+        full.setattr(owner, name, failure)
+        with pytest.raises(UserError, match=f"{reason}no checkpoint was saved before: free some space"):
+            save(1)
+    assert list(DIRECTORY.iterdir()) == []
+    save(1)
+    files = {path: path.read_bytes() for path in DIRECTORY.iterdir()}
+    with monkeypatch.context() as full:
+        full.setattr(owner, name, failure)
+        with pytest.raises(UserError, match=f"{reason}the checkpoint of step 1 is kept: free some space"):
+            save(2)
+    assert {path: path.read_bytes() for path in DIRECTORY.iterdir()} == files
+    assert restored().step == 1
+
+
+def test_file_that_cannot_grow_is_reported_with_its_cause(work_dir: Path) -> None:
+    DIRECTORY.mkdir(parents=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"ckpt-1: cannot be written \(File too large\); no checkpoint was saved"):
+            save(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(1)
+    state = [np.zeros(1000, np.float32)]
+    size = 4000 + 4 * sum(weight.shape.num_elements() for weight in model.trainable_variables)
+    usage = namedtuple("usage", "free")
+    written = Checkpoints(DIRECTORY, model)
+
+    def free(space: int) -> None:
+        monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: usage(space))
+
+    free(2 * size)
+    written.check_space(state, validates=False)
+    with pytest.raises(UserError, match=r"default: no space left for checkpoints of \d+\.\d MB each: .* are needed"):
+        written.check_space(state, validates=True)
+    DIRECTORY.mkdir(parents=True)
+    (DIRECTORY / "ckpt-1.index").touch()
+    written.check_space(state, validates=True)
+    free(size - 1)
+    with pytest.raises(UserError, match="no space left"):
+        written.check_space(state, validates=False)
