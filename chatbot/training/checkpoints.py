@@ -98,8 +98,9 @@ class Checkpoints:
         free = shutil.disk_usage(disk).free
         if free < needed:
             raise UserError(
-                f"{self.directory}: no space left for checkpoints of {_megabytes(size)} each: {_megabytes(needed)} are "
-                f"needed, {_megabytes(free)} are free; free some space, or run in a folder on another disk"
+                f"{self.directory}: not enough space on the disk; checkpoints of {_megabytes(size)} each need "
+                f"{_megabytes(needed)}, and {_megabytes(free)} are free: free some space, or run in a folder on another "
+                "disk"
             )
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
