@@ -99,8 +99,8 @@ class Checkpoints:
         if free < needed:
             raise UserError(
                 f"{self.directory}: not enough space on the disk; checkpoints of {_megabytes(size)} each need "
-                f"{_megabytes(needed)}, and {_megabytes(free)} are free: free some space, or run in a folder on another "
-                "disk"
+                f"{_megabytes(needed)}, and {_megabytes(free)} are free: free some space, or run in a folder "
+                "on another disk"
             )
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
