@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chatbot.config.attempts import LAST
 from chatbot.config.chat import ChatSettings
 from chatbot.config.stored import settings_over_config
 from chatbot.config.training import Settings
@@ -130,7 +131,7 @@ def _train_with_others(settings: Settings) -> TrainingResult:
         raise UserError(f"{directory}: training failed with exit code {code}; the lines above say why")
     if settings.parallel.selftest:
         return TrainingResult(directory, 0, "the self-test has passed", 0, None)
-    from chatbot.model.saved import LAST, read_pointer
+    from chatbot.model.saved import read_pointer
 
     last = read_pointer(directory / LAST)
     stopped = INTERRUPTED if code == EXIT_INTERRUPTED else "all processes have ended"

@@ -53,7 +53,7 @@ def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.Ca
     began = {"data": ("a b.tsv",), "rnn_size": 64, "steps": 9, "bidirectional": False, "precision": "bfloat16"}
     config = begin("talk", **began)
     settings = train_settings(["--attempt", "talk"])
-    assert settings == compose(Settings, attempt="talk", **began)
+    assert settings == compose(Settings, attempt="talk", **{**began, "precision": "auto"})
     expected = "--data 'a b.tsv' --rnn-size 64 --no-bidirectional --steps 9"
     assert capsys.readouterr().out == f"Settings of {config}: {expected}\n"
     assert settings_over_config({"attempt": "talk"}) == settings  # of the Python API

@@ -40,7 +40,9 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     if not own.exists() or above.get("selftest"):
         return compose(Settings, **above)
     began = {**read_settings(own), "attempt": attempt}
-    values = _over(began, above)
+    # What was "auto" stays so: the attempt keeps its choice, and machines without this file compare equal settings.
+    chosen = {name for name, field in fields_of(Settings).items() if field.default == AUTO}
+    values = _over({name: value for name, value in began.items() if name not in chosen}, above)
     if taken := _as_flags({name: value for name, value in values.items() if name not in above}):
         print(f"Settings of {own}: {taken}")
     missing = sorted(storable(Settings()).keys() - began.keys())
@@ -72,10 +74,10 @@ def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_flags(values: dict[str, Any]) -> str:
-    """Return the values as flags, without those at their defaults, and without the choice made for an "auto"."""
+    """Return the values as flags, without those at their defaults."""
     words: list[str] = []
     for name, field in fields_of(Settings).items():
-        if name not in values or values[name] == field.default or AUTO in (field.default, values[name]):
+        if name not in values or values[name] == field.default:
             continue
         flag, value = flag_of(name), values[name]
         if field.metadata["kind"] is bool:

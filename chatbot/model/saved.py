@@ -11,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import CONFIG, DICTIONARY, VOCABULARY
+from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, VOCABULARY
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
-
-# JSON files that name a checkpoint: the newest, and the one with the best validation.
-LAST, BEST = "last", "best"
 
 # The exceptions of TensorFlow's reader for a file that is truncated, overwritten or of other shapes.
 UNREADABLE = (tf.errors.OpError, ValueError, LookupError, RuntimeError)

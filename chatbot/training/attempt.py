@@ -7,6 +7,7 @@
                           ckpt-<step>.*    weights and optimizer state, of the last step and of the best step
                           last, best       JSON: the name of a checkpoint, its step, and the best validation
                           lock             held while a process trains the attempt
+                          saving           there while the first checkpoint is written, which `last` does not name yet
                           metrics.jsonl    one line a logged step
 
 This module creates an attempt, and checks the settings and data of a resumed one; checkpoints.py reads and writes the
@@ -23,7 +24,7 @@ from typing import Any
 
 import filelock
 
-from chatbot.config.attempts import CONFIG, DICTIONARY, VOCABULARY
+from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, VOCABULARY
 from chatbot.config.stored import changed_corpus_settings, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
@@ -31,7 +32,7 @@ from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.training.durable import write_file, write_json
 
-LOCK = "lock"
+LOCK, SAVING = "lock", "saving"
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
 
@@ -88,8 +89,11 @@ def has_checkpoint(settings: Settings) -> bool:
     directory = settings.run.directory
     if not directory.exists():
         return False
-    saved = sorted(path.name for path in directory.iterdir() if re.fullmatch(r"ckpt-\d+\.index|best|last", path.name))
-    for name in ("last", "config.json"):
+    if (directory / SAVING).exists() and not (directory / LAST).exists():
+        return False  # a process was killed while it saved the first checkpoint
+    pattern = rf"ckpt-\d+\.index|{BEST}|{LAST}"
+    saved = sorted(path.name for path in directory.iterdir() if re.fullmatch(pattern, path.name))
+    for name in (LAST, CONFIG):
         if saved and not (directory / name).exists():
             raise UserError(
                 f"{directory / name}: missing, though {saved[0]} is there; "

@@ -11,10 +11,12 @@ from typing import Any, get_type_hints
 
 import tensorflow as tf
 
+from chatbot.config.attempts import BEST, LAST
 from chatbot.errors import UserError
-from chatbot.model.saved import BEST, LAST, assign_weights, read_pointer, read_values, weights_of
+from chatbot.model.saved import assign_weights, read_pointer, read_values, weights_of
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.durable import sync, write_json
+from chatbot.training.attempt import SAVING
+from chatbot.training.durable import sync, write_file, write_json
 from chatbot.training.variable_update.replica import Values
 
 # Increase this when the meaning of a field of Progress changes. A new field needs no new version, only a default.
@@ -116,6 +118,8 @@ class Checkpoints:
             )
         path = self.directory / f"ckpt-{progress.step}"
         try:
+            if not (self.directory / LAST).exists():
+                write_file(self.directory / SAVING, b"")
             with tf.device("/CPU:0"):
                 kept = [tf.Variable(value) for value in state]
             tf.train.Checkpoint(weights=self._weights, optimizer=kept).write(str(path))
@@ -158,6 +162,8 @@ class Checkpoints:
             found = re.match(r"ckpt-\d+(?=[._])", path.name)
             if found and (path.is_dir() or found[0] not in kept):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if (self.directory / SAVING).exists():
+            (self.directory / SAVING).unlink()
 
     def _pointers(self) -> list[Path]:
         return [p for p in (self.directory / LAST, self.directory / BEST) if p.exists()]

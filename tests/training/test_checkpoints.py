@@ -15,10 +15,12 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
+from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.saved import read_pointer, read_values
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import checkpoints, durable
+from chatbot.training.attempt import has_checkpoint
 from chatbot.training.checkpoints import Checkpoints, Progress, read_progress
 
 VOCABULARY = 9
@@ -104,11 +106,11 @@ def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls, monke
     calls.clear()
     save(2)
     total, steps = len(calls), []
-    for kill_after in range(total):
+    for limit in range(total):
         shutil.rmtree(DIRECTORY)
         shutil.copytree("before", DIRECTORY)
         calls.clear()
-        calls.limit = kill_after
+        calls.limit = limit
         with pytest.raises(KilledError):
             save(2)
         calls.limit = None
@@ -121,6 +123,33 @@ def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls, monke
         assert {path.name.split(".")[0] for path in DIRECTORY.glob("ckpt-*")} == {"ckpt-3"}
     assert steps == sorted(steps)
     assert set(steps) == {1, 2}
+
+
+def test_process_killed_during_the_first_save_can_begin_again(calls: Calls) -> None:
+    for name in ("config.json", "vocabulary.txt"):
+        (DIRECTORY / name).touch()
+    shutil.copytree(DIRECTORY, "before")
+    save(1)
+    total, resumed = len(calls), []
+    for limit in range(total):
+        shutil.rmtree(DIRECTORY)
+        shutil.copytree("before", DIRECTORY)
+        calls.clear()
+        calls.limit = limit
+        with pytest.raises(KilledError):
+            save(1)
+        calls.limit = None
+        resumed.append(has_checkpoint(Settings()))
+        assert restored_or_new().step == int(resumed[-1])
+        save(2)
+        assert {path.name for path in DIRECTORY.glob("[!c]*")} == {"best", "last", "vocabulary.txt"}
+    assert resumed == sorted(resumed)
+    assert set(resumed) == {False, True}
+
+
+def restored_or_new() -> Progress:
+    """The progress of the last checkpoint, or of a new run."""
+    return restored() if (DIRECTORY / "last").exists() else Progress()
 
 
 def test_old_files_lack_fields_and_newer_files_are_refused(work_dir: Path) -> None:
