@@ -14,6 +14,8 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import check_value, compose, fields_of, flag_of, flatten, parse_flags, program
 
+# Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
+CHOSEN = ("both_directions", "precision")
 # Settings that replace each other: a flag of a group replaces all of the group in a file.
 ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"})
 
@@ -40,9 +42,9 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     if not own.exists() or above.get("selftest"):
         return compose(Settings, **above)
     began = {**read_settings(own), "attempt": attempt}
-    # What was "auto" stays so: the attempt keeps its choice, and machines without this file compare equal settings.
-    chosen = {name for name, field in fields_of(Settings).items() if field.default == AUTO}
-    values = _over({name: value for name, value in began.items() if name not in chosen}, above)
+    # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
+    # use identical settings, have "auto", too.
+    values = _over({name: value for name, value in began.items() if name not in CHOSEN}, above)
     if taken := _as_flags({name: value for name, value in values.items() if name not in above}):
         print(f"Settings of {own}: {taken}")
     missing = sorted(storable(Settings()).keys() - began.keys())
