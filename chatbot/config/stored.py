@@ -41,7 +41,7 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     own = attempt_directory(attempt) / CONFIG
     if not own.exists() or above.get("selftest"):
         return compose(Settings, **above)
-    began = {**read_settings(own), "attempt": attempt}
+    began = {**read_settings(own.absolute()), "attempt": attempt}
     # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
     # use identical settings, have "auto", too.
     values = _over({name: value for name, value in began.items() if name not in CHOSEN}, above)

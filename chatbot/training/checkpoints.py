@@ -89,13 +89,13 @@ class Checkpoints:
             self._point(BEST, progress)
         return progress, state
 
-    def check_space(self, state: Values, validates: bool) -> None:
+    def check_space(self, state: Values, keeps_best: bool) -> None:
         """Raise UserError when the disk has no space for the checkpoints of the run.
 
-        The last checkpoint stays until the next one is complete. validates: whether the best one is kept beside it.
+        The last checkpoint stays until the next one is complete. keeps_best: whether the best one is kept beside it.
         """
         size = sum(4 * weight.shape.num_elements() for weight in self._weights) + sum(value.nbytes for value in state)
-        needed = size * (2 + validates - len(list(self.directory.glob("ckpt-*.index"))))
+        needed = size * (2 + keeps_best - len(list(self.directory.glob("ckpt-*.index"))))
         disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(disk).free
         if free < needed:

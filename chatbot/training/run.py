@@ -106,7 +106,7 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
         progress, state = checkpoints.restore(state)
         if progress.step == 0:
             start_from_frequencies(model, data.training)
-        checkpoints.check_space(state, data.validation is not None)
+        checkpoints.check_space(state, data.validation_decides)
         write_attempt(settings, data.vocabulary, data.description)
     progress = Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
     train_step.scatter_state(state)

@@ -223,12 +223,12 @@ def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatc
         monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: usage(space))
 
     free(2 * size)
-    written.check_space(state, validates=False)
+    written.check_space(state, keeps_best=False)
     with pytest.raises(UserError, match=r"default: not enough space on the disk; checkpoints of \d+\.\d MB each"):
-        written.check_space(state, validates=True)
+        written.check_space(state, keeps_best=True)
     DIRECTORY.mkdir(parents=True)
     (DIRECTORY / "ckpt-1.index").touch()
-    written.check_space(state, validates=True)
+    written.check_space(state, keeps_best=True)
     free(size - 1)
     with pytest.raises(UserError, match="not enough space"):
-        written.check_space(state, validates=False)
+        written.check_space(state, keeps_best=False)
