@@ -83,10 +83,10 @@ QQ = """\
 消息对象:小刚
 ================================================================
 
-2020-01-02 8:00:00 小刚
+2020-01-01 12:02:00 小刚
 在？
 
-2020-01-02 8:00:10 小明
+2020-01-01 12:02:10 小明
 在的
 
 """
@@ -171,6 +171,12 @@ EXPORTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
     "iOS": ("whatsapp", IOS, [["Kommst du?", "Ja", "Schön"]], {NO_TEXT: 2}),
     "Chinese": ("whatsapp", CHINESE, [["在吗", "在，怎么了", "没事！睡吧"], ["早", "早"]], {NO_TEXT: 1}),
     "narrow spaces": ("whatsapp", NARROW, [["hola", "qué tal"]], {}),
+    "noon": (
+        "whatsapp",
+        "1/2/20, 11:50 AM - A: a\n1/2/20, 1:10 PM - B: b\n1/2/20, 1:15 PM - A: c\n1/3/20, 12:10 AM - B: d\n",
+        [["a", "b", "c"]],
+        {},
+    ),
     "a dot after the time": (
         "whatsapp",
         "2022/12/14, 13:34. - Anna: Hi : there\n2022/12/14, 13:35. - 🤓: Hello\n",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.corpus.reading.files import VALID, dropped, pairs_of, written
+from tests.corpus.reading.files import VALID, conversations_of, dropped, pairs_of, written
 
 
 def test_conv_file_gives_pairs(tmp_path: Path) -> None:
@@ -33,3 +33,8 @@ def test_invalid_conv_lines_are_dropped_and_counted(tmp_path: Path) -> None:
         f"lines not UTF-8: 1 (first: {path}, line 27)",
         f"lines that begin with neither E nor M: 1 (first: {path}, line 7)",
     ]
+
+
+def test_undecodable_line_ends_its_conversation(tmp_path: Path) -> None:
+    path = written(tmp_path, "a", "E\nM 甲\nM 乙\nM 丙\ufffd\nM 丁\nM 戊\nE\nM 己\nM 庚\n")
+    assert conversations_of(path)[0] == [["甲", "乙"], ["丁", "戊"], ["己", "庚"]]

@@ -130,6 +130,11 @@ RECORDS: dict[str, tuple[object, list[list[str]], dict[str, int]]] = {
         {"fields that are not used: category": 1},
     ),
     "Qwen": ({"query": "丙", "response": "丁", "history": [["甲", "乙"]]}, [["甲", "乙", "丙", "丁"]], {}),
+    "longer history": (
+        {"query": "戊", "response": "己", "history": [["甲", "乙"], ["丙", "丁"]]},
+        [["甲", "乙", "丙", "丁", "戊", "己"]],
+        {},
+    ),
     "history of utterances": ({"query": "乙", "response": "丙", "history": ["甲"]}, [["甲", "乙", "丙"]], {}),
     "history of records": (
         {"prompt": "丙", "response": "丁", "history": [{"user": "甲", "bot": "乙"}]},
@@ -159,6 +164,12 @@ def test_records_use_input_context_and_history(
     found, report = conversations_of(written(tmp_path, "a", json.dumps(record, ensure_ascii=False)))
     assert found == expected
     assert dropped(report) == counts
+
+
+def test_pair_after_an_undecodable_one_begins_a_conversation(tmp_path: Path) -> None:
+    turns = ["甲", "乙", "丙\ufffd", "丁", "戊", "己", "庚"]
+    path = written(tmp_path, "a", json.dumps([turns], ensure_ascii=False, indent=1))
+    assert conversations_of(path)[0] == [["甲", "乙"], ["丁", "戊", "己", "庚"]]
 
 
 def test_json_line_may_be_longer_than_the_sample(tmp_path: Path) -> None:
