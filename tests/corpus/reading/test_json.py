@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading import json_document, json_input
+from chatbot.corpus.reading.json_document import read_json
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
-from tests.corpus.reading.files import VALID, Pairs, conversations_of, dropped, pairs_of, written
+from tests.corpus.reading.files import VALID, Pairs, conversations, conversations_of, dropped, pairs_of, written
 
 USER, ASSISTANT = {"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}
 SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
@@ -119,6 +123,14 @@ def test_object_larger_than_memory_is_streamed(tmp_path: Path, monkeypatch: pyte
     found, report = conversations_of(path)
     assert found == [*conversations, *[["甲", "乙", "甲", "乙"]] * 10_000, ["甲", "乙", "丙"]]
     assert (report.formats, report.dropped) == (["json"], {})
+
+
+def test_streamed_object_is_divided_into_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_document, "MAX_EVENTS", 10)
+    path = written(tmp_path, "a", '{"train": [["甲", "乙"], ["丙", "丁"]],\n "valid": [["戊", "己"]]}')
+    for part, expected in (("training", [["甲", "乙"], ["丙", "丁"]]), ("validation", [["戊", "己"]])):
+        for text in open_text_files(path, "a", Report()):
+            assert conversations(read_json(text, ReadOptions(part=part), Report())) == expected
 
 
 RECORDS: dict[str, tuple[object, list[list[str]], dict[str, int]]] = {
