@@ -13,7 +13,7 @@ from chatbot.corpus.reading.conversations import pairs_of
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.lines import UNDECODABLE
 from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.pair import Pair
+from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
@@ -64,11 +64,14 @@ def _pairs(file: Any, size: int, place: str, options: ReadOptions, report: Repor
             for row in batch.select(columns).to_pylist():
                 number += 1
                 value = dict(zip(renamed, row.values(), strict=True)) if len(renamed) > 1 else row[columns[0]]
-                for pair in pairs_of(value, (), drop):
-                    if UNDECODABLE in pair[0] or UNDECODABLE in pair[1]:
+                interrupted = False
+                for question, answer, link in pairs_of(value, (), drop):
+                    if UNDECODABLE in question or UNDECODABLE in answer:
                         drop("pairs with characters that were lost before")
+                        interrupted = True
                     else:
-                        yield pair
+                        yield question, answer, NEW if interrupted else link
+                        interrupted = False
         report.read_bytes = before + size * (group + 1) // len(groups)
     report.read_bytes = before + size
 
