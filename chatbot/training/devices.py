@@ -18,12 +18,24 @@ from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A physical GPU, with the id that nvidia-smi shows."""
+    """A physical GPU, with the id that nvidia-smi shows, or a MIG instance of one."""
 
     number: int
     name: str
     memory: int  # bytes
-    uuid: str
+    uuid: str  # GPU-..., or MIG-... of an instance
+    old_uuid: str = ""  # of an instance, for drivers before R470: MIG-GPU-<GPU>/<GPU instance>/<compute instance>
+    instances: "tuple[Gpu, ...]" = ()  # the MIG instances of a GPU
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether this is a MIG instance."""
+        return self.uuid.startswith("MIG-")
+
+    @property
+    def id(self) -> str:
+        """The entry of CUDA_VISIBLE_DEVICES; an instance has no number."""
+        return self.uuid if self.is_instance else str(self.number)
 
 
 class Parts(NamedTuple):
@@ -43,6 +55,7 @@ class Tower:
     model: str  # of the hardware
     memory: int | None  # bytes; None if unknown
     parts: Parts | None = None  # with --model-parallel, the devices to use instead of `device`
+    virtual: bool = False  # one of several logical devices of a GPU
 
 
 def find_gpus() -> list[Gpu]:
@@ -59,11 +72,37 @@ def find_gpus() -> list[Gpu]:
                 name=pynvml.nvmlDeviceGetName(handle),
                 memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
                 uuid=pynvml.nvmlDeviceGetUUID(handle),
+                instances=_find_instances(i, handle),
             )
             for i, handle in handles
         ]
     finally:
         pynvml.nvmlShutdown()
+
+
+def _find_instances(number: int, gpu: Any) -> tuple[Gpu, ...]:
+    """Return the MIG instances of a GPU. gpu: its handle."""
+    try:
+        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    except pynvml.NVMLError:  # an old driver
+        return ()
+    instances = []
+    for i in range(most):
+        try:
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)
+        except pynvml.NVMLError:
+            continue  # fewer instances than the GPU could have
+        place = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
+        instances.append(
+            Gpu(
+                number=number,
+                name=pynvml.nvmlDeviceGetName(handle),
+                memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                uuid=pynvml.nvmlDeviceGetUUID(handle),
+                old_uuid="/".join(map(str, (f"MIG-{pynvml.nvmlDeviceGetUUID(gpu)}", *place))),
+            )
+        )
+    return tuple(instances)
 
 
 def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
@@ -101,18 +140,24 @@ def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> 
 
 
 def _visible(found: list[Gpu]) -> list[Gpu]:
-    """Return the GPUs of CUDA_VISIBLE_DEVICES, in its order; all of them if it is not set."""
+    """Return the GPUs and MIG instances of CUDA_VISIBLE_DEVICES, in its order; all GPUs if it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found
     chosen = []
     for entry in filter(None, (part.strip() for part in visible.split(","))):
-        match = [gpu for gpu in found if entry == str(gpu.number) or gpu.uuid.startswith(entry)]
         if entry == "-1":
             break
+        match = [gpu for gpu in found if entry == str(gpu.number) or gpu.uuid.startswith(entry)]
+        match += [part for gpu in found for part in gpu.instances if entry in (part.uuid, part.old_uuid)]
         if not match:
             raise UserError(f"CUDA_VISIBLE_DEVICES={visible}: found no GPU {entry}; select GPUs with --gpus 0,1")
         chosen.append(match[0])
+    if len(chosen) > 1 and any(gpu.is_instance for gpu in chosen):
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={visible}: CUDA gives a process a single MIG instance; name one, or train on whole "
+            "GPUs with --gpus 0,1"
+        )
     return chosen
 
 
@@ -125,7 +170,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     """
     running = "tensorflow" in sys.modules
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's order; CUDA's default is by speed
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu.number) for gpu in gpus)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus)
     if not gpus:
         keep_freed_memory()
     import_tensorflow()
@@ -147,14 +192,15 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
         )
     if len(physical) != len(gpus):
         raise UserError(
-            f"TensorFlow sees {len(physical)} of the GPUs {', '.join(str(g.number) for g in gpus)}; "
+            f"TensorFlow sees {len(physical)} of the GPUs {', '.join(gpu.id for gpu in gpus)}; "
             "install the CUDA libraries with `make gpu`, or train on the CPU: CUDA_VISIBLE_DEVICES= and --towers N"
         )
     if len(gpus) == 1 and towers is not None and towers > 1:
         share = int(gpus[0].memory * 0.9) // towers
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=share >> 20)
         _split(physical[0], towers, limit)
-        return [Tower(f"gpu_{gpus[0].number}_{i}", f"/GPU:{i}", gpus[0].name, share) for i in range(towers)]
+        name = f"gpu_{gpus[0].number}"
+        return [Tower(f"{name}_{i}", f"/GPU:{i}", gpus[0].name, share, virtual=True) for i in range(towers)]
     let_gpu_memory_grow()
     return [Tower(f"gpu_{g.number}", f"/GPU:{i}", g.name, g.memory) for i, g in enumerate(gpus)]
 

@@ -107,6 +107,8 @@ def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
     gpus = visible_gpus(settings)
     if len(gpus) % workers:
         raise UserError(f"{len(gpus)} GPUs cannot be divided evenly among {workers} workers; select some with --gpus")
+    if any(gpu.is_instance for gpu in gpus):
+        return [None] * workers  # a single instance and worker, which reads the same CUDA_VISIBLE_DEVICES
     return [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
 
 

@@ -9,7 +9,7 @@ from chatbot.flags import replace
 from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.model_parallel import spread
-from chatbot.training.selftest import SETTINGS, VOCABULARY
+from chatbot.training.selftest import SETTINGS, VOCABULARY, selftest
 from chatbot.training.variable_update.choose import FACTORIES, chosen_update, open_update
 
 
@@ -33,6 +33,22 @@ def test_variable_update_and_all_reduce_are_chosen_from_flags_and_devices(
     towers = [Tower(device, device, "", None) for device in devices]
     parallel = chosen_update(replace(SETTINGS, **given), towers).parallel
     assert (parallel.variable_update, parallel.all_reduce) == chosen
+
+
+# The parts of a split GPU. They have never run on a GPU; TensorFlow's NCCL refuses them.
+PARTS = [Tower(f"gpu_0_{i}", f"/GPU:{i}", "", None, virtual=True) for i in range(2)]
+
+
+@pytest.mark.parametrize("all_reduce", ["auto", "hierarchical"])
+def test_parts_of_a_gpu_are_not_summed_by_nccl(all_reduce: str) -> None:
+    parallel = chosen_update(replace(SETTINGS, all_reduce=all_reduce), PARTS).parallel
+    assert parallel.variable_update == "replicated"
+    assert parallel.all_reduce == ("one_device" if all_reduce == "auto" else all_reduce)
+
+
+def test_selftest_refuses_nccl_between_parts_of_a_gpu() -> None:
+    with pytest.raises(UserError, match="--all-reduce nccl: it needs a GPU for each tower"):
+        selftest(replace(SETTINGS, all_reduce="nccl"), PARTS)
 
 
 def test_replicated_gets_the_chosen_all_reduce(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The selection of GPUs, its error messages, and the towers on them."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.training.devices import Gpu, Tower, choose_gpus, find_gpus, open_towers, table
+from chatbot.training.start import divide_gpus
 
 FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
 
@@ -40,6 +43,26 @@ def test_cuda_visible_devices_applies_unless_gpus_are_requested(monkeypatch: pyt
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert numbers(None) == []
+
+
+INSTANCES = tuple(
+    Gpu(1, "NVIDIA Test MIG 1g.5gb", 5 << 30, f"MIG-{i}abc", old_uuid=f"MIG-GPU-1abc/{i}/0") for i in (7, 8)
+)
+SPLIT = [FOUR[0], dataclasses.replace(FOUR[1], instances=INSTANCES)]
+
+
+@pytest.mark.parametrize("uuid", ["MIG-8abc", "MIG-GPU-1abc/8/0"])
+def test_mig_instance_is_selected_by_its_uuid(uuid: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm sets the new form, drivers before R470 use the old one; `open_towers` passes the UUID on to CUDA."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
+    assert choose_gpus(None, None, SPLIT) == [INSTANCES[1]]
+    assert INSTANCES[1].id == "MIG-8abc"
+    assert [gpu.id for gpu in FOUR] == ["0", "1", "2", "3"]
+    monkeypatch.setattr("chatbot.training.start.find_gpus", lambda: SPLIT)
+    assert divide_gpus(Settings(), 1) == [None]  # the worker reads the same CUDA_VISIBLE_DEVICES
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-7abc,{uuid}")
+    with pytest.raises(UserError, match="CUDA gives a process a single MIG instance; name one"):
+        choose_gpus(None, None, SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -78,19 +101,39 @@ def test_table_has_one_line_per_tower() -> None:
     ]
 
 
-def test_gpus_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_and_mig_instances_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second GPU has room for three instances and has one."""
+
+    def instance_count(gpu: int) -> int:
+        if gpu == 0:
+            raise RuntimeError("not supported")
+        return 3
+
+    def instance(gpu: int, index: int) -> int:
+        if index != 2:
+            raise RuntimeError("not found")
+        return 10 * gpu + index
+
     library = SimpleNamespace(
         NVMLError=RuntimeError,
+        nvmlDeviceGetMaxMigDeviceCount=instance_count,
+        nvmlDeviceGetMigDeviceHandleByIndex=instance,
+        nvmlDeviceGetGpuInstanceId=lambda handle: 5,
+        nvmlDeviceGetComputeInstanceId=lambda handle: 0,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda i: i,
         nvmlDeviceGetName=lambda i: f"NVIDIA {i}",
         nvmlDeviceGetMemoryInfo=lambda i: SimpleNamespace(total=i << 30),
-        nvmlDeviceGetUUID=lambda i: f"GPU-{i}",
+        nvmlDeviceGetUUID=lambda i: f"GPU-{i}" if i < 10 else "MIG-x",
     )
     monkeypatch.setattr("chatbot.training.devices.pynvml", library)
-    assert find_gpus() == [Gpu(0, "NVIDIA 0", 0, "GPU-0"), Gpu(1, "NVIDIA 1", 1 << 30, "GPU-1")]
+    part = Gpu(1, "NVIDIA 12", 12 << 30, "MIG-x", "MIG-GPU-1/5/0")
+    assert find_gpus() == [
+        Gpu(0, "NVIDIA 0", 0, "GPU-0"),
+        Gpu(1, "NVIDIA 1", 1 << 30, "GPU-1", instances=(part,)),
+    ]
 
     def no_driver() -> None:
         raise RuntimeError
@@ -147,5 +190,5 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
     calls.clear()
     gpus = [Gpu(3, "x", 10 << 30, "")]
     towers = open_towers(gpus, 2)
-    assert [(t.name, t.device) for t in towers] == [("gpu_3_0", "/GPU:0"), ("gpu_3_1", "/GPU:1")]
+    assert [(t.name, t.device, t.virtual) for t in towers] == [("gpu_3_0", "/GPU:0", True), ("gpu_3_1", "/GPU:1", True)]
     assert calls == [("soft", True), ("A", [4608, 4608])]

@@ -52,8 +52,9 @@ FACTORIES: dict[str, Factory] = {
 def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
     """Return the settings with the variable update and the all-reduce of a run on one machine.
 
-    variable_update: replicated by default on several GPUs, else parameter_server. all_reduce: for "auto", nccl on GPUs
-    and one_device on CPUs; it stays "auto" for the variable updates that use no all-reduce.
+    variable_update: replicated by default on several GPUs, else parameter_server. all_reduce: for "auto", nccl on whole
+    GPUs, and one_device on CPUs and on parts of a GPU, which TensorFlow's NCCL refuses; it stays "auto" for the
+    variable updates that use no all-reduce.
     """
     parallel = settings.parallel
     on_gpu = ["GPU" in tower.device for tower in towers]
@@ -65,7 +66,7 @@ def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
     if update != "replicated":
         all_reduce = "auto"
     elif all_reduce == "auto":
-        all_reduce = "nccl" if all(on_gpu) else "one_device"
+        all_reduce = "nccl" if all(on_gpu) and not any(tower.virtual for tower in towers) else "one_device"
     # A cluster of one worker is a single machine; --worker-hosts excludes these variable updates.
     return replace(settings, variable_update=update, all_reduce=all_reduce, worker_hosts=None)
 

@@ -24,13 +24,18 @@ ALL_REDUCE = {
 
 
 def replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Synchronous:
-    """Make a step with a replica for each tower. Raises UserError for --all-reduce nccl without GPUs.
+    """Make a step with a replica for each tower. Raises UserError for --all-reduce nccl without a GPU for each tower.
 
     settings: from `chosen_update`, so that all_reduce is a key of ALL_REDUCE.
     """
     all_reduce = settings.parallel.all_reduce
     if all_reduce == "nccl" and not all("GPU" in tower.device for tower in towers):
         raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; use --all-reduce auto")
+    if all_reduce == "nccl" and any(tower.virtual for tower in towers):
+        raise UserError(
+            "--all-reduce nccl: it needs a GPU for each tower, and the towers are parts of one GPU; "
+            "use --all-reduce auto"
+        )
     # Always explicit: tf.distribute's default restarts the numbers of its collectives in each strategy, so that two
     # strategies in a process clash.
     cross_device_ops = ALL_REDUCE[all_reduce]()
