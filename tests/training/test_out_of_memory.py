@@ -14,7 +14,9 @@ from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.devices import Parts, Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
-from chatbot.training.variable_update.parameter_server import parameter_server
+from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.out_of_memory import is_out_of_memory
+from chatbot.training.variable_update.synchronous import Synchronous
 
 
 @pytest.mark.parametrize(
@@ -72,17 +74,88 @@ def with_memory_for(pairs: int) -> Callable[..., Any]:
     return limited_gradient_function
 
 
-def test_out_of_memory_during_the_update_is_an_error(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights may be updated in part, since memory runs out after the update was counted."""
-    settings = replace(CASES["Adam"], variable_update="parameter_server")
-    update = parameter_server(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, cpus[:1])
+CUDNN = "Failed to call DoRnnForward with model config: [rnn_mode, rnn_input_mode, rnn_direction_mode]: 2, 0, 0"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), True),
+        (tf.errors.InternalError(None, None, CUDNN), True),
+        (tf.errors.InternalError(None, None, CUDNN.replace("Forward", "Backward")), True),
+        (tf.errors.UnknownError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc"), True),
+        (tf.errors.InternalError(None, None, "Failed to allocate request for 2GiB on device ordinal 0"), True),
+        (tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), True),
+        (tf.errors.InternalError(None, None, "Dst tensor is not initialized."), True),
+        (tf.errors.InternalError(None, None, "Blas GEMM launch failed"), False),
+        (tf.errors.UnavailableError(None, None, "worker 1: out of memory"), False),
+    ],
+)
+def test_errors_of_cudnn_and_xla_are_out_of_memory(error: tf.errors.OpError, expected: bool) -> None:
+    assert is_out_of_memory(error) == expected
+
+
+def step_of(update: Synchronous) -> None:
+    """Train on a batch of nine pairs."""
+    shares = next(Batches([random_pairs(9, 1)], 9, 1).shares_from(0, update.num_shares))
+    update([tuple(map(tf.constant, share)) for share in shares], 0, 0.1)
+
+
+def test_error_of_cudnn_splits_shares(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other errors are raised, and with one pair at a time the text of TensorFlow is in the message."""
+    update = new_update("parameter_server", cpus[:1])
+    run_step, errors = update._run_step, [tf.errors.InternalError(None, None, CUDNN)]
+
+    def fail(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return run_step(*arguments)
+
+    monkeypatch.setattr(update, "_run_step", fail)
+    step_of(update)
+    assert update._pieces == 2
+    errors += [tf.errors.InternalError(None, None, "Blas GEMM launch failed")]
+    with pytest.raises(tf.errors.InternalError):
+        step_of(update)
+    errors += 4 * [tf.errors.InternalError(None, None, CUDNN)]
+    with pytest.raises(UserError, match=r"with one pair at a time \(Failed to call DoRnnForward"):
+        step_of(update)
+
+
+def new_update(variable_update: str, towers: list[Tower]) -> Synchronous:
+    """A training step with new weights."""
+    settings = replace(CASES["Adam"], variable_update=variable_update)
+    update = open_update(built_model(settings.model, VOCABULARY, settings.learning.seed), settings, towers)
     update.scatter_state(update.gather_state())
+    return update
+
+
+@pytest.mark.parametrize("updated", [0, 1])
+def test_out_of_memory_during_the_update_is_an_error(
+    updated: int, cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of two replicas has counted the update, so its weights may have changed."""
+    update = new_update("replicated", cpus[:2])
 
     def exhausted(*_: object) -> None:
-        update._replicas[0][0].updates.assign_add(1)
+        update._replicas[updated][0].updates.assign_add(1)
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
     monkeypatch.setattr(update, "_run_step", exhausted)
-    (share,) = next(Batches([random_pairs(9, 1)], 9, 1).shares_from(0, 1))
     with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
-        update([tuple(map(tf.constant, share))], 0, 0.1)
+        step_of(update)
+
+
+def test_out_of_memory_in_the_exchange_between_machines_is_an_error(
+    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine may have applied the sums, so this one cannot repeat the step by itself."""
+    update = new_update("replicated", cpus[:2])
+
+    def exhausted(*_: object) -> None:
+        raise tf.errors.ResourceExhaustedError(None, None, "injected")
+
+    monkeypatch.setattr(update, "_apply_gradients_graph", exhausted)
+    monkeypatch.setattr(update, "_machines", 2)
+    with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
+        step_of(update)

@@ -7,9 +7,31 @@ from chatbot.errors import UserError
 
 RESUME = "the last checkpoint is kept, and the same command resumes from it"
 
+# Texts of an InternalError or UnknownError on a GPU that lacks memory, in lower case; TensorFlow 2.21 has them all.
+# cuDNN's recurrent kernels report any failure as the first two, and their status only in the log: a batch that was too
+# large gave CUDNN_STATUS_EXECUTION_FAILED (github.com/tensorflow/tensorflow/issues/39453). A failed copy to the device
+# is the fourth (issues/60401); cuDNN's and XLA's allocators write the fifth and the last two.
+MEMORY_TEXTS = (
+    "failed to call dornnforward",
+    "failed to call dornnbackward",
+    "cudnn_status_alloc_failed",
+    "dst tensor is not initialized",
+    "failed to allocate",
+    "out of memory",
+    "resource_exhausted",
+)
+
+
+def is_out_of_memory(error: tf.errors.OpError) -> bool:
+    """Return whether an error of a step is, or may be, caused by a device that is out of memory."""
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, tf.errors.InternalError | tf.errors.UnknownError) and any(t in text for t in MEMORY_TEXTS)
+
 
 def more_pieces(
-    error: tf.errors.ResourceExhaustedError,
+    error: tf.errors.OpError,
     step: int,
     pieces: int,
     rows: int,
@@ -27,8 +49,11 @@ def more_pieces(
             f"out of memory while the weights were updated, at step {step}; {RESUME}: first free memory on the device"
         ) from error
     if pieces >= rows:
+        # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
+        certain = isinstance(error, tf.errors.ResourceExhaustedError)
+        reason = "" if certain else f" ({str(error).strip().splitlines()[0][:150]})"
         raise UserError(
-            f"out of memory at step {step}, with one pair at a time; {RESUME} where there is more memory; "
+            f"out of memory at step {step}, with one pair at a time{reason}; {RESUME} where there is more memory; "
             "for a smaller model, use a smaller --max-length, --rnn-size or --vocabulary-size and another --attempt"
         ) from error
     if first_time:

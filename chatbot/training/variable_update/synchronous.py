@@ -13,7 +13,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.exchange import Exchange, broadcast
 from chatbot.training.gradients import Share, Sums, accumulate_gradients, gradient_function, share_spec
-from chatbot.training.variable_update.out_of_memory import more_pieces
+from chatbot.training.variable_update.out_of_memory import is_out_of_memory, more_pieces
 from chatbot.training.variable_update.replica import Replica, Values
 
 
@@ -58,6 +58,7 @@ class Synchronous:
         self._accumulate, self._staged = accumulate, staged
         self._pending: list[Sums] | None = None  # staged: computed, not applied yet
         self._updates = 0  # equals the replicas' own count unless an update failed
+        self._exchanging = False  # whether the last step got as far as the exchange
         self._finished: list[StepResult] = []
         self._read_weights_graph = _graph(self._read_weights)
         self._sum_gradients_graph = _graph(self._sum_gradients)
@@ -106,17 +107,19 @@ class Synchronous:
             try:
                 self._finished.append(run_step(inputs, tf.constant(rate, tf.float32)))
                 return
-            except tf.errors.ResourceExhaustedError as error:
+            except tf.errors.OpError as error:
+                if not is_out_of_memory(error):
+                    raise
                 first_time = self._pieces == self._accumulate
                 rows = max(len(share[0]) for share in shares)
                 intact = self._weights_intact()
                 self._split_shares(more_pieces(error, number, self._pieces, rows, first_time, intact))
 
     def _weights_intact(self) -> bool:
-        """Return whether no weight has changed, on any machine, in the step that failed."""
-        if self._staged and self._machines > 1:
-            return False  # one graph computes and exchanges, so other machines may have updated their weights
-        return bool(self._replicas[0][0].updates.numpy() == self._updates)
+        """Return whether no weight of any replica has changed, on any machine, in the step that failed."""
+        if self._machines > 1 and (self._staged or self._exchanging):
+            return False  # the other machines may have updated their weights
+        return all(int(replica.updates.numpy()) == self._updates for replica, _ in self._replicas)
 
     def _run_step(self, inputs: tuple[Any, ...], rate: tf.Tensor) -> StepResult:
         """Run one graph for a single replica, which is faster; otherwise two.
@@ -127,7 +130,9 @@ class Synchronous:
         if self._single_replica:
             result = self._concrete(self._train_step_graph, (*inputs, rate))(*inputs, rate)
         else:
+            self._exchanging = False
             sums, report = self._concrete(self._compute_gradients_graph, inputs)(*inputs)
+            self._exchanging = True
             result = self._apply_gradients_graph(sums, report, rate)
         self._updates += 1
         return result
