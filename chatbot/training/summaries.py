@@ -1,5 +1,6 @@
 """Metrics on disk: metrics.jsonl, and TensorBoard with one run per tower."""
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -22,12 +23,14 @@ class Summaries:
     """
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
-        """towers: their names. step: the first step of this start; records of later steps, never saved, are removed."""
+        """towers: their names. step: that of the checkpoint; records of later steps, which a killed run leaves, go."""
         metrics, tensorboard = settings.run.directory / "metrics.jsonl", TENSORBOARD / settings.run.attempt
         tensorboard.mkdir(parents=True, exist_ok=True)
         self._towers = list(towers)
         _drop_after(metrics, step)
         self._file = metrics.open("a", encoding="utf-8")
+        for folder in tensorboard.iterdir():
+            _remove_events_after(folder, step)
         self._writers = {name: tf.summary.create_file_writer(str(tensorboard / name)) for name in (*towers, ALL_TOWERS)}
 
     def write(self, record: dict[str, Any]) -> None:
@@ -70,6 +73,34 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _remove_events_after(folder: Path, step: int) -> None:
+    """Remove the events after this step from the folder of a TensorBoard run.
+
+    The start of a session in the event stream would not suffice: TensorBoard's default reader ignores it.
+    """
+    files = sorted(folder.glob("events.out.tfevents.*"))
+    events = [event for file in files for event in _read_events(file)]
+    kept = [event for event in events if tf.compat.v1.Event.FromString(event).step <= step]
+    if len(kept) == len(events):
+        return
+    part = folder / "kept.part"
+    with tf.io.TFRecordWriter(str(part)) as writer:
+        for event in kept:
+            writer.write(event)
+    part.replace(files[0])
+    for file in files[1:]:
+        file.unlink()
+
+
+def _read_events(file: Path) -> list[bytes]:
+    """Return the serialised events of a file, up to one that was cut off when the run was killed."""
+    events: list[bytes] = []
+    with contextlib.suppress(tf.errors.DataLossError):
+        for event in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+            events.append(event)
+    return events
 
 
 def _drop_after(path: Path, step: int) -> None:

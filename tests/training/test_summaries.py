@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
@@ -71,6 +73,33 @@ def test_one_chart_shows_the_curves_of_all_towers(tensorboard: str) -> None:
     (text,) = get(tensorboard, "data/plugin/text/text", run="a/all", tag="replies")
     assert "回复" in text["text"]
     assert "<table>" in text["text"]
+
+
+def test_points_after_the_restored_step_are_removed(work_dir: Path) -> None:
+    """A run is killed at step 35, within an event, and resumed at step 20 with other devices and a longer interval."""
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
+
+    def write(towers: list[str], first: int, steps: range) -> None:
+        with Summaries(settings, towers, first) as summaries:
+            for step in steps:
+                summaries.write({"step": step, "loss": float(first), "tower_losses": [1.0] * len(towers)})
+
+    def points(run: str) -> list[tuple[int, float]]:
+        reader = EventAccumulator(f"tensorboard/a/{run}", size_guidance={TENSORS: 0}, purge_orphaned_data=True)
+        return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in reader.Reload().Tensors("loss")]
+
+    write(["cpu_0", "cpu_1"], 0, range(1, 36))
+    for file in Path("tensorboard").glob("a/*/events*"):
+        file.write_bytes(file.read_bytes()[:-3])
+    write(["cpu_0"], 20, range(30, 41, 10))
+    assert points("all") == [*((step, 0.0) for step in range(1, 21)), (30, 20.0), (40, 20.0)]
+    assert [step for step, _ in points("cpu_0")] == [*range(1, 21), 30, 40]
+    assert [step for step, _ in points("cpu_1")] == [*range(1, 21)]
+
+    before = {path: path.read_bytes() for path in Path("tensorboard").glob("a/*/events*")}
+    write([], 40, range(0))
+    assert all(path.read_bytes() == content for path, content in before.items())  # nothing to remove
 
 
 def test_non_finite_numbers_are_null(work_dir: Path) -> None:
