@@ -182,7 +182,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
         count = towers or 1
         (cpu,) = tf.config.list_physical_devices("CPU")
         _split(cpu, count, tf.config.LogicalDeviceConfiguration())
-        return [Tower(f"cpu_{i}", f"/CPU:{i}", _cpu_name(), None) for i in range(count)]
+        return [Tower(f"cpu_{i}", f"/CPU:{i}", cpu_name(), None) for i in range(count)]
 
     physical = tf.config.list_physical_devices("GPU")
     if running and len(physical) != len(gpus):
@@ -233,7 +233,8 @@ def table(towers: list[Tower]) -> str:
     )
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return the model and the number of cores of this machine's CPU."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -1,18 +1,29 @@
 """The precision of matrix products: requested, stored in the attempt, or chosen by a measurement on this device."""
 
+import contextlib
+import json
+import os
+import statistics
 import time
+from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
+from chatbot.corpus.encoding.cache import key_of
 from chatbot.model.matmul import matmul
-from chatbot.training.attempt import has_checkpoint
+from chatbot.training.attempt import has_checkpoint, write_json
+from chatbot.training.devices import cpu_name
 
 AUTO = "auto"
-# bfloat16 must be faster by this factor to make up for its rounding.
+# bfloat16 must be faster by this factor to make up for its rounding. Products are about half of a step, so that a
+# smaller factor saves less than a tenth of a run's time.
 LEAST_GAIN = 1.2
-ROUNDS = 5
+# The measurement ends after this many rounds, or after so many seconds and at least LEAST_ROUNDS. On two busy cores the
+# ratio of a single round varies by a factor of two.
+ROUNDS, LEAST_ROUNDS, SECONDS = 31, 7, 3.0
 # The assumed number of target tokens per pair, for the size of the measured products.
 TOKENS = 8
 
@@ -31,7 +42,7 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str) -> s
         return before
     if settings.parallel.asynchronous:  # the workers' devices cannot be measured from here
         return "float32"
-    gain = gain_of_bfloat16(settings, vocabulary_size, device)
+    gain = _stored_gain(settings, vocabulary_size, device)
     precision = "bfloat16" if gain >= LEAST_GAIN else "float32"
     print(
         f"Precision: {precision}; on this device, bfloat16 products of this model's sizes take {1 / gain:.0%} of the "
@@ -40,13 +51,51 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str) -> s
     return precision
 
 
-def gain_of_bfloat16(settings: Settings, vocabulary_size: int, device: str) -> float:
-    """Measure the time of the model's largest products in float32 over that in bfloat16, rounding included."""
+def _stored_gain(settings: Settings, vocabulary_size: int, device: str) -> float:
+    """Return `gain_of_bfloat16`, measured once for each machine, TensorFlow version and sizes of the products.
+
+    A measurement varies, and a run that is repeated keeps its precision. It is stored in the cache folder; without
+    permission to write there, each run measures.
+    """
+    conditions = {
+        "device": _hardware(device),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "tensorflow": tf.__version__,
+        "products": _products(settings, vocabulary_size),
+    }
+    path = Path(settings.corpus.cache) / f"precision-{key_of(**conditions)}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent or damaged
+        return float(json.loads(path.read_text(encoding="utf-8"))["gain"])
+    gain = gain_of_bfloat16(settings, vocabulary_size, device)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**conditions, "gain": gain})
+    return gain
+
+
+def _hardware(device: str) -> str:
+    """Return the name of the hardware of a logical device."""
+    if "GPU" not in device:
+        return cpu_name()
+    gpus: list[Any] = tf.config.list_physical_devices("GPU")
+    gpu = gpus[min(int(device.rpartition(":")[2]), len(gpus) - 1)]  # a split GPU has several logical devices
+    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
+
+
+def _products(settings: Settings, vocabulary_size: int) -> list[list[int]]:
+    """Return the sizes [m, k, n] of the model's largest products."""
     units = settings.model.rnn_size // 2 if settings.model.bidirectional else settings.model.rnn_size
     rows = settings.learning.batch_size * TOKENS
-    shapes = [(rows, settings.model.embedding_size, vocabulary_size), (rows, units, 4 * units)]
+    return [[rows, settings.model.embedding_size, vocabulary_size], [rows, units, 4 * units]]
+
+
+def gain_of_bfloat16(settings: Settings, vocabulary_size: int, device: str) -> float:
+    """Measure the time of the model's largest products in float32 over that in bfloat16, rounding included.
+
+    Both alternate, and the result is the median of the ratios, so that other work on the machine affects both alike.
+    """
     with tf.device(device):
-        factors = [(tf.ones([m, k]), tf.ones([k, n])) for m, k, n in shapes]
+        factors = [(tf.ones([m, k]), tf.ones([k, n])) for m, k, n in _products(settings, vocabulary_size)]
 
         def timed(precision: str) -> float:
             started = time.perf_counter()
@@ -56,6 +105,7 @@ def gain_of_bfloat16(settings: Settings, vocabulary_size: int, device: str) -> f
 
         for precision in ("float32", "bfloat16"):
             timed(precision)  # kernels are compiled at their first call
-        times = [(timed("float32"), timed("bfloat16")) for _ in range(ROUNDS)]
-    full, half = (min(column) for column in zip(*times, strict=True))
-    return full / half
+        started, ratios = time.perf_counter(), []
+        while len(ratios) < LEAST_ROUNDS or (len(ratios) < ROUNDS and time.perf_counter() - started < SECONDS):
+            ratios.append(timed("float32") / timed("bfloat16"))
+    return statistics.median(ratios)
