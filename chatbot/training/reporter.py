@@ -1,7 +1,8 @@
 """The output of a run while it trains: progress bar, metrics.jsonl and TensorBoard, on the chief only."""
 
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,10 +21,28 @@ class Reporter:
         self._samples = [(sample.question, sample.answer) for sample in run.data.samples]
         self._validation_decides = run.data.validation_decides
         self._progress, self._bar, self._summaries = run.progress, bar, summaries
+        self._on_terminal = not bar.disable and bar.fp.isatty()
+        self._compiled: set[Hashable] = set()
 
     def advance(self) -> None:
         """Count a step."""
         self._bar.update()
+
+    @contextmanager
+    def compiling(self, graph: Hashable) -> Iterator[None]:
+        """Show "compiling" on a terminal during the first use of a graph, which takes seconds."""
+        if graph in self._compiled or not self._on_terminal:
+            yield
+            return
+        self._compiled.add(graph)
+        shown = self._bar.postfix or ""
+        self._bar.set_postfix_str("compiling")
+        yield
+        self._bar.set_postfix_str(shown, refresh=False)
+
+    def warn(self, text: str) -> None:
+        """Print a line on standard error."""
+        self._bar.write(f"Warning: {text}.", file=sys.stderr)
 
     def record(self, record: dict[str, Any]) -> None:
         """Show the metrics of a logged step."""

@@ -1,12 +1,15 @@
 """The training loop, in the order in which it runs."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.training.data import Data
+from chatbot.training.divergence import Divergence
+from chatbot.training.gradients import Share
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.reporter import Reporter, open_reporter
@@ -21,17 +24,20 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
 
     device: the device of the model that validates and replies. open_step: makes the training step of that model. All
     machines run this loop; only the chief validates, reports and writes. Raises UserError for a damaged attempt, for a
-    batch with fewer pairs than towers, and for a loss that is not finite.
+    batch with fewer pairs than towers, and for a loss that is not finite or stays far above where it began.
     """
     run = open_run(settings, data, device, open_step, team)
     announce(run)
     progress, train_step, saved = run.progress, run.train_step, run.progress.step
+    divergence = Divergence(len(data.vocabulary))
     stop = team.agree(run.reason_to_stop())  # "" while the run goes on
     with open_reporter(run) as reporter, interrupts(announced=team.chief) as interrupted:
         window = Window(run.batches.prefetched(progress.step, train_step.num_shares, team.machine, team.machines))
         while not stop:
             rate = run.schedule.rate(progress.step)
-            train_step(window.next_shares(), progress.step, rate)
+            shares = window.next_shares()
+            with reporter.compiling(bucket_of(shares)):
+                train_step(shares, progress.step, rate)
             progress.step += 1
             reporter.advance()
 
@@ -42,17 +48,24 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
             state = train_step.gather_state() if due.save else None
             record = window.record(progress.step, rate, train_step.finished_steps())
             check_finite(record)
+            if divergence.record(progress.step, record["loss"]) and team.chief:
+                reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
             best = due.validate and team.chief and validate(run, reporter, record)
             reporter.record(record)
-            if state is not None:
+            if state is not None and not divergence.diverges:
                 run.save(state, best)
                 saved = progress.step
-            stop = team.agree(INTERRUPTED if interrupted else run.reason_to_stop())
+            stop = team.agree(INTERRUPTED if interrupted else run.reason_to_stop() or divergence.reason_to_stop)
             window.restart()
-        if saved < progress.step:
+        if saved < progress.step and not divergence.diverges:
             run.save(train_step.gather_state(), best=False)
     team.agree("")  # no machine leaves before the chief has saved
     team.leave()
+    if divergence.diverges:
+        kept = (
+            f"the checkpoint of step {saved:,} is kept: resume from it" if saved else "nothing was saved: start again"
+        )
+        raise UserError(f"{divergence.describe(settings.learning.learning_rate)}; {kept} with a lower --learning-rate")
     conclude(run, stop)
     return TrainingResult(
         settings.run.directory.absolute(), progress.step, stop, progress.best_step, progress.best_nats
@@ -65,12 +78,19 @@ def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:
     Too few validation pairs to judge by have no best.
     """
     assert run.data.validation is not None, "no validation is due without validation pairs"
-    validation = run.validator.validate(run.data.validation)
+    with reporter.compiling("validation"):
+        validation = run.validator.validate(run.data.validation)
     best = run.data.validation_decides and run.progress.validated(validation.nats_per_character)
     record["validation.nats_per_token"] = validation.nats_per_token
     record["validation.nats_per_character"] = validation.nats_per_character
     reporter.validation(validation, best)
     return best
+
+
+def bucket_of(shares: Sequence[Share]) -> tuple[int, int]:
+    """Return the lengths of source and target of the batch's bucket."""
+    source, target, *_ = shares[0]
+    return source.shape[1], target.shape[1]
 
 
 def check_finite(record: dict[str, Any]) -> None:
