@@ -67,6 +67,12 @@ class LearningSettings:
         "measurement shows that it is faster on this device, else float32",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    deterministic: bool = setting(
+        False,
+        SPEED,
+        "equal commands give equal results to the bit on GPUs too; slower. On CPUs they do so without it",
+        kind=bool,
+    )
     seed: int = setting(
         1,
         LEARNING,

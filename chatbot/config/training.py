@@ -27,3 +27,5 @@ class Settings:
     def __post_init__(self) -> None:
         if self.parallel.asynchronous and self.learning.accumulate > 1:
             raise UserError("--asynchronous and --accumulate exclude each other; leave out one of the two")
+        if self.parallel.asynchronous and self.learning.deterministic:
+            raise UserError("--asynchronous and --deterministic exclude each other; leave out one of the two")

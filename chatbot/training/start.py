@@ -223,6 +223,10 @@ def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
         print("NO GPU: training on the CPU, many times slower than on a GPU.", file=sys.stderr)
     count = parallel.towers or (fewest if len(gpus) < fewest else None)
     towers = open_towers(gpus, count, parallel.log_device_placement)
+    if settings.learning.deterministic:
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
     print(table(towers))
     if parallel.model_parallel:
         towers = spread(towers)
