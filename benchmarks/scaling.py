@@ -211,16 +211,14 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
     towers = open_towers([], None)
     import tensorflow as tf
 
+    from chatbot.training.machines.heartbeat import Heartbeat
     from chatbot.training.machines.ring import join
     from chatbot.training.machines.team import ALONE
-    from chatbot.training.machines.watch import Watch
     from chatbot.training.variable_update.choose import open_update
 
     team = ALONE
     if cluster is not None:
-        watch = Watch(cluster.others, limit=600)
-        watch.start()
-        team = join(cluster, watch)
+        team = join(cluster, Heartbeat(cluster, limit=600), towers)
 
     def open_step(model: Any) -> Any:
         return open_update(model, flags.settings, towers, team)

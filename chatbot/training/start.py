@@ -21,6 +21,7 @@ from chatbot.training.machines.cluster import (
     cluster_of,
     free_addresses,
 )
+from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
@@ -168,17 +169,16 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
 
-    watch = Watch(cluster.others, settings.parallel.start_limit)
-    watch.start()
+    heartbeat = Heartbeat(cluster, settings.parallel.start_limit)
     try:
-        team = join(cluster, watch)
+        team = join(cluster, heartbeat, towers)
         check_identical_settings(team, settings, data, towers)
         print(f"{team.machines} workers with {len(towers)} towers each train together.")
         return train(
             settings, data, towers[0].device, lambda model, chosen: open_update(model, chosen, towers, team), team
         )
     except tf.errors.OpError as error:
-        watch.exit_after_error(error)
+        heartbeat.exit_after_error(error)
         raise
 
 

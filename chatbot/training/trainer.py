@@ -34,6 +34,7 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
     with open_reporter(run) as reporter, interrupts(announced=team.chief) as interrupted:
         window = Window(run.batches.prefetched(progress.step, train_step.num_shares, team.machine, team.machines))
         while not stop:
+            team.at_step(progress.step)
             rate = run.schedule.rate(progress.step)
             shares = window.next_shares()
             with reporter.compiling(bucket_of(shares)):

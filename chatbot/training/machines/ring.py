@@ -1,8 +1,6 @@
 """A synchronous run on several machines: connection of the workers, and comparison of their settings."""
 
-import contextlib
 import json
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,42 +12,34 @@ from chatbot.errors import UserError
 from chatbot.flags import flag_of
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
-from chatbot.training.machines.cluster import Cluster, host_and_port
+from chatbot.training.machines.cluster import Cluster
+from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.team import Team
-from chatbot.training.machines.watch import Watch, join_timeout
+from chatbot.training.machines.watch import join_timeout
 
 # Stored settings that may differ between workers: the paths of files, and the attempt, which only worker 0 writes.
 MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "attempt"}
 
 
-def join(cluster: Cluster, watch: Watch) -> Team:
+def join(cluster: Cluster, heartbeat: Heartbeat, towers: Sequence[Tower]) -> Team:
     """Wait until all other workers run, and connect to them. TensorFlow's devices cannot be changed afterwards."""
-    _wait_for_workers(cluster, watch)
+    heartbeat.wait_for_all()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
         task_id=cluster.index,
         rpc_layer="grpc",
     )
+    # TensorFlow's NCCL refuses several logical devices of one GPU.
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    parts_of_gpu = any(tower.virtual for tower in towers)
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementations.RING if parts_of_gpu else implementations.AUTO
+    )
     with join_timeout():
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
-    return Team(cluster.index, len(cluster.workers), strategy, watch.stop)
-
-
-def _wait_for_workers(cluster: Cluster, watch: Watch) -> None:
-    """Accept the probes of the other workers on this worker's port until all of them have been probed.
-
-    TensorFlow can also wait, but holds Python's lock meanwhile, which blocks probes, the time limit and messages.
-    """
-    assert cluster.own is not None
-    _, port = host_and_port(cluster.own)
-    dual_stack = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual_stack else socket.AF_INET
-    with socket.create_server(("", port), family=family, dualstack_ipv6=dual_stack) as server:
-        server.settimeout(0.1)
-        while watch.missing:
-            with contextlib.suppress(TimeoutError):
-                server.accept()[0].close()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    heartbeat.start()
+    return Team(cluster.index, len(cluster.workers), strategy, heartbeat.stop, heartbeat.at_step)
 
 
 def check_identical_settings(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:

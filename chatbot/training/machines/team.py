@@ -22,12 +22,14 @@ class Team:
 
     machine: the index of this machine. machines: the number of machines. strategy: the tf.distribute strategy over all
     machines; None for a single machine. leave: called after the last exchange, when machines may start to end.
+    at_step: called with the step that this machine is at, which the others show if they lose it.
     """
 
     machine: int = 0
     machines: int = 1
     strategy: Any = None
     leave: Callable[[], None] = lambda: None
+    at_step: Callable[[int], None] = lambda step: None
 
     @property
     def chief(self) -> bool:

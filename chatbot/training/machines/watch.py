@@ -1,10 +1,12 @@
-"""A thread that probes the other machines and ends this process when one of them is lost.
+"""A thread that probes the other processes of an asynchronous run, and ends this one when a necessary one is lost.
 
-A collective operation whose peer has died may block for ever inside TensorFlow, out of reach of Python's exceptions
-and signal handlers. Peers are therefore probed through the operating system: the port of a process accepts connections
-as long as the process exists.
+An operation whose peer has died may block for ever inside TensorFlow, out of reach of Python's exceptions and signal
+handlers. Peers are therefore probed at the port of their TensorFlow server, which sends a greeting: a process that has
+ended accepts no connection there, and one that is stopped sends nothing. The chief probes all others, and they probe
+the chief.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -61,20 +63,14 @@ class Watch:
         self._stopped.set()
 
     def exit_after_error(self, error: BaseException) -> None:
-        """End this process after an error that a lost peer may have caused.
-
-        Waits, so that the probes can name the peer.
-        """
+        """End this process after an error that a lost peer may have caused, in time for the probes to name it."""
         self._stopped.wait(4 * PEER_TIMEOUT)
-        reason = str(error).strip().split("\n")[0][:200]
-        self.exit_process(f"the connection to the other machines failed ({reason})")
+        self.exit_process(connection_failed(error))
 
     def exit_process(self, reason: str) -> None:
         """End this process with a line on standard error. Does nothing after `stop`."""
         if not self._stopped.is_set():
-            remedy = "The last checkpoint is kept: start all machines again with the same commands"
-            print_status(f"\nerror: {reason}. {remedy}")
-            os._exit(PEER_LOST)
+            end_process(reason)
 
     def _exit_without(self, name: str) -> None:
         self.exit_process(f"{name} ({self._peers[name]}) was lost: it has not answered for {self._timeout:.0f} seconds")
@@ -89,7 +85,7 @@ class Watch:
                 return
 
     def _probe(self, name: str, address: str) -> None:
-        if is_listening(address):
+        if is_answering(address):
             self._last_answer[name] = time.monotonic()
             if name in self._lost:
                 self._lost.remove(name)
@@ -146,14 +142,49 @@ def join_timeout() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # TensorFlow has installed a handler that ignores it
 
 
+def connect_to(address: str) -> socket.socket | None:
+    """Return a connection to host:port; None if no process accepts connections there."""
+    with contextlib.suppress(OSError):
+        connection = socket.create_connection(host_and_port(address), timeout=2)
+        # On one machine, the connection's own port may be the port that it connects to; it then leads to itself.
+        if connection.getsockname() != connection.getpeername():
+            return connection
+        connection.close()
+    return None
+
+
 def is_listening(address: str) -> bool:
-    """Return whether a process accepts connections at host:port."""
-    try:
-        with socket.create_connection(host_and_port(address), timeout=2) as probe:
-            # On one machine, the probe's own port may be the port that it connects to; it is then connected to itself.
-            return probe.getsockname() != probe.getpeername()
-    except OSError:
+    """Return whether a process accepts connections at host:port; the operating system does so for a stopped one."""
+    connection = connect_to(address)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
+def is_answering(address: str) -> bool:
+    """Return whether a process at host:port sends something to, or closes, a new connection within two seconds."""
+    connection = connect_to(address)
+    if connection is None:
         return False
+    with connection:
+        try:
+            connection.recv(1)  # the first byte of HTTP/2's settings, which a gRPC server sends at once
+        except ConnectionError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+def connection_failed(error: BaseException) -> str:
+    """Return the reason of an exit for an error of TensorFlow."""
+    return f"the connection to the other machines failed ({str(error).strip().splitlines()[0][:200]})"
+
+
+def end_process(reason: str) -> None:
+    """End this process with a line on standard error."""
+    print_status(f"\nerror: {reason}. The last checkpoint is kept: start all machines again with the same commands")
+    os._exit(PEER_LOST)
 
 
 def print_status(text: str) -> None:

@@ -1,0 +1,229 @@
+"""The connection of each worker of a synchronous run with the chief, which shows that all of them still run.
+
+It is made on the chief's port before TensorFlow uses the port, so that it needs no other one. Once a second, both ends
+send the step that they are at. A machine is lost when it has sent nothing for PEER_TIMEOUT seconds and its port does
+not answer either: TensorFlow's own threads answer there, also while Python is busy, but not in a process that has ended
+or is stopped. The chief sends the loss on to the others. A machine that answers and finishes no step, since it hangs in
+a kernel or validates for long, is only reported.
+"""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+from chatbot.training.machines.cluster import WORKER, Cluster, host_and_port
+from chatbot.training.machines.watch import (
+    PEER_TIMEOUT,
+    PROBE_INTERVAL,
+    REPORT_INTERVAL,
+    connect_to,
+    connection_failed,
+    end_process,
+    is_answering,
+    is_listening,
+    print_status,
+)
+
+CHIEF_NAME = f"{WORKER} 0"
+# Seconds without a step of any machine after which the steps of all are printed.
+REPORT_STEPS = 600.0
+# A longer line is not from a worker.
+MOST_BYTES = 1 << 16
+
+
+class Link:
+    """A connection that carries a JSON object in each line. It never blocks."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection, self._received = connection, b""
+        self.open, self.heard = True, time.monotonic()
+        self.ready = False  # whether the worker at one end has reached the ports of all others
+
+    def send(self, **message: Any) -> None:
+        """Send a message; drop it if the other end reads nothing."""
+        try:
+            self._connection.send(json.dumps(message).encode() + b"\n")
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Return the messages that have arrived since the last call. The other end of a link may be any program."""
+        try:
+            while data := self._connection.recv(4096):
+                self._received += data
+                self.heard = time.monotonic()
+            self.close()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+        *lines, self._received = self._received.split(b"\n")
+        messages = []
+        try:
+            messages = [dict(json.loads(line)) for line in lines]
+        except (ValueError, TypeError):
+            self.close()
+        if len(self._received) > MOST_BYTES:
+            self.close()
+        return messages
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.open = False
+        self._connection.close()
+
+
+class Heartbeat:
+    """The links of this machine: of the chief to all workers, of another worker to the chief.
+
+    limit: seconds to wait for machines to start. timeout: seconds of silence after which a machine's port is probed.
+    """
+
+    def __init__(self, cluster: Cluster, limit: float, timeout: float = PEER_TIMEOUT) -> None:
+        self._cluster, self._limit, self._timeout = cluster, limit, timeout
+        self._links: dict[str, Link] = {}
+        self._steps = {f"{WORKER} {cluster.index}": 0}  # of the machines that this one hears
+        self._stopped = threading.Event()
+
+    def wait_for_all(self) -> None:
+        """Wait until every machine has reached the port of every other one. Ends this process after the limit.
+
+        TensorFlow can also wait, but holds Python's lock meanwhile, which blocks the time limit and messages.
+        """
+        assert self._cluster.own is not None
+        _, port = host_and_port(self._cluster.own)
+        dual_stack = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual_stack else socket.AF_INET
+        unseen = dict(self._cluster.others)  # ports that this machine has not reached
+        accepted: list[Link] = []
+        started = time.monotonic()
+        next_probe, next_report = started, started + 2 * PROBE_INTERVAL
+        with socket.create_server(("", port), family=family, dualstack_ipv6=dual_stack, backlog=1024) as server:
+            server.settimeout(0.1)
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    connection = server.accept()[0]
+                    if self._chief:
+                        accepted.append(Link(connection))
+                    else:
+                        connection.close()  # a machine that looks whether this one has started
+                now = time.monotonic()
+                if now >= next_probe:
+                    next_probe = now + PROBE_INTERVAL
+                    unseen = {name: address for name, address in unseen.items() if not is_listening(address)}
+                ready = self._ready_as_chief(accepted, unseen) if self._chief else self._ready_as_worker(unseen)
+                if ready:
+                    break
+                missing = ", ".join(f"{name} ({address})" for name, address in unseen.items())
+                if now - started > self._limit:
+                    self.exit_process(
+                        f"{missing or 'a worker'} did not start within {self._limit:.0f} seconds (--start-limit): "
+                        "start it with the same command and its own --task-index, or allow connections to its port"
+                    )
+                if missing and now > next_report:
+                    next_report = now + REPORT_INTERVAL
+                    waited = f"{now - started:.0f} of at most {self._limit:.0f} seconds"
+                    print_status(f"Waiting for {missing}: {waited}.")
+        for link in accepted:
+            if link not in self._links.values():
+                link.close()
+
+    @property
+    def _chief(self) -> bool:
+        return self._cluster.index == 0
+
+    def _ready_as_chief(self, accepted: list[Link], unseen: dict[str, str]) -> bool:
+        """Return whether all workers have a link and have reached all ports, as the chief has; tell them to start."""
+        for link in accepted:
+            for message in link.receive():
+                name = f"{WORKER} {message.get('worker')}"
+                if name in self._cluster.others:
+                    self._links[name] = link
+                    link.ready = message.get("ready") is True
+        links = [self._links.get(name) for name in self._cluster.others]
+        ready = not unseen and all(link is not None and link.open and link.ready for link in links)
+        for link in self._links.values() if ready else ():
+            link.send(start=True)
+        return ready
+
+    def _ready_as_worker(self, unseen: dict[str, str]) -> bool:
+        """Report to the chief, once it is reached; return whether it says that all machines start."""
+        if CHIEF_NAME in unseen:
+            return False
+        link = self._links.get(CHIEF_NAME)
+        if link is None or not link.open:
+            connection = connect_to(self._cluster.others[CHIEF_NAME])
+            if connection is None:
+                return False
+            link = self._links[CHIEF_NAME] = Link(connection)
+            link.send(worker=self._cluster.index, ready=not unseen)
+            link.ready = not unseen
+        elif not unseen and not link.ready:
+            link.send(worker=self._cluster.index, ready=True)
+            link.ready = True
+        return any("start" in message for message in link.receive())
+
+    def start(self) -> None:
+        """Start to send and to expect steps, in a thread."""
+        for link in self._links.values():
+            link.heard = time.monotonic()
+        threading.Thread(target=self._run, daemon=True, name="heartbeat").start()
+
+    def stop(self) -> None:
+        """Stop. From then on machines may end."""
+        self._stopped.set()
+
+    def at_step(self, step: int) -> None:
+        """Set the step that this machine is at."""
+        self._steps[f"{WORKER} {self._cluster.index}"] = step
+
+    def exit_process(self, reason: str) -> None:
+        """End this process with a line on standard error. Does nothing after `stop`."""
+        if not self._stopped.is_set():
+            end_process(reason)
+
+    def exit_after_error(self, error: BaseException) -> None:
+        """End this process after an error that a lost machine may have caused, in time for its name to be known."""
+        self._stopped.wait(4 * PEER_TIMEOUT)
+        self.exit_process(connection_failed(error))
+
+    def _run(self) -> None:
+        steps, since = dict(self._steps), time.monotonic()
+        while not self._stopped.wait(PROBE_INTERVAL):
+            for link in self._links.values():
+                link.send(step=self._steps[f"{WORKER} {self._cluster.index}"])
+            for name, link in self._links.items():
+                for message in link.receive():
+                    if isinstance(message.get("step"), int):
+                        self._steps[name] = message["step"]
+                    if "lost" in message:
+                        self.exit_process(str(message["lost"]))
+            for name, link in self._links.items():
+                silent = time.monotonic() - link.heard > self._timeout
+                if silent and not is_answering(self._cluster.others[name]):
+                    self._exit_without(name)
+            if steps != self._steps:
+                steps, since = dict(self._steps), time.monotonic()
+            elif self._chief and time.monotonic() - since > REPORT_STEPS:
+                since = time.monotonic()
+                listed = ", ".join(f"{name} at step {step:,}" for name, step in sorted(steps.items()))
+                print_status(
+                    f"\nNo step was finished for {REPORT_STEPS / 60:.0f} minutes; all machines answer: {listed}."
+                )
+
+    def _exit_without(self, name: str) -> None:
+        """End this process, and on the chief all others, after the loss of a machine."""
+        step = f" at step {self._steps[name]:,}" if name in self._steps else ""
+        reason = (
+            f"{name} ({self._cluster.others[name]}) was lost{step}: it has not answered for {self._timeout:.0f} seconds"
+        )
+        if not self._stopped.is_set():
+            for link in self._links.values():
+                link.send(lost=reason)
+        self.exit_process(reason)

@@ -1,0 +1,89 @@
+"""The heartbeat waits for all workers and reports one that is stopped or killed, but not one that is busy."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chatbot.training.machines.cluster import free_addresses
+from chatbot.training.machines.watch import PEER_LOST
+from tests.training.machines.running import Command, kill, train, until
+from tests.training.machines.test_synchronous import EXACT, worker_flags
+
+# A worker without TensorFlow. Its port is answered by a child process, as TensorFlow's own threads do while Python is
+# busy; the child ends or stops with its parent's process group.
+WORKER = """
+import ctypes, os, socket, sys, time
+from chatbot.training.machines.cluster import Cluster, host_and_port
+from chatbot.training.machines.heartbeat import Heartbeat
+index, busy, *addresses = sys.argv[1:]
+heartbeat = Heartbeat(Cluster(tuple(addresses), "worker", int(index)), 60, timeout=1.5)
+heartbeat.wait_for_all()
+if os.fork() == 0:
+    with socket.create_server(host_and_port(addresses[int(index)]), backlog=100) as server:
+        while True:
+            server.accept()[0].sendall(b"greeting")
+heartbeat.at_step(40 + int(index))
+heartbeat.start()
+print("started", flush=True)
+time.sleep(1.5)
+ctypes.PyDLL(None).usleep(int(float(busy) * 1e6))  # holds Python's lock
+print("free again", flush=True)
+for step in range(100):
+    time.sleep(1)
+"""
+
+
+def workers(*busy: float) -> tuple[list[Command], list[str]]:
+    """A process for each worker, and their addresses. busy: for so many seconds, no thread of a worker runs."""
+    addresses = free_addresses(len(busy))
+    commands = [
+        Command(sys.executable, "-c", WORKER, str(i), str(seconds), *addresses) for i, seconds in enumerate(busy)
+    ]
+    for command in commands:
+        command.wait_for("started")
+    return commands, addresses
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: int, lost: int) -> None:
+    commands, addresses = workers(0, 0, 0)
+    time.sleep(2.5)  # so that each has sent its step
+    os.killpg(commands[lost].process.pid, number)
+    others = [command for i, command in enumerate(commands) if i != lost]
+    reason = (
+        f"error: worker {lost} ({addresses[lost]}) was lost at step {40 + lost}: it has not answered for 2 seconds. "
+        "The last checkpoint is kept: start all machines again with the same commands"
+    )
+    for command in others:
+        assert command.wait(15) == PEER_LOST
+        assert command.output.strip().splitlines()[-1] == reason
+    commands[lost].process.kill()
+
+
+def test_busy_worker_is_not_lost(pairs_folder: Path) -> None:
+    """For four times the timeout, neither the chief nor a worker sends anything."""
+    commands, _ = workers(6, 0, 6)
+    for command in commands:
+        command.wait_for("free again")
+    time.sleep(3)
+    assert [command.process.poll() for command in commands] == [None, None, None]
+    assert all("error" not in command.output for command in commands)
+
+
+def test_stopped_worker_of_a_run_ends_the_others(pairs_folder: Path) -> None:
+    """With TensorFlow: the port is the one of its server."""
+    flags = worker_flags()
+    commands = [train(*EXACT, "--steps", "100000", "--attempt", "stopped", *own) for own in flags]
+    until(lambda: Path("checkpoints/stopped/metrics.jsonl").exists(), 120, lambda: commands[0].output)
+    time.sleep(3)
+    os.kill(commands[1].process.pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    assert commands[0].wait(30) == PEER_LOST
+    print(f"noticed after {time.monotonic() - stopped:.1f} seconds")
+    assert f"error: worker 1 ({flags[0][1].split(',')[1]}) was lost at step " in commands[0].output
+    kill(commands[1].process.pid)
