@@ -55,7 +55,8 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(pairs_fo
     killed = time.monotonic()
     assert first.wait(60) == 138
     print(f"noticed after {time.monotonic() - killed:.1f} seconds")
-    assert f"error: worker 1 ({waiting[0]}) was lost: it has not answered for 5 seconds." in first.output
+    lost = rf"error: worker 1 \({waiting[0]}\) was lost at step \d+: it has not answered for 5 seconds\."
+    assert re.search(lost, first.output), first.output
 
     step = saved_step("two")
     resumed = [train(*shared, *own, "--steps", str(step + 7)) for own in reversed(flags)]

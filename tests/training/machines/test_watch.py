@@ -1,15 +1,18 @@
 """The watch reports missing, late, lost and returned peers. It runs in a new process, which it may end."""
 
+import contextlib
 import os
 import signal
 import socket
 import sys
+import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.watch import PEER_LOST, is_listening
+from chatbot.training.machines.watch import PEER_LOST, is_answering, is_listening
 from tests.training.machines.running import Command, until
 
 WATCHING = """
@@ -32,10 +35,26 @@ def watching(limit: float, timeout: float, on_lost: str, *addresses: str) -> Com
     return Command(sys.executable, "-c", WATCHING, str(limit), str(timeout), on_lost, *addresses)
 
 
-def peer(address: str) -> "closing[socket.socket]":
-    """A server that accepts connections at this address."""
+@contextmanager
+def peer(address: str) -> Iterator[None]:
+    """A server at this address that sends a greeting, as gRPC does."""
     host, _, port = address.rpartition(":")
-    return closing(socket.create_server((host, int(port)), backlog=1000))
+    with socket.create_server((host, int(port)), backlog=1000) as server:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):  # the server is closed
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.sendall(b"greeting")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> None:
@@ -84,14 +103,30 @@ def test_peer_may_return_until_all_are_lost(pairs_folder: Path) -> None:
     assert "all workers were lost: none has answered for 4 seconds (--start-limit)" in command.output
 
 
-def test_killed_process_is_not_listening(pairs_folder: Path) -> None:
+SERVING = """
+import sys
+from chatbot.quiet import import_tensorflow
+import_tensorflow()
+import tensorflow as tf
+server = tf.distribute.Server({"worker": [sys.argv[1]]}, job_name="worker", task_index=0)
+server.join()
+"""
+
+
+def test_stopped_process_is_listening_and_not_answering(pairs_folder: Path) -> None:
+    """With a server of TensorFlow, whose threads answer."""
     (address,) = free_addresses(1)
     assert not is_listening(address)
-    port = address.rpartition(":")[2]
-    server = Command(sys.executable, "-m", "http.server", port, "--bind", "127.0.0.1")
-    until(lambda: is_listening(address), 20)
+    server = Command(sys.executable, "-c", SERVING, address)
+    until(lambda: is_answering(address), 60)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    assert is_listening(address)
+    assert not is_answering(address)
+    os.kill(server.process.pid, signal.SIGCONT)
+    until(lambda: is_answering(address), 10)
     os.kill(server.process.pid, signal.SIGKILL)
     until(lambda: not is_listening(address), 5)
+    assert not is_answering(address)
     server.wait()
 
 
