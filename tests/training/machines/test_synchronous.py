@@ -21,7 +21,9 @@ from chatbot.training.machines.ring import check_identical_settings
 from chatbot.training.selftest import random_pairs
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.running import (
+    SMALL,
     kill,
+    module,
     running_processes,
     train,
     until,
@@ -171,6 +173,29 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     assert "worker 1 was killed by signal 9; starting it again (1 of 1)." in resumed.output
     assert saved_step("local") == step + 20
     until(lambda: not running_processes(), 3)
+
+
+SLOW = "tests.training.machines.slow"
+
+
+def test_workers_wait_for_a_save_that_outlasts_the_timeout(pairs_folder: Path) -> None:
+    """At a signal, the chief saves after the last step that it shares with the others."""
+    command = module(SLOW, "--data", "pairs.tsv", *SMALL, "--local-workers", "2", "--steps", "100000")
+    until(lambda: len(metrics()) > 2, 120, lambda: command.output)
+    os.kill(command.process.pid, signal.SIGTERM)
+    assert command.wait() == 130
+    assert saved_step() == metrics()[-1]["step"] > 0
+    assert "error:" not in command.output
+
+
+@pytest.mark.slow
+def test_workers_wait_for_validations_that_outlast_the_timeout(pairs_folder: Path) -> None:
+    """And for the saves after them."""
+    write_pairs(Path("held_out.tsv"), 3, "nothing like")
+    flags = ("--validation", "held_out.tsv", "--validate-every", "1", "--steps", "2")
+    command = module(SLOW, "--data", "pairs.tsv", *SMALL, "--local-workers", "2", *flags)
+    assert command.wait() == 0
+    assert saved_step() == 2
 
 
 def test_missing_data_is_reported_once(pairs_folder: Path) -> None:
