@@ -105,7 +105,8 @@ def gain_of_bfloat16(settings: Settings, vocabulary_size: int, device: str) -> f
 
         for precision in ("float32", "bfloat16"):
             timed(precision)  # kernels are compiled at their first call
-        started, ratios = time.perf_counter(), []
+        ratios: list[float] = []
+        started = time.perf_counter()
         while len(ratios) < LEAST_ROUNDS or (len(ratios) < ROUNDS and time.perf_counter() - started < SECONDS):
             ratios.append(timed("float32") / timed("bfloat16"))
     return statistics.median(ratios)

@@ -35,7 +35,7 @@ class Reporter:
             yield
             return
         self._compiled.add(graph)
-        shown = self._bar.postfix or ""
+        shown = str(self._bar.postfix or "")
         self._bar.set_postfix_str("compiling")
         yield
         self._bar.set_postfix_str(shown, refresh=False)

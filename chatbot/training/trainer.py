@@ -62,11 +62,7 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
             run.save(train_step.gather_state(), best=False)
     team.agree("")  # no machine leaves before the chief has saved
     team.leave()
-    if divergence.diverges:
-        kept = (
-            f"the checkpoint of step {saved:,} is kept: resume from it" if saved else "nothing was saved: start again"
-        )
-        raise UserError(f"{divergence.describe(settings.learning.learning_rate)}; {kept} with a lower --learning-rate")
+    check_converging(divergence, settings, saved)
     conclude(run, stop)
     return TrainingResult(
         settings.run.directory.absolute(), progress.step, stop, progress.best_step, progress.best_nats
@@ -101,6 +97,17 @@ def check_finite(record: dict[str, Any]) -> None:
             f"the loss is {record['loss']} at step {record['step']}; the last checkpoint is kept: "
             "resume from it with a lower --learning-rate"
         )
+
+
+def check_converging(divergence: Divergence, settings: Settings, saved: int) -> None:
+    """Raise UserError when the loss of the last steps was far above its start. saved: the last step saved, or 0."""
+    if divergence.diverges:
+        kept = (
+            f"the checkpoint of step {saved:,} is kept: resume from it"
+            if saved
+            else "no checkpoint was saved: start again"
+        )
+        raise UserError(f"{divergence.describe(settings.learning.learning_rate)}; {kept} with a lower --learning-rate")
 
 
 def announce(run: Run) -> None:

@@ -48,7 +48,7 @@ def test_lasting_divergence_ends_a_run() -> None:
 
 def test_diverging_run_fails_and_keeps_the_checkpoint(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run: dict[str, Any] = {"data": (str(pairs_file),), "save_every": 5}
-    with pytest.raises(UserError, match=r"--learning-rate 1000 is too high; nothing was saved: start again"):
+    with pytest.raises(UserError, match=r"--learning-rate 1000 is too high; no checkpoint was saved: start again"):
         train_small(1, **run, steps=20, learning_rate=1e3)
     assert saved_step() == 0
     train_small(1, **run, steps=2)
