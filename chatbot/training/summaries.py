@@ -1,9 +1,8 @@
 """Metrics on disk: metrics.jsonl, and TensorBoard with one run per tower."""
 
-import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,26 +80,30 @@ def _remove_events_after(folder: Path, step: int) -> None:
     The start of a session in the event stream would not suffice: TensorBoard's default reader ignores it.
     """
     files = sorted(folder.glob("events.out.tfevents.*"))
-    events = [event for file in files for event in _read_events(file)]
-    kept = [event for event in events if tf.compat.v1.Event.FromString(event).step <= step]
-    if len(kept) == len(events):
+    records = [record for file in files for record in _records(file.read_bytes())]
+    kept = [record for record in records if tf.compat.v1.Event.FromString(record[12:-4]).step <= step]
+    if len(kept) == len(records):
         return
     part = folder / "kept.part"
-    with tf.io.TFRecordWriter(str(part)) as writer:
-        for event in kept:
-            writer.write(event)
+    part.write_bytes(b"".join(kept))
     part.replace(files[0])
     for file in files[1:]:
         file.unlink()
 
 
-def _read_events(file: Path) -> list[bytes]:
-    """Return the serialised events of a file, up to one that was cut off when the run was killed."""
-    events: list[bytes] = []
-    with contextlib.suppress(tf.errors.DataLossError):
-        for event in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
-            events.append(event)
-    return events
+def _records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a TFRecord file, up to one that was cut off when the run was killed.
+
+    A record is the length of its content in 8 bytes, the length's checksum in 4, the content, and its checksum in 4.
+    Reading them with tf.data takes ten times as long.
+    """
+    start = 0
+    while start + 8 <= len(data):
+        end = start + int.from_bytes(data[start : start + 8], "little") + 16
+        if end > len(data):
+            return
+        yield data[start:end]
+        start = end
 
 
 def _drop_after(path: Path, step: int) -> None:

@@ -17,10 +17,11 @@ from tests.training.machines.test_synchronous import EXACT, worker_flags
 # busy; the child ends or stops with its parent's process group.
 WORKER = """
 import ctypes, os, socket, sys, time
+from chatbot.training.machines import heartbeat as module
 from chatbot.training.machines.cluster import Cluster, host_and_port
-from chatbot.training.machines.heartbeat import Heartbeat
 index, busy, *addresses = sys.argv[1:]
-heartbeat = Heartbeat(Cluster(tuple(addresses), "worker", int(index)), 60, timeout=1.5)
+module.REPORT_STEPS = 3.0
+heartbeat = module.Heartbeat(Cluster(tuple(addresses), "worker", int(index)), 60, timeout=1.5)
 heartbeat.wait_for_all()
 if os.fork() == 0:
     with socket.create_server(host_and_port(addresses[int(index)]), backlog=100) as server:
@@ -73,6 +74,8 @@ def test_busy_worker_is_not_lost(pairs_folder: Path) -> None:
     time.sleep(3)
     assert [command.process.poll() for command in commands] == [None, None, None]
     assert all("error" not in command.output for command in commands)
+    report = "minutes; all machines answer: worker 0 at step 40, worker 1 at step 41, worker 2 at step 42."
+    assert [report in command.output for command in commands] == [True, False, False]
 
 
 def test_stopped_worker_of_a_run_ends_the_others(pairs_folder: Path) -> None:
