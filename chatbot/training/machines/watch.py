@@ -31,20 +31,20 @@ JOIN_TIMEOUT = 120
 class Watch:
     """Probes the peers from `start` until `stop`.
 
-    peers: their addresses, by name. limit: seconds to wait for peers to start, and for a worker to return
-    when all are lost. on_lost: called with the name of a lost peer, once until the peer is back; the default ends
-    this process. timeout: seconds without an answer after which a peer is lost.
+    peers: their addresses, by name. limit: seconds to wait for peers to start, and for a worker to return when all are
+    lost. on_lost: called with the name of a lost peer, once until the peer is back. timeout: seconds without an answer
+    after which a peer is lost.
     """
 
     def __init__(
         self,
         peers: Mapping[str, str],
         limit: float,
-        on_lost: Callable[[str], None] | None = None,
+        on_lost: Callable[[str], None],
         timeout: float = PEER_TIMEOUT,
     ) -> None:
         self._peers, self._limit, self._timeout = dict(peers), limit, timeout
-        self._on_lost = on_lost or self._exit_without
+        self._on_lost = on_lost
         self._stopped = threading.Event()
         self._started = 0.0  # time.monotonic(), like _last_answer and _last_report
         self._last_answer: dict[str, float] = {}
@@ -71,9 +71,6 @@ class Watch:
         """End this process with a line on standard error. Does nothing after `stop`."""
         if not self._stopped.is_set():
             end_process(reason)
-
-    def _exit_without(self, name: str) -> None:
-        self.exit_process(f"{name} ({self._peers[name]}) was lost: it has not answered for {self._timeout:.0f} seconds")
 
     def _run(self) -> None:
         while True:
