@@ -162,7 +162,7 @@ INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
     ({"gpus": "0,1"}, "requested 0, 1; found none", False),
     ({"clean": ["none", "urls"]}, "--clean none urls: none excludes all other values", True),
     ({"clean": ["spelling"]}, "--clean spelling: choose one of", True),
-    ({"vocabulary_size": 4}, "--vocabulary-size 4: must be at least 5", True),
+    ({"vocabulary_size": 261}, "--vocabulary-size 261: must be at least 262", True),
     ({"tokenizer": "char", "dictionary": "words.txt"}, "--dictionary: ", True),
     ({"data": []}, "argument --data: expected at least one argument", False),
     ({"data": ["none.tsv"]}, "none.tsv: no such file", True),

@@ -10,6 +10,7 @@ from chatbot.flags import check_fields, setting
 
 DATA, TEXT = "data", "text"
 CACHE = Path("data/cache")
+LEAST_VOCABULARY = 262  # special tokens, 256 bytes, and the token of a space
 
 # Formats of files of pairs. `chatbot.corpus.reading.read.FORMATS` has their readers.
 FORMATS = (
@@ -153,9 +154,9 @@ class EncodingSettings:
     vocabulary_size: int = setting(
         16000,
         DATA,
-        "maximum size of the vocabulary: every character seen, then the most frequent words",
+        "maximum size of the vocabulary: 256 bytes, then the most frequent characters, then the most frequent words",
         kind=int,
-        least=5,
+        least=LEAST_VOCABULARY,
         fixed=True,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, VOCABULARY, attempt_directory
-from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
+from chatbot.config.corpus import AUTO, LEAST_VOCABULARY, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -104,6 +104,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     if values.get("validation", "") is None:  # version 1.0 and earlier: no validation file
         values["validation"] = NONE
+    if values.get("vocabulary_size") in range(5, LEAST_VOCABULARY):  # version 1.0 and earlier: no bytes
+        values["vocabulary_size"] = LEAST_VOCABULARY
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
         settings = "setting" if len(unknown) == 1 else "settings"

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from chatbot.decoding.step import SpecialIds, State, Step, log_probabilities
+from chatbot.decoding.step import Automaton, Constraint, SpecialIds, State, Step
 
 
 class Beams(NamedTuple):
@@ -15,6 +15,7 @@ class Beams(NamedTuple):
     log_probs: tf.Tensor  # [rows, beams] float32, of all ids up to here
     lengths: tf.Tensor  # [rows, beams] int32, the end counted
     finished: tf.Tensor  # [rows, beams] bool
+    automaton_states: tf.Tensor  # [rows, beams] int32
     state: State  # each tensor [rows * beams, ...]
 
 
@@ -23,6 +24,7 @@ def beam_search(
     state: State,
     rows: tf.Tensor,
     special_ids: SpecialIds,
+    automaton: Automaton,
     max_length: int,
     beam_size: int,
     length_penalty: float,
@@ -33,11 +35,12 @@ def beam_search(
     finished or have max_length ids. Hypotheses are ranked by log-probability / ((5 + length) / 6) ** length_penalty;
     the end symbol counts in the length.
 
-    state: the state before the first id. rows: scalar int32, the number of rows.
+    state: the state before the first id. rows: scalar int32, the number of rows. automaton: which ids may be generated.
     Returns ids [rows, beam_size, max_length] int32, padded with special_ids.pad, and scores [rows, beam_size] float32,
     the values above in nats, the best first. If fewer than beam_size hypotheses are possible, the others have score
     -inf.
     """
+    constraint = Constraint(automaton, special_ids.end, max_length)
     state = tf.nest.map_structure(lambda x: tf.repeat(x, beam_size, axis=0), state)
     row_starts = tf.range(rows)[:, None] * beam_size  # [rows, 1]
 
@@ -48,7 +51,8 @@ def beam_search(
         position, finished = beams.position, beams.finished
         last = tf.where(position == 0, special_ids.begin, beams.ids[:, :, tf.maximum(position - 1, 0)])
         logits, state = step(beams.state, tf.reshape(last, [-1]))
-        log_probs = log_probabilities(logits, special_ids, position == 0)  # [rows * beams, vocabulary]
+        automaton_states = tf.reshape(beams.automaton_states, [-1])  # [rows * beams]
+        log_probs = constraint.log_probabilities(logits, automaton_states, position)  # [rows * beams, vocabulary]
         vocabulary = tf.shape(log_probs)[-1]
         log_probs = tf.reshape(log_probs, [rows, beam_size, vocabulary])
         # A finished hypothesis has one continuation: padding, at no cost.
@@ -63,14 +67,19 @@ def beam_search(
         def of_parent(x: tf.Tensor) -> tf.Tensor:
             return tf.gather(x, parent, batch_dims=1)
 
+        log_probs = tf.gather(tf.reshape(log_probs, [rows, -1]), best, batch_dims=1)  # [rows, beams]
+        automaton_states = constraint.next_states(of_parent(beams.automaton_states), next_ids)
+        # An impossible hypothesis has any ids. It stays in a state that allows others, or its row would become NaN.
+        automaton_states = tf.where(tf.math.is_inf(log_probs), 0, automaton_states)
         at_position = tf.range(max_length) == position  # [max_length]
         parent_rows = tf.reshape(row_starts + parent, [-1])  # [rows * beams]
         advanced = Beams(
             position=position + 1,
             ids=tf.where(at_position, next_ids[:, :, None], of_parent(beams.ids)),
-            log_probs=tf.gather(tf.reshape(log_probs, [rows, -1]), best, batch_dims=1),
+            log_probs=log_probs,
             lengths=of_parent(lengths),
             finished=of_parent(finished) | (next_ids == special_ids.end),
+            automaton_states=automaton_states,
             state=tf.nest.map_structure(lambda x: tf.gather(x, parent_rows), state),
         )
         return (advanced,)
@@ -82,6 +91,7 @@ def beam_search(
         log_probs=tf.tile(tf.constant([[0.0] + [-float("inf")] * (beam_size - 1)]), [rows, 1]),
         lengths=tf.zeros([rows, beam_size], tf.int32),
         finished=tf.zeros([rows, beam_size], tf.bool),
+        automaton_states=tf.fill([rows, beam_size], constraint.start),
         state=state,
     )
     (beams,) = tf.while_loop(unfinished, advance, (start,))

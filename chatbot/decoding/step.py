@@ -1,9 +1,11 @@
-"""Types and functions that all searches share: the step function, special ids, log-probabilities."""
+"""Types and functions that all searches share: the step function, special ids, which ids may follow one another."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 # A nest of tensors whose first dimension is the row.
@@ -19,19 +21,62 @@ class SpecialIds:
     begin: int  # the input of the first step
     end: int  # finishes a row
     pad: int  # follows the end
-    forbidden: tuple[int, ...]  # never generated
 
 
-def log_probabilities(logits: tf.Tensor, special_ids: SpecialIds, first: tf.Tensor) -> tf.Tensor:
-    """Return the log-probabilities of the next id, [rows, vocabulary] float32, in nats.
+class Automaton(NamedTuple):
+    """The sequences of ids that a search may generate, as a finite automaton. Its state before the first id is 0.
 
-    Forbidden ids have -inf, and so has the end at the first position, because a reply is not empty. The
-    probabilities of the other ids sum to 1.
-
-    logits: [rows, vocabulary], of any float type. first: scalar bool, whether this is the first position.
+    A sequence may end, by the end symbol or at the maximum length, in the states that allow the end symbol.
     """
-    vocabulary = tf.shape(logits)[-1]
-    forbidden = tf.one_hot(special_ids.forbidden, vocabulary, on_value=True, off_value=False)
-    forbidden = tf.reduce_any(forbidden, axis=0)  # [vocabulary]
-    forbidden |= first & (tf.range(vocabulary) == special_ids.end)
-    return tf.nn.log_softmax(tf.where(forbidden, -float("inf"), tf.cast(logits, tf.float32)))
+
+    allowed: npt.NDArray[np.bool_]  # [states, vocabulary]
+    next_states: npt.NDArray[np.int32]  # [states, vocabulary], 0 for ids that are not allowed
+
+
+class Constraint:
+    """An automaton for sequences of 1 to max_length ids, whose states are tensors.
+
+    Each state must lead to one that allows the end symbol. A state that allows it needs another allowed id, too, by
+    which it stays in such a state.
+    """
+
+    def __init__(self, automaton: Automaton, end: int, max_length: int) -> None:
+        # The start is another state, since the end is not allowed there: a reply is not empty.
+        self.start = len(automaton.allowed)
+        allowed = np.concatenate([automaton.allowed, automaton.allowed[:1]])  # [states, vocabulary]
+        allowed[self.start, end] = False
+        next_states = np.concatenate([automaton.next_states, automaton.next_states[:1]])
+        # The number of ids that must follow an id before the sequence may end, [states, vocabulary].
+        following = _ids_to_end(automaton, end)[next_states]
+        self._last = max_length - 1
+        self._most = int(following.max())
+        in_time = [allowed & (following <= left) for left in range(self._most + 1)]
+        self._allowed = tf.constant(np.concatenate(in_time))  # [ids left * states, vocabulary]
+        self._next_states = tf.constant(next_states)
+
+    def log_probabilities(self, logits: tf.Tensor, states: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+        """Return the log-probabilities of the next id, [rows, vocabulary] float32, in nats.
+
+        Ids that are not allowed have -inf. Also not allowed are ids after which the sequence could not end in time. The
+        probabilities of the other ids sum to 1.
+
+        logits: [rows, vocabulary], of any float type. states: [rows] int32. position: scalar int32, 0 at the first id.
+        """
+        left = tf.minimum(self._last - position, self._most)
+        allowed = tf.gather(self._allowed, left * (self.start + 1) + states)  # [rows, vocabulary]
+        return tf.nn.log_softmax(tf.where(allowed, tf.cast(logits, tf.float32), -float("inf")))
+
+    def next_states(self, states: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Return the states after these ids, in the shape of both: states and ids int32."""
+        return tf.gather_nd(self._next_states, tf.stack([states, ids], axis=-1))
+
+
+def _ids_to_end(automaton: Automaton, end: int) -> npt.NDArray[np.int64]:
+    """Return the least number of ids between each state and one that allows the end, [states]."""
+    states = len(automaton.allowed)
+    steps = np.where(automaton.allowed[:, end], 0, states)
+    for _ in range(states):
+        following = np.where(automaton.allowed, steps[automaton.next_states], states).min(axis=1)
+        steps = np.minimum(steps, following + 1)
+    assert steps.max() < states, "no end can be reached"
+    return steps

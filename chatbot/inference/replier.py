@@ -10,14 +10,15 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import pad
 from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK, Vocabulary
+from chatbot.corpus.encoding.spelling import spelling_automaton
+from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.beam import beam_search
 from chatbot.decoding.greedy import greedy
 from chatbot.decoding.search import search
-from chatbot.decoding.step import SpecialIds
+from chatbot.decoding.step import Automaton, SpecialIds
 from chatbot.model.seq2seq import Seq2Seq
 
-SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD, forbidden=(PAD, BOS, UNK, ASK))
+SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD)
 
 # The maximum number of questions in a batch, which bounds the memory of a search.
 BATCH = 64
@@ -55,8 +56,11 @@ class Replier:
             else functools.partial(beam_search, beam_size=beam_size, length_penalty=length_penalty)
         )
 
+        automaton = Automaton(*spelling_automaton(vocabulary))
+
         def decode(source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return chosen_search(model.step, model.encode(source), tf.shape(source)[0], SPECIAL_IDS, max_length)
+            state, rows = model.encode(source), tf.shape(source)[0]
+            return chosen_search(model.step, state, rows, SPECIAL_IDS, automaton, max_length)
 
         self._decode = tf.function(decode, input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
 
@@ -86,7 +90,7 @@ class Replier:
     def _distinct(self, hypotheses: np.ndarray, scores: np.ndarray) -> list[Reply]:
         """Return the distinct texts of a question's hypotheses, each with its best score.
 
-        Two hypotheses have the same text if a word is one token in the first, and characters in the second.
+        Two hypotheses have the same text if a word is one token in the first, and characters or bytes in the second.
         """
         texts: dict[str, float] = {}
         for ids, score in zip(hypotheses, scores, strict=True):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import projection_loss
@@ -104,14 +104,13 @@ def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precis
 def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> None:
     """Set the bias so that the untrained model predicts each token with its frequency in the replies.
 
-    Otherwise the first epoch would have to learn the frequencies. Unknown characters get the total frequency of the
-    tokens that occur once (Good, 1953).
+    Otherwise the first epoch would have to learn the frequencies. Tokens that never occur, such as most bytes, count as
+    a tenth of an occurrence.
     """
     counts = np.zeros(model.bias.shape[0])  # [vocabulary]
     for pairs in shards:
         counts += np.bincount(pairs.targets.joined(), minlength=len(counts))
         counts[EOS] += len(pairs)
-    counts[UNK] = np.count_nonzero(counts == 1)
     smoothed = counts + 0.1
     smoothed[[PAD, BOS, ASK]] = 1e-6
     model.bias.assign(np.log(smoothed / smoothed.sum()))

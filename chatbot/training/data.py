@@ -28,7 +28,7 @@ MOST_PAIRS_BOTH_DIRECTIONS = 50_000
 
 
 class Sample(NamedTuple):
-    """A question for sample replies. Characters outside the vocabulary are <unk> in the texts."""
+    """A question for sample replies. Characters unknown to a vocabulary without bytes are <unk> in the texts."""
 
     ids: list[int]  # of the question
     question: str
@@ -74,7 +74,8 @@ def prepare(settings: Settings) -> Data:
     encoding = replace(settings.encoding, validation=source)
     corpus = training_set(settings.corpus, encoding)
     vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
-    if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():  # an earlier version cleaned some pairs otherwise
+    # An earlier version cleaned some pairs otherwise, or had no bytes in its vocabularies.
+    if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
         corpus = training_set(settings.corpus, encoding, vocabulary)
     validation = validation_set(settings.corpus, source, vocabulary)
     shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
@@ -130,11 +131,6 @@ def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
         print(f"  left out: pairs longer than --max-length {settings.model.max_length}: {corpus.pairs - pairs:,}")
-    if len(corpus.vocabulary) > settings.encoding.vocabulary_size:
-        print(
-            f"  the vocabulary is larger than --vocabulary-size {settings.encoding.vocabulary_size}: "
-            "every character is kept"
-        )
     for pair in _samples(corpus):
         print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens_of(side)) for side in pair))
 

@@ -1,6 +1,8 @@
 """Searches over a vocabulary of letters, where a table gives the probability of each letter after another."""
 
 import itertools
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -9,11 +11,27 @@ import tensorflow as tf
 from chatbot.decoding.beam import beam_search
 from chatbot.decoding.greedy import greedy
 from chatbot.decoding.search import Pick, search
-from chatbot.decoding.step import SpecialIds, Step
+from chatbot.decoding.step import Automaton, SpecialIds, Step
 
 LETTERS = "_^$?abc"  # padding, begin, end, unknown, then the alphabet
-SPECIAL_IDS = SpecialIds(begin=1, end=2, pad=0, forbidden=(0, 1, 3))
+SPECIAL_IDS = SpecialIds(begin=1, end=2, pad=0)
 LOW = -1e9
+
+
+def automaton(following: Sequence[Mapping[str, int]]) -> Automaton:
+    """The automaton with these states: the state after each letter that may follow."""
+    allowed = np.zeros((len(following), len(LETTERS)), np.bool_)
+    next_states = np.zeros(allowed.shape, np.int32)
+    for state, letters in enumerate(following):
+        for letter, next_state in letters.items():
+            allowed[state, LETTERS.index(letter)] = True
+            next_states[state, LETTERS.index(letter)] = next_state
+    return Automaton(allowed, next_states)
+
+
+ANY_WORD = automaton([dict.fromkeys("abc$", 0)])
+# Each b is followed by a c, or by two letters: an a, and an a or a c. A c follows nothing else.
+SPELLING = automaton([{"a": 0, "b": 1, "$": 0}, {"c": 0, "a": 2}, {"a": 0, "c": 0}])
 
 
 def table(probabilities: dict[str, dict[str, float]]) -> np.ndarray:
@@ -44,38 +62,46 @@ def spelled(ids: np.ndarray) -> str:
     return "".join(LETTERS[i] for i in ids)
 
 
-def searched(logits: np.ndarray, length: int, rows: int = 1, pick: Pick = greedy) -> tuple[list[str], np.ndarray]:
+def searched(
+    logits: np.ndarray, length: int, rows: int = 1, pick: Pick = greedy, words: Automaton = ANY_WORD
+) -> tuple[list[str], np.ndarray]:
     """The text and score of each row, by `search`."""
-    ids, scores = search(step_of(logits), tf.zeros([rows, 1]), tf.constant(rows), SPECIAL_IDS, length, pick)
+    ids, scores = search(step_of(logits), tf.zeros([rows, 1]), tf.constant(rows), SPECIAL_IDS, words, length, pick)
     assert ids.shape == (rows, 1, length)
     return [spelled(row) for row in ids[:, 0].numpy()], scores[:, 0].numpy()
 
 
-def beams(logits: np.ndarray, size: int, length: int, penalty: float = 0.0) -> tuple[list[str], np.ndarray]:
+def beams(
+    logits: np.ndarray, size: int, length: int, penalty: float = 0.0, words: Automaton = ANY_WORD
+) -> tuple[list[str], np.ndarray]:
     """The text and score of each hypothesis, by `beam_search`; two equal rows must give equal results."""
-    ids, scores = beam_search(step_of(logits), tf.zeros([2, 1]), tf.constant(2), SPECIAL_IDS, length, size, penalty)
+    step, state, rows = step_of(logits), tf.zeros([2, 1]), tf.constant(2)
+    ids, scores = beam_search(step, state, rows, SPECIAL_IDS, words, length, size, penalty)
     assert ids.shape == (2, size, length)
     np.testing.assert_array_equal(ids[0], ids[1])
     return [spelled(row) for row in ids[0].numpy()], scores[0].numpy()
 
 
-def word_score(logits: np.ndarray, word: str) -> float:
-    """The log-probability of a word, one letter at a time, in float64."""
+def word_score(logits: np.ndarray, word: str, words: Sequence[str]) -> float:
+    """The log-probability of one of these words, one letter at a time, in float64."""
     total, last = 0.0, "^"
     for position, letter in enumerate(word):
-        allowed = "abc$" if position else "abc"
+        allowed = {other[position] for other in words if other[:position] == word[:position] and other[position:]}
         row = {x: float(logits[LETTERS.index(last), LETTERS.index(x)]) for x in allowed}
         total += row[letter] - np.log(sum(np.exp(x) for x in row.values()))
         last = letter
     return total
 
 
-def all_words(length: int) -> list[str]:
-    """All words that a search of this length can generate."""
-    ended = ["".join(w) + "$" for n in range(1, length) for w in itertools.product("abc", repeat=n)]
-    return ended + ["".join(w) for w in itertools.product("abc", repeat=length)]
+def all_words(length: int, pattern: str = "[abc]+") -> list[str]:
+    """All words that a search of this length can generate, if the automaton is this regular expression."""
+    spelled = ["".join(word) for n in range(1, length + 1) for word in itertools.product("abc", repeat=n)]
+    return [word + "$" * (len(word) < length) for word in spelled if re.fullmatch(pattern, word)]
 
 
+AUTOMATA = pytest.mark.parametrize(
+    ("words", "pattern"), [(ANY_WORD, "[abc]+"), (SPELLING, "(a|bc|ba[ac])+")], ids=["any word", "spelling"]
+)
 GREEDY_TRAP = table(
     {
         "^": {"a": 0.6, "b": 0.4},
@@ -108,15 +134,18 @@ def sampler(seed: int, temperature: float = 1.0) -> Pick:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_sampled_words_have_their_probabilities(temperature: float) -> None:
+@AUTOMATA
+def test_sampled_words_have_their_probabilities(words: Automaton, pattern: str, temperature: float) -> None:
     """The frequency of each word of 20,000 is its probability; its score is the log-probability at temperature 1."""
-    logits, rows = random_table(1), 20_000
-    words, scores = searched(logits, 3, rows, sampler(7, temperature))
-    np.testing.assert_allclose(scores[:50], [word_score(logits, word.rstrip("_")) for word in words[:50]], rtol=1e-4)
-    for word in all_words(3):
+    logits, rows, length = random_table(1), 20_000, 4
+    sampled, scores = searched(logits, length, rows, sampler(7, temperature), words)
+    possible = all_words(length, pattern)
+    expected = [word_score(logits, word.rstrip("_"), possible) for word in sampled[:50]]
+    np.testing.assert_allclose(scores[:50], expected, rtol=1e-4, atol=1e-6)
+    for word in possible:
         # A temperature below 1 scales the logits of each letter up.
-        probability = np.exp(word_score(logits / temperature, word))
-        frequency = words.count(word.ljust(3, "_")) / rows
+        probability = np.exp(word_score(logits / temperature, word, possible))
+        frequency = sampled.count(word.ljust(length, "_")) / rows
         assert abs(frequency - probability) < 5 * np.sqrt(probability / rows)
 
 
@@ -152,17 +181,34 @@ def test_missing_hypotheses_score_minus_infinity() -> None:
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_wide_beam_equals_enumeration(seed: int, penalty: float) -> None:
+@pytest.mark.parametrize("seed", range(3))
+@AUTOMATA
+def test_wide_beam_equals_enumeration(words: Automaton, pattern: str, seed: int, penalty: float) -> None:
     logits, length = random_table(seed), 4
+    possible = all_words(length, pattern)
 
     def score(word: str) -> float:
-        return word_score(logits, word) / ((5 + len(word)) / 6) ** penalty
+        return word_score(logits, word, possible) / ((5 + len(word)) / 6) ** penalty
 
-    best = sorted(all_words(length), key=score, reverse=True)[:5]
-    words, scores = beams(logits, size=120, length=length, penalty=penalty)
-    assert [word.rstrip("_") for word in words[:5]] == best
-    np.testing.assert_allclose(scores[:5], [score(word) for word in best], rtol=1e-4)
+    best = sorted(possible, key=score, reverse=True)
+    found, scores = beams(logits, 120, length, penalty, words)
+    assert [word.rstrip("_") for word in found[:5]] == best[:5]
+    np.testing.assert_allclose(scores[:5], [score(word) for word in best[:5]], rtol=1e-4)
+    assert {word.rstrip("_") for word, score in zip(found, scores, strict=True) if np.isfinite(score)} == set(possible)
+    assert not np.isnan(scores).any()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
+def test_word_never_ends_within_a_spelling(length: int) -> None:
+    """The model prefers b, after which one or two letters are missing, and the end after it."""
+    logits = np.zeros((len(LETTERS), len(LETTERS)), np.float32)
+    logits[:, LETTERS.index("b")], logits[LETTERS.index("b"), LETTERS.index("$")] = 5, 9
+    possible = {word.ljust(length, "_") for word in all_words(length, "(a|bc|ba[ac])+")}
+    for seed in range(3):
+        assert set(searched(logits, length, 50, sampler(seed), SPELLING)[0]) <= possible
+    assert set(searched(logits, length, words=SPELLING)[0]) <= possible
+    found, scores = beams(logits, 9, length, words=SPELLING)
+    assert {word for word, score in zip(found, scores, strict=True) if np.isfinite(score)} <= possible
 
 
 def test_state_follows_its_hypothesis() -> None:
@@ -188,7 +234,7 @@ def test_state_follows_its_hypothesis() -> None:
         return total
 
     state = tf.constant(starts, tf.int64)[:, None]  # [rows, 1]
-    ids, scores = beam_search(step, state, tf.constant(len(starts)), SPECIAL_IDS, 4, 81, 0.0)
+    ids, scores = beam_search(step, state, tf.constant(len(starts)), SPECIAL_IDS, ANY_WORD, 4, 81, 0.0)
     for start, words, row_scores in zip(starts, ids.numpy(), scores.numpy(), strict=True):
         expected = [score(start, spelled(word)) for word in words]
         np.testing.assert_allclose(row_scores, expected, rtol=1e-3, atol=1e-3)

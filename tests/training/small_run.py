@@ -10,7 +10,7 @@ from chatbot.training.start import EXIT_INTERRUPTED
 from chatbot.training.trainer import train
 from chatbot.training.variable_update.choose import open_update
 
-SMALL: dict[str, Any] = {"rnn_size": 16, "embedding_size": 8, "batch_size": 4, "log_every": 1, "vocabulary_size": 50}
+SMALL: dict[str, Any] = {"rnn_size": 16, "embedding_size": 8, "batch_size": 4, "log_every": 1, "vocabulary_size": 300}
 TOWERS = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(2)]
 
 

@@ -59,9 +59,17 @@ class Chunk:
     def token_characters(self) -> Ragged:
         """Return the code points of each distinct token: [tokens] rows of uint32."""
         points = np.frombuffer(self.token_text.tobytes().decode().encode("utf-32-le"), np.uint32)
-        is_break = points == ord("\n")
-        ends = np.append(np.flatnonzero(is_break), len(points))[: len(self.token_hashes)]
-        return Ragged.from_lengths(points[~is_break], np.diff(ends, prepend=-1) - 1)
+        return self._by_token(points)
+
+    def token_bytes(self) -> Ragged:
+        """Return the UTF-8 bytes of each distinct token: [tokens] rows of uint8."""
+        return self._by_token(self.token_text)
+
+    def _by_token(self, values: npt.NDArray[Any]) -> Ragged:
+        """Split the characters or bytes of all tokens at the line breaks between tokens: [tokens] rows."""
+        is_break = values == ord("\n")
+        ends = np.append(np.flatnonzero(is_break), len(values))[: len(self.token_hashes)]
+        return Ragged.from_lengths(values[~is_break], np.diff(ends, prepend=-1) - 1)
 
     def rows(self, kept: Mask) -> Ragged:
         """Return the alternating questions and answers of the kept pairs: [2 * kept pairs] rows of indices."""

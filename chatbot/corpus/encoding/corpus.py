@@ -38,7 +38,7 @@ from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
 # Increase this whenever the same tokens and selection give other shards, or another description, than before.
-VERSION = 4
+VERSION = 5
 # Fewer chunks are counted and encoded in this process, before worker processes would have started.
 SERIAL_CHUNKS = 20
 
@@ -62,7 +62,7 @@ def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | in
 
     Raises UserError when no pair is left, except of a validation part, which may be empty.
 
-    vocabulary: the vocabulary to use, or the size of a new vocabulary that is built from the pairs.
+    vocabulary: the vocabulary to use, or the maximum size of a new vocabulary that is built from the pairs.
     """
     folder = corpus_folder(files, selection, vocabulary)
     with make_once(folder) as part:
@@ -151,7 +151,7 @@ def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: ProcessPoolExecuto
 
 
 def vocabulary_of_counts(tokenised: TokenisedFiles, counts: Counts, size: int) -> Vocabulary:
-    """Return a vocabulary of this size, built from the tokens that were counted."""
+    """Return a vocabulary of at most this size, built from the tokens that were counted."""
     texts = token_texts(vocabulary_hashes(counts, size), (chunk.path for chunk in tokenised.chunks))
     return vocabulary_from(counts, texts, size)
 
@@ -162,7 +162,7 @@ def vocabulary_hashes(counts: Counts, size: int) -> Hashes:
 
 
 def vocabulary_from(counts: Counts, texts: Mapping[int, str], size: int) -> Vocabulary:
-    """Return a vocabulary of this size. texts: the tokens of `vocabulary_hashes`, by hash."""
+    """Return a vocabulary of at most this size. texts: the tokens of `vocabulary_hashes`, by hash."""
     by_hash = zip(counts.hashes.tolist(), counts.counts.tolist(), strict=True)
     return build_vocabulary(counts.characters, {texts[h]: count for h, count in by_hash if h in texts}, size)
 

@@ -25,7 +25,7 @@ class Counts:
     hashes: Hashes  # [tokens] of the tokens with more than one character
     counts: npt.NDArray[np.int64]  # [tokens]
     characters: Counter[str]  # in tokens of any length
-    single: int  # occurrences of tokens of one character
+    single: Counter[str]  # tokens of one character
 
     def most_frequent(self, number: int, min_count: int) -> Hashes:
         """Return the hashes of the `number` most frequent tokens, and of those as frequent as the last."""
@@ -44,24 +44,30 @@ def count_chunk(chunk: Chunk, kept: Mask) -> Counts:
     by_point = np.bincount(characters.flat, np.repeat(counts, characters.lengths)).astype(np.int64)
     points = np.flatnonzero(by_point)
     longer = (characters.lengths > 1) & (counts > 0)
+    single = (characters.lengths == 1) & (counts > 0)
     return Counts(
         chunk.token_hashes[longer],
         counts[longer],
-        Counter(dict(zip(map(chr, points.tolist()), by_point[points].tolist(), strict=True))),
-        int(counts[characters.lengths == 1].sum()),
+        _by_character(points, by_point[points]),
+        _by_character(characters.flat[characters.starts[single]], counts[single]),
     )
+
+
+def _by_character(points: npt.NDArray[np.integer], counts: npt.NDArray[np.int64]) -> Counter[str]:
+    """Return the count of each character. points: [characters] distinct code points."""
+    return Counter(dict(zip(map(chr, points.tolist()), counts.tolist(), strict=True)))
 
 
 def add_up(parts: Iterable[Counts]) -> Counts:
     """Return the counts of all parts together."""
     hashes, counts = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-    characters: Counter[str] = Counter()
-    single = collected = 0
+    characters, single = Counter[str](), Counter[str]()
+    collected = 0
     for part in parts:
         hashes.append(part.hashes)
         counts.append(part.counts)
         characters.update(part.characters)
-        single += part.single
+        single.update(part.single)
         collected += len(part.hashes)
         if collected > AT_ONCE:
             summed = _summed(hashes, counts)

@@ -6,40 +6,57 @@ import numpy.typing as npt
 from chatbot.corpus.encoding.chunks import Chunk, Mask, hashes_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.shards import ShardArrays, dtype_for
-from chatbot.corpus.encoding.vocabulary import UNK, Vocabulary
+from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK, Vocabulary
 from chatbot.corpus.text.tokenizer import SPACE
 
 UNICODE = 0x110000  # code points
 
 
 class IdTable:
-    """The ids of a vocabulary by the hashes of its tokens, and by the code points of its characters."""
+    """The ids of a vocabulary by the hashes of its tokens, by the code points of its characters, and by bytes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         dtype = dtype_for(vocabulary)
-        hashes = hashes_of(vocabulary.tokens)
+        words = vocabulary.tokens[len(SPECIALS) : vocabulary.first_byte]
+        hashes = hashes_of(words)
         order = np.argsort(hashes)
-        self._hashes, self._ids = hashes[order], order.astype(dtype)
+        self._hashes, self._ids = hashes[order], (order + len(SPECIALS)).astype(dtype)
         self._character_ids = np.full(UNICODE, UNK, dtype)
-        for index, token in enumerate(vocabulary.tokens):
+        for index, token in enumerate(words, len(SPECIALS)):
             if len(token) == 1:
                 self._character_ids[ord(token)] = index
+        self._byte_ids = np.arange(vocabulary.first_byte, len(vocabulary)).astype(dtype)  # [256], or none
 
     def rows(self, chunk: Chunk) -> Ragged:
         """Return the ids of each distinct token of a chunk, [tokens] rows.
 
-        A token in the vocabulary has one id, any other token the ids of its characters.
+        A token in the vocabulary has one id, any other token the ids of its characters, and an unknown character those
+        of its UTF-8 bytes.
         """
-        characters = chunk.token_characters()
+        spelled = self._spelled(chunk)
         index = np.searchsorted(self._hashes, chunk.token_hashes).clip(max=len(self._hashes) - 1)
         known = self._hashes[index] == chunk.token_hashes
-        flat = np.concatenate([self._character_ids[characters.flat], self._ids])
-        starts = np.where(known, len(characters.flat) + index, characters.starts)
-        return Ragged(flat, starts, np.where(known, 1, characters.lengths))
+        flat = np.concatenate([spelled.flat, self._ids])
+        starts = np.where(known, len(spelled.flat) + index, spelled.starts)
+        return Ragged(flat, starts, np.where(known, 1, spelled.lengths))
+
+    def _spelled(self, chunk: Chunk) -> Ragged:
+        """Return the ids of the characters of each distinct token, [tokens] rows."""
+        characters = chunk.token_characters()
+        ids = self._character_ids[characters.flat]  # [characters]
+        if not len(self._byte_ids):
+            return Ragged(ids, characters.starts, characters.lengths)
+        text = chunk.token_bytes()
+        begins = (text.flat & 0xC0) != 0x80  # [bytes] the first byte of each character
+        ids = ids[np.cumsum(begins) - 1]  # [bytes] of the character that the byte belongs to
+        in_bytes = ids == UNK
+        kept = begins | in_bytes
+        flat = np.where(in_bytes, self._byte_ids[text.flat], ids)[kept]
+        return Ragged.from_lengths(flat, sums(kept, text.lengths))
 
 
 def encode_chunk(chunk: Chunk, kept: Mask, table: IdTable) -> ShardArrays:
-    """Return the pairs of a chunk that are kept, as ids. Tokens outside the vocabulary become their characters."""
+    """Return the pairs of a chunk that are kept, as ids. Tokens outside the vocabulary are spelled."""
     ids = table.rows(chunk)
     characters = chunk.token_characters()
     visible = sums(characters.flat != ord(SPACE), characters.lengths)

@@ -1,9 +1,11 @@
-"""The vocabulary: its construction, and the conversion from tokens to ids and back.
+"""The vocabulary: its construction, and the conversion from tokens to ids and back, without loss.
 
-A token outside the vocabulary becomes the ids of its characters; only a character never seen becomes UNK.
+A token outside the vocabulary becomes the ids of its characters, and a character outside the vocabulary the ids of its
+UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,45 +16,69 @@ PAD, BOS, EOS, UNK, ASK = range(5)
 # <bos> begins an answer; <ask> begins a question that is generated from an answer.
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<ask>")
 
-# Rarer tokens are spelled in characters, since their embeddings could not be learned.
+# The tokens of single bytes. They are the last ones, since the ids of all others are in the order of their frequency.
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+# The special tokens, the bytes, and SPACE.
+LEAST_SIZE = len(SPECIALS) + len(BYTES) + 1
+
+# Rarer words are spelled in characters and rarer characters in bytes, since their embeddings could not be learned.
 MIN_COUNT = 2
 
 
 class Vocabulary:
-    """Tokens with the ids 0 to size - 1, the special ones first."""
+    """Tokens with the ids 0 to size - 1: the special ones, characters and words, the 256 bytes.
+
+    Vocabularies written by earlier versions have no bytes. In such a vocabulary an unknown character is UNK.
+    """
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self.tokens = [*SPECIALS, *tokens]
-        self._ids = {token: i for i, token in enumerate(self.tokens)}
-        assert len(self._ids) == len(self.tokens), "a token occurs twice"
+        bytes_begin = len(self.tokens) - len(BYTES)
+        self.has_bytes = tuple(self.tokens[max(0, bytes_begin) :]) == BYTES
+        self.first_byte = bytes_begin if self.has_bytes else len(self.tokens)  # the id of byte 0, if there are bytes
+        self._ids = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_byte)}
+        assert len(set(self.tokens)) == len(self.tokens), "a token occurs twice"
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def ids(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens. An unknown token has the ids of its characters, an unknown character has UNK."""
+        """Return the ids of tokens. An unknown token has the ids of its characters, an unknown character of its bytes.
+
+        tokens: without lone surrogates, which have no UTF-8 bytes.
+        """
         known = self._ids
         ids: list[int] = []
         for token in tokens:
             if token in known:
                 ids.append(known[token])
-            else:
-                ids.extend(known.get(character, UNK) for character in token)
+                continue
+            for character in token:
+                if character in known:
+                    ids.append(known[character])
+                elif self.has_bytes:
+                    ids.extend(self.first_byte + byte for byte in character.encode())
+                else:
+                    ids.append(UNK)
         return ids
 
     def text(self, ids: Iterable[int]) -> str:
         """Return the text up to the first EOS, without special tokens."""
-        tokens = []
-        for i in ids:
-            if i == EOS:
-                break
-            if i >= len(SPECIALS):
-                tokens.append(self.tokens[i])
-        return text_of(tokens)
+        ids = itertools.takewhile(lambda i: i != EOS, ids)
+        return text_of(self.tokens_of(i for i in ids if i >= len(SPECIALS)))
 
     def tokens_of(self, ids: Iterable[int]) -> list[str]:
-        """Return the token of each id, special tokens included."""
-        return [self.tokens[i] for i in ids]
+        """Return the token of each id, special tokens included; bytes become the characters that they spell.
+
+        Bytes that spell no character become U+FFFD.
+        """
+        tokens: list[str] = []
+        for are_bytes, run in itertools.groupby(ids, lambda i: i >= self.first_byte):
+            if are_bytes:
+                tokens.extend(bytes(i - self.first_byte for i in run).decode(errors="replace"))
+            else:
+                tokens.extend(self.tokens[i] for i in run)
+        return tokens
 
     def fingerprint(self) -> str:
         """Return a hash of the tokens and their order."""
@@ -69,22 +95,32 @@ class Vocabulary:
         part.replace(path)
 
 
+def frequent_characters(characters: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return the characters that enter a vocabulary of this size, with their counts: SPACE, and the most frequent."""
+    counts = {character: count for character, count in characters.items() if count >= MIN_COUNT and character != SPACE}
+    return {SPACE: characters.get(SPACE, 0), **_most_frequent(counts, size - LEAST_SIZE)}
+
+
 def longer_token_capacity(size: int, characters: Mapping[str, int]) -> int:
-    """Return the number of longer tokens that fit, beside the special tokens and these characters, into this size."""
-    return max(0, size - len(SPECIALS) - len({SPACE, *characters}))
+    """Return the number of longer tokens that enter a vocabulary of this size. characters: counts of all characters."""
+    return size - len(SPECIALS) - len(BYTES) - len(frequent_characters(characters, size))
 
 
 def build_vocabulary(characters: Mapping[str, int], tokens: Mapping[str, int], size: int) -> Vocabulary:
-    """Build a vocabulary of every character and the most frequent tokens with at least MIN_COUNT occurrences.
+    """Build a vocabulary of bytes and of the most frequent characters, and then tokens, that occur MIN_COUNT times.
 
-    size: the number of entries, specials included; larger if there are more characters. Ids are ordered by count, then
-    by text.
+    characters, tokens: their counts. size: the maximum number of entries, at least LEAST_SIZE. Characters and longer
+    tokens are ordered by count, then by text.
     """
     longer = {token: count for token, count in tokens.items() if len(token) > 1 and count >= MIN_COUNT}
-    capacity = longer_token_capacity(size, characters)
-    most_frequent = sorted(longer, key=lambda token: (-longer[token], token))[:capacity]
-    counts = {SPACE: 0, **characters, **{token: longer[token] for token in most_frequent}}
-    return Vocabulary(sorted(counts, key=lambda token: (-counts[token], token)))
+    counts = frequent_characters(characters, size)
+    counts |= _most_frequent(longer, longer_token_capacity(size, characters))
+    return Vocabulary([*_most_frequent(counts, len(counts)), *BYTES])
+
+
+def _most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
+    """Return the most frequent texts with their counts, ordered by count, then by text."""
+    return {text: counts[text] for text in sorted(counts, key=lambda text: (-counts[text], text))[:number]}
 
 
 def load_vocabulary(path: Path) -> Vocabulary:

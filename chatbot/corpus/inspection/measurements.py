@@ -18,7 +18,7 @@ from chatbot.corpus.encoding.ids import IdTable, encode_chunk
 from chatbot.corpus.encoding.selection import Selection, occurrences_before, select
 from chatbot.corpus.encoding.shards import SOURCE, TARGET
 from chatbot.corpus.encoding.tokenised import CorpusFiles, TokenisedFiles, tokenise
-from chatbot.corpus.encoding.vocabulary import MIN_COUNT, Vocabulary, longer_token_capacity
+from chatbot.corpus.encoding.vocabulary import MIN_COUNT, Vocabulary, frequent_characters, longer_token_capacity
 from chatbot.corpus.encoding.workers import in_order, progress_bar, worker_pool
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import SPACE
@@ -43,6 +43,13 @@ class File:
     kept: int  # pairs that training would use
 
 
+class Coverage(NamedTuple):
+    """What a vocabulary covers."""
+
+    tokens: float  # share of all tokens that are in it
+    characters: float  # share of all characters that are in it; the others are spelled in bytes
+
+
 @dataclasses.dataclass(frozen=True)
 class Measurements:
     """The measurements. Lengths are in tokens of the suggested vocabulary, EOS counted in the answers."""
@@ -52,7 +59,7 @@ class Measurements:
     lengths: npt.NDArray[np.int64]  # [pairs, 2] of question and answer
     tokens: int  # distinct tokens
     characters: int  # distinct characters
-    coverage: dict[int, float]  # share of all tokens that are in a vocabulary of this size
+    coverage: dict[int, "Coverage"]  # by the size of a vocabulary, up to the first that has every token it may have
     top_replies: list[tuple[str, int]]  # with the number of pairs that have them
     after_space: float  # of the tokens that begin with a Chinese character, the share that follow a space
     near_duplicates: int  # pairs equal to an earlier one but for punctuation, case or repeated characters
@@ -81,7 +88,8 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
         check_not_empty(int(kept.sum()), reports)
         counts = count_tokens(tokenised, kept, pool)
         coverage = _coverage(counts)
-        size = next(size for size, share in coverage.items() if share >= COVERED * max(coverage.values()))
+        largest = max(covered.tokens for covered in coverage.values())
+        size = next(size for size, covered in coverage.items() if covered.tokens >= COVERED * largest)
         measured = _measure_chunks(tokenised, kept, vocabulary_of_counts(tokenised, counts, size), pool)
     lengths = np.concatenate([chunk.lengths for chunk in measured])
     folded_hashes = np.concatenate([chunk.folded_hashes for chunk in measured])
@@ -101,13 +109,21 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
     )
 
 
-def _coverage(counts: Counts) -> dict[int, float]:
-    """Return the share of all tokens that are in the vocabulary, for vocabularies of several sizes."""
-    frequent = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
-    covered = np.concatenate([[0], np.cumsum(frequent)])  # [tokens + 1] occurrences of the first n tokens
-    total = counts.single + int(counts.counts.sum())
-    longer = {size: min(len(frequent), longer_token_capacity(size, counts.characters)) for size in VOCABULARY_SIZES}
-    return {size: (counts.single + int(covered[number])) / total for size, number in longer.items()}
+def _coverage(counts: Counts) -> dict[int, Coverage]:
+    """Return what vocabularies of several sizes cover. Sizes beyond the first that has every candidate are left out."""
+    candidates = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
+    covered = np.concatenate([[0], np.cumsum(candidates)])  # [candidates + 1] occurrences of the first n
+    tokens, characters = counts.single.total() + int(counts.counts.sum()), counts.characters.total()
+    coverage = {}
+    for size in VOCABULARY_SIZES:
+        known = frequent_characters(counts.characters, size)
+        longer = longer_token_capacity(size, counts.characters)
+        single = sum(count for character, count in counts.single.items() if character in known)
+        whole = single + int(covered[min(longer, len(candidates))])
+        coverage[size] = Coverage(whole / tokens, sum(known.values()) / characters)
+        if longer >= len(candidates):
+            break
+    return coverage
 
 
 class _MeasuredChunk(NamedTuple):

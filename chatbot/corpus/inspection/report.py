@@ -34,7 +34,11 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
     for name, side in (("Questions", SOURCE), ("Replies", TARGET)):
         lines += ["", f"{name}, in tokens:", *histogram(measured.lengths[:, side])]
     lines += ["", f"Vocabulary: {measured.tokens:,} different tokens, {measured.characters:,} of them characters."]
-    lines += [f"  {size:>6,} entries cover {share:6.1%} of all tokens" for size, share in measured.coverage.items()]
+    lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
+    lines += [
+        f"  {size:>6,} entries cover {cover.tokens:6.1%} of all tokens and {cover.characters:7.2%} of all characters"
+        for size, cover in measured.coverage.items()
+    ]
     lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
     lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
     lines += [

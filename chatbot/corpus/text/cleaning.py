@@ -30,6 +30,12 @@ def tidy(text: str) -> str:
     return _SPACES.sub(" ", text).strip()
 
 
+def removed_characters() -> frozenset[str]:
+    """Return the characters that `tidy` or the rule "control" replaces. All are below U+10000."""
+    plane = "".join(map(chr, range(0x10000)))
+    return frozenset("".join(_INVISIBLE.findall(plane) + _SPACES.findall(plane)))
+
+
 def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Callable[[str], str]:
     """Return the function that applies these rules in the order of TEXT_RULES, and then `tidy`.
 

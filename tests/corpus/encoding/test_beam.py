@@ -52,7 +52,7 @@ def settings(tmp_path: Path) -> EncodeSettings:
         data=(str(tmp_path / "a.tsv"), str(tmp_path / "b.tsv")),
         validation=str(tmp_path / "held_out.tsv"),
         max_reply_frequency=20,
-        vocabulary_size=60,
+        vocabulary_size=290,
         cache=str(tmp_path / "cache"),
     )
 

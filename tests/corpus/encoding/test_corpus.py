@@ -20,9 +20,10 @@ from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.lengths import NO_PAIRS, lengths_of
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import tokenise, tokenise_chunk
+from chatbot.corpus.encoding.vocabulary import LEAST_SIZE, Vocabulary
 from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.text.cleaning import cleaner
-from chatbot.corpus.text.tokenizer import tokenizer
+from chatbot.corpus.text.tokenizer import SPACE, tokenizer
 from chatbot.corpus.training_set import training_files, training_set
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
@@ -80,17 +81,21 @@ def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None
 
 
 @given(
-    st.lists(st.tuples(*[st.text("你我他好吗啊a b！-.㐀", max_size=8)] * 2), min_size=1, max_size=40),
-    st.integers(5, 30),
+    st.lists(st.tuples(*[st.text("你我他好吗啊a b！-.㐀é😀", max_size=8)] * 2), min_size=1, max_size=40),
+    st.integers(LEAST_SIZE, LEAST_SIZE + 20) | st.none(),
     st.sampled_from(["jieba", "char"]),
     st.integers(1, 9),
     st.integers(1, 9),
 )
 def test_shards_equal_a_slow_loop(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list, size: int, name: str, chunk: int, shard: int
+    tmp_path_factory: pytest.TempPathFactory, pairs: list, size: int | None, name: str, chunk: int, shard: int
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("slow")
-    chosen = settings(tmp_path, pairs, vocabulary_size=size, tokenizer=name, clean=("control", "duplicates"))
+    """size: None: the vocabulary has no bytes, as in the attempts of earlier versions."""
+    chosen = settings(
+        tmp_path, pairs, vocabulary_size=size or LEAST_SIZE, tokenizer=name, clean=("control", "duplicates")
+    )
+    earlier = Vocabulary(["你", "好", "你好", "吗", "a", SPACE]) if size is None else None
     clean, tokens_of = cleaner(["control"]), tokenizer(name)
     selected = list(dict.fromkeys((clean(q), clean(a)) for q, a in pairs if clean(q) and clean(a)))
     with pytest.MonkeyPatch.context() as patch:
@@ -101,9 +106,10 @@ def test_shards_equal_a_slow_loop(
         patch.setattr(counting, "AT_ONCE", 11)
         if not selected:
             with pytest.raises(UserError, match=r"no question-answer pairs|pairs is left|unknown format"):
-                encoded_corpus(chosen)
+                training_set(chosen.corpus, chosen.encoding, earlier)
             return
-        corpus = encoded_corpus(chosen)
+        corpus = training_set(chosen.corpus, chosen.encoding, earlier)
+    assert size is None or len(corpus.vocabulary) <= size
     assert len(corpus.shards) == -(-len(selected) // shard)
     actual = []
     for part in corpus.shards:
@@ -163,7 +169,7 @@ def test_pairs_are_tokenised_again_only_after_relevant_changes(tmp_path: Path, m
     dictionary.write_text("好呀\n")
     assert calls_for(PAIRS) == 1
     assert calls_for(PAIRS) == 0
-    assert calls_for(PAIRS, vocabulary_size=20) == 0  # the same tokens, other ids
+    assert calls_for(PAIRS, vocabulary_size=300) == 0  # the same tokens, other ids
     assert calls_for(PAIRS, max_reply_frequency=1) == 0
     assert calls_for(PAIRS, clean=("nfkc",)) == 1
     assert calls_for(PAIRS, tokenizer="char") == 1
@@ -301,8 +307,8 @@ def test_ids_take_two_bytes_if_possible(tmp_path: Path) -> None:
     corpus = encoded_corpus(settings(tmp_path, PAIRS))
     assert corpus.shards[0].sources.flat.dtype == np.uint16
     characters = "".join(chr(c) for c in [*range(0x3400, 0x9FFF), *range(0x20000, 0x2A6DF), *range(0xAC00, 0xD7A3)])
-    pairs = [(characters[i : i + 100], "好") for i in range(0, len(characters), 100)]
-    corpus = encoded_corpus(settings(tmp_path, pairs, tokenizer="char"))
+    pairs = [(characters[i : i + 100], answer) for i in range(0, len(characters), 100) for answer in ("好", "不好")]
+    corpus = encoded_corpus(settings(tmp_path, pairs, tokenizer="char", vocabulary_size=100_000))
     assert len(corpus.vocabulary) > 1 << 16
     assert corpus.shards[0].sources.flat.dtype == np.uint32
     assert texts(corpus) == pairs

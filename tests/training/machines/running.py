@@ -14,7 +14,7 @@ from tests.commands import ENVIRONMENT, command
 
 # The environment variable of every process of a test; its value is the directory of the test.
 MARKER = "CHATBOT_TEST_FOLDER"
-SMALL = ("--rnn-size", "16", "--embedding-size", "8", "--vocabulary-size", "50")
+SMALL = ("--rnn-size", "16", "--embedding-size", "8", "--vocabulary-size", "300")
 # Seconds; generous, since the cores may be busy with other work.
 TIMEOUT = 120.0
 

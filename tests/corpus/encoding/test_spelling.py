@@ -1,0 +1,87 @@
+"""The automaton of spellings, against Python's UTF-8 decoder and the cleaning rules."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatbot.corpus.encoding.spelling import spelling_automaton
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, BYTES, EOS, PAD, SPECIALS, UNK, Vocabulary
+from chatbot.corpus.text.cleaning import cleaner
+from chatbot.corpus.text.tokenizer import SPACE
+
+VOCABULARY = Vocabulary(["你", SPACE, *BYTES])
+FIRST = VOCABULARY.first_byte
+ALLOWED, NEXT_STATES = spelling_automaton(VOCABULARY)
+NEVER = None
+CLEAN = cleaner(["control"])
+
+
+def state_after(text: Sequence[int]) -> int | None:
+    """The state after these bytes, NEVER if one of them is not allowed."""
+    state = 0
+    for byte in text:
+        if not ALLOWED[state, FIRST + byte]:
+            return NEVER
+        state = int(NEXT_STATES[state, FIRST + byte])
+    return state
+
+
+def in_reply(character: str) -> bool:
+    """The slow twin: whether cleaning leaves the character as it is."""
+    return CLEAN(character) == character
+
+
+def test_every_character_that_cleaning_keeps_is_spelled_and_no_other() -> None:
+    for point in itertools.chain(range(0x10000), range(0x10000, 0x110000, 0x3F1), (0x10FFFF,)):
+        character = chr(point)
+        complete = state_after(character.encode(errors="surrogatepass")) == 0
+        assert complete == in_reply(character), hex(point)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_short_sequences_are_those_of_the_decoder(length: int) -> None:
+    for sequence in itertools.product(range(256), repeat=length):
+        check(bytes(sequence))
+
+
+@given(
+    st.lists(
+        st.sampled_from([*b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xe0\xe2\xe4\xed\xef\xf0\xf1\xf4\xf5"]), max_size=9
+    )
+)
+def test_long_sequences_are_those_of_the_decoder(sequence: list[int]) -> None:
+    check(bytes(sequence))
+
+
+def check(sequence: bytes) -> None:
+    """A sequence is complete if it can be decoded, and allowed if it is the beginning of one that can."""
+    try:
+        text = sequence.decode()
+    except UnicodeDecodeError as error:
+        text = NEVER
+        begun = error.reason == "unexpected end of data"
+    state = state_after(sequence)
+    if text is not NEVER:
+        assert state == (0 if all(map(in_reply, text)) else NEVER), sequence
+    elif state is not NEVER:
+        assert state > 0, sequence
+        assert begun, sequence
+
+
+def test_tokens_follow_complete_characters_only() -> None:
+    for token in (EOS, len(SPECIALS), len(SPECIALS) + 1):
+        assert ALLOWED[:, token].tolist() == [True] + [False] * (len(ALLOWED) - 1)
+        assert not NEXT_STATES[:, token].any()
+    assert not ALLOWED[:, [PAD, BOS, UNK, ASK]].any()
+    assert ALLOWED.any(axis=1).all()
+
+
+def test_vocabulary_without_bytes_has_one_state() -> None:
+    allowed, next_states = spelling_automaton(Vocabulary(["你", "好"]))
+    assert np.flatnonzero(allowed[0]).tolist() == [EOS, 5, 6]
+    assert allowed.shape == next_states.shape == (1, 7)
+    assert not next_states.any()
