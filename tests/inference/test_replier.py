@@ -1,4 +1,4 @@
-"""Replies to ids: batches, distinct candidates, tokens that are never generated."""
+"""Replies to ids: batches, distinct candidates, tokens that are never generated, characters that are complete."""
 
 import dataclasses
 
@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, UNK, Vocabulary
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
 from chatbot.inference import replier as module
 from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
-VOCABULARY = Vocabulary(["你好", "你", "好", "吗"])
+VOCABULARY = Vocabulary(["你好", "你", "好", "吗", *BYTES])
+EARLIER = Vocabulary(["你好", "你", "好", "吗"])
 SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=6)
 
 
@@ -40,6 +41,7 @@ def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
 
 def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
     """The text 你好 is one token or two."""
+    model.bias.assign(tf.concat([tf.fill([VOCABULARY.first_byte], 9.0), tf.zeros([len(BYTES)])], 0))
     replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), beam_size=40)
     (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
     texts, scores = zip(*candidates, strict=True)
@@ -50,10 +52,34 @@ def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
     assert replier.replies([VOCABULARY.ids(["你好"])]) == [texts[0]]
 
 
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, EARLIER], ids=["bytes", "no bytes"])
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize("token", [PAD, BOS, UNK, ASK])
-def test_special_tokens_are_not_generated(model: Seq2Seq, beam_size: int, token: int) -> None:
+def test_special_tokens_are_not_generated(vocabulary: Vocabulary, beam_size: int, token: int) -> None:
     """Even if it is the most probable one, with EOS second: the reply would be short or empty."""
-    model.bias.assign(tf.one_hot(token, len(VOCABULARY), 50.0) + tf.one_hot(EOS, len(VOCABULARY), 20.0))
-    (reply,) = Replier(model, VOCABULARY, SETTINGS, beam_size).replies([[5]])
+    model = built_model(SETTINGS, len(vocabulary), seed=1)
+    model.bias.assign(tf.one_hot(token, len(vocabulary), 50.0) + tf.one_hot(EOS, len(vocabulary), 20.0))
+    (reply,) = Replier(model, vocabulary, SETTINGS, beam_size).replies([[5]])
     assert reply
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("end", [-5.0, 20.0])
+def test_characters_in_bytes_are_complete(model: Seq2Seq, beam_size: int, seed: int, end: float) -> None:
+    """The model prefers bytes in any order, and the end in the midst of them, or no end before the maximum length."""
+    first = VOCABULARY.first_byte
+    generator = np.random.default_rng(seed)
+    bias = np.zeros(len(VOCABULARY))
+    bias[first:] = 10 + generator.normal(size=len(BYTES))
+    bias[first + 0xC0 :] += 10
+    bias[EOS] = end
+    model.bias.assign(bias)
+    model.embedding.embeddings.assign(generator.normal(size=model.embedding.embeddings.shape))
+    (candidates,) = Replier(model, VOCABULARY, SETTINGS, beam_size).candidates([[5, 6]])
+    assert candidates
+    for text, _ in candidates:
+        assert text.strip()
+        assert "\ufffd" not in text
+        assert text.splitlines() == [text]
+        assert any(len(character.encode()) > 1 and character not in "你好吗" for character in text)

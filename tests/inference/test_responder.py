@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import UNK, Vocabulary
+from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS, Responder
 from chatbot.model.saved import Trained
@@ -17,7 +17,7 @@ SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)
 @pytest.fixture(scope="module")
 def trained() -> Trained:
     """An untrained model whose reply depends on the question."""
-    vocabulary = Vocabulary(["你好", "你", "好", "吗"])
+    vocabulary = Vocabulary(["你好", "你", "好", "吗", *BYTES])
     model = built_model(SETTINGS.model, len(vocabulary), seed=1)
     model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
     return Trained(SETTINGS, vocabulary, model, step=0)
@@ -50,4 +50,4 @@ def test_replies_keep_the_order_of_texts(trained: Trained) -> None:
 def test_long_texts_are_truncated(trained: Trained) -> None:
     responder = Responder(trained, 1, 1.0)
     assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
-    assert responder.ids("你好他") == [5, UNK]
+    assert responder.ids("你好他") == [5, *(trained.vocabulary.first_byte + byte for byte in "他".encode())]

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chatbot.config.corpus import LEAST_VOCABULARY
 from chatbot.corpus.batching.batches import Batches
-from chatbot.corpus.encoding import shards
+from chatbot.corpus.encoding import corpus, shards
+from chatbot.corpus.encoding.tokenised import corpus_files
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.reading.sources import find_sources
 from chatbot.errors import UserError
+from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from chatbot.training.checkpoints import Progress
 from chatbot.training.data import prepare
 from chatbot.training.run import open_run
 from chatbot.training.variable_update.choose import open_update
+from tests.training.attempts import saved_step
 from tests.training.small_run import TOWERS, small_settings, train_small
 
 
@@ -129,9 +136,40 @@ def test_cause_of_changed_pairs_is_reported(work_dir: Path) -> None:
 
 def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
-    Path("held_out.tsv").write_text("😀\t好\n嗨\t好\n")
+    Path("held_out.tsv").write_text("😀嗨\t好\n嗨\t好\n")
     assert train_small(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
-    assert "<unk> -> " in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "  你好 -> 你好 呀\n" in shown
+    assert "  😀嗨 -> " in shown
+    assert "<0x" not in shown
+
+
+def test_attempt_without_bytes_in_its_vocabulary_continues(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier versions built vocabularies of all characters, of any size. Their files, encoded again, are the same."""
+
+    def without_bytes(characters: Mapping[str, int], tokens: Mapping[str, int], size: int) -> Vocabulary:
+        return Vocabulary(["好", "▁", "你", "呀", "你好", "吗", "很"])
+
+    Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
+    Path("held_out.tsv").write_text("😀嗨\t好\n嗨\t好嗨\n")
+    settings = {"data": ("pairs.tsv",), "validation": "held_out.tsv", "validate_every": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus, "build_vocabulary", without_bytes)
+        train_small(1, **settings, steps=1)
+    shutil.rmtree("data/cache")
+    attempt = Path("checkpoints/default")
+    config = json.loads((attempt / "config.json").read_text())
+    (attempt / "config.json").write_text(json.dumps({**config, "vocabulary_size": 50}))
+
+    trained = load_trained(attempt)
+    assert not trained.vocabulary.has_bytes
+    assert Responder(trained, beam_size=2, length_penalty=1.0).reply("😀")
+    files = corpus_files(find_sources(["held_out.tsv"]), trained.settings.corpus)
+    measures = evaluate(trained, files, beam_size=1)
+    assert (measures["tokens"], measures["characters"]) == (2 + 3, 1 + 2)  # <unk> is one token
+    assert train_small(1, **settings, vocabulary_size=LEAST_VOCABULARY, steps=2) == 0
+    assert saved_step() == 2
+    assert load_trained(attempt).vocabulary.tokens == trained.vocabulary.tokens
 
 
 def test_cache_may_be_removed_between_runs(work_dir: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.stored import train_settings
+from chatbot.corpus.encoding.vocabulary import LEAST_SIZE, build_vocabulary
 from chatbot.corpus.inspection.measurements import Measurements, measure
 from chatbot.corpus.inspection.report import histogram, report_lines, warnings
+from chatbot.corpus.text.tokenizer import tokenizer
 from chatbot.corpus.training_set import training_files
 from tests.commands import run
 
@@ -45,27 +47,36 @@ def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
     (file,) = measurements.files
     assert (file.report.pairs, file.kept, measurements.pairs) == (6, 4, 4)
     assert measurements.samples == PAIRS[:3]
-    assert measurements.lengths.tolist() == [[2, 4], [3, 6], [3, 3], [3, 3]]
+    assert measurements.lengths.tolist() == [[2, 4], [3, 6], [9, 3], [9, 3]]
     assert measurements.tokens == measurements.characters == len(set("你好呀！吃了吗呵去哪里"))
-    assert set(measurements.coverage.values()) == {1.0}
+    characters = Counter(character for pair in PAIRS[:4] for side in pair for character in side)
+    known = sum(count for count in characters.values() if count > 1) / characters.total()
+    assert measurements.coverage == {4000: pytest.approx((known, known))}  # more entries would be the same
     assert measurements.top_replies[0] == ("呵呵", 2)
     assert measurements.top_share == 1.0
     assert measurements.near_duplicates == 1
-    assert (measurements.max_length, measurements.vocabulary_size) == (6, 4000)
+    assert (measurements.max_length, measurements.vocabulary_size) == (9, 4000)
 
 
 def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.corpus.inspection.measurements.VOCABULARY_SIZES", (14, 15, 16, 17))
-    pairs = [("天安门", "北京"), ("天安门", "上海"), ("上海", "北京"), ("北京", "天安门 上海"), ("我", "上海 北京")]
+    sizes = range(LEAST_SIZE, LEAST_SIZE + 20)
+    monkeypatch.setattr("chatbot.corpus.inspection.measurements.VOCABULARY_SIZES", sizes)
+    pairs = [
+        ("天安门", "北京"),
+        ("天安门", "上海"),
+        ("上海", "北京"),
+        ("北京", "天安门 上海"),
+        ("我", "上海 北京"),
+        ("我", "你"),
+    ]
     measurements = measured(tmp_path, pairs)
-    counts = Counter(word.strip("▁") for pair in pairs for side in pair for word in side.split())
-    total = sum(counts.values())
-    specials_and_characters = 5 + len(set("天安门北京上海我▁"))
-    for size, share in measurements.coverage.items():
-        # A word after a space is another token; each occurs once here, and so is in no vocabulary.
-        tokens = Counter({"天安门": 3, "北京": 3, "上海": 3})
-        frequent_words = sum(count for _, count in tokens.most_common(max(0, size - specials_and_characters)))
-        assert share == pytest.approx((counts["我"] + frequent_words) / total)
+    tokens = Counter(token for pair in pairs for side in pair for token in tokenizer()(side))
+    characters = Counter(character for token in tokens.elements() for character in token)
+    for size, coverage in measurements.coverage.items():
+        vocabulary = build_vocabulary(characters, tokens, size).tokens
+        assert coverage.tokens == pytest.approx(sum(tokens[t] for t in vocabulary) / tokens.total())
+        assert coverage.characters == pytest.approx(sum(characters[c] for c in vocabulary) / characters.total())
+    assert len(set(measurements.coverage.values())) == len(measurements.coverage) < len(sizes)
 
 
 def test_report_does_not_depend_on_chunks_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +128,7 @@ def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeyp
     measurements = measure(training_files(settings), settings)
     assert measurements.pairs == 200
     assert measurements.top_replies[0] == ("好的", 3)
-    assert (measurements.max_length, measurements.vocabulary_size, measurements.near_duplicates) == (24, 4000, 0)
+    assert (measurements.max_length, measurements.vocabulary_size, measurements.near_duplicates) == (33, 4000, 0)
     (warning,) = warnings(measurements, settings)
     assert warning.startswith("only 200 pairs")
     monkeypatch.setattr("chatbot.corpus.inspection.report.FEW_PAIRS", 200)
