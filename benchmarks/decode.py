@@ -16,7 +16,7 @@ from benchmarks.report import print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.train import TrainBenchmark, measure_in_turns
 from benchmarks.worker import Worker, ask_all
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import parse_flags, setting
 from chatbot.training.devices import open_towers
 
@@ -139,7 +139,7 @@ def _replying_worker(
     from chatbot.training.variable_update.choose import open_update
 
     settings, training = flags.settings, pairs.encoded()
-    vocabulary = Vocabulary(pairs.vocabulary)
+    vocabulary = Vocabulary([*pairs.vocabulary, *BYTES])
     model = built_model(settings.model, len(vocabulary), settings.learning.seed)
     start_from_frequencies(model, [training])
     step = open_update(model, settings, towers)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.config.corpus import LEAST_VOCABULARY
 from chatbot.flags import check_fields, setting
 
 
@@ -12,7 +12,7 @@ class ModelFlags:
 
     rnn_size: int = setting(512, "model", "units of each recurrent layer", kind=int, least=2)
     embedding_size: int = setting(256, "model", "units of an embedding", kind=int, least=1)
-    vocabulary_size: int = setting(16_000, "model", "maximum size of the vocabulary", kind=int, least=len(SPECIALS) + 1)
+    vocabulary_size: int = setting(16_000, "model", "maximum size of the vocabulary", kind=int, least=LEAST_VOCABULARY)
     max_length: int = setting(20, "model", "tokens of the longest question and reply", kind=int, least=2)
     batch_size: int = setting(64, "model", "pairs in a step", kind=int, least=1)
     rounds: int = setting(

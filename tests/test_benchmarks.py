@@ -76,7 +76,7 @@ def test_plan_without_step_time_is_refused() -> None:
 
 @pytest.mark.slow
 def test_scaling_benchmark_runs() -> None:
-    sizes = ["--rnn-size", "8", "--embedding-size", "8", "--vocabulary-size", "50", "--batch-size", "8"]
+    sizes = ["--rnn-size", "8", "--embedding-size", "8", "--vocabulary-size", "300", "--batch-size", "8"]
     command = [sys.executable, "-m", "benchmarks", "scaling", *sizes, "--max-length", "4", "--rounds", "1"]
     completed = subprocess.run(
         command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True

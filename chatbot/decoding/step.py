@@ -74,9 +74,12 @@ class Constraint:
 def _ids_to_end(automaton: Automaton, end: int) -> npt.NDArray[np.int64]:
     """Return the least number of ids between each state and one that allows the end, [states]."""
     states = len(automaton.allowed)
-    steps = np.where(automaton.allowed[:, end], 0, states)
-    for _ in range(states):
-        following = np.where(automaton.allowed, steps[automaton.next_states], states).min(axis=1)
-        steps = np.minimum(steps, following + 1)
-    assert steps.max() < states, "no end can be reached"
-    return steps
+    numbers = np.where(automaton.allowed[:, end], 0, states)
+    while True:
+        following = np.where(automaton.allowed, numbers[automaton.next_states], states).min(axis=1)
+        smaller = np.minimum(numbers, following + 1)
+        if (smaller == numbers).all():
+            break
+        numbers = smaller
+    assert numbers.max() < states, "no end can be reached"
+    return numbers

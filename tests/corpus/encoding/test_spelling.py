@@ -1,5 +1,6 @@
 """The automaton of spellings, against Python's UTF-8 decoder and the cleaning rules."""
 
+import codecs
 import itertools
 from collections.abc import Sequence
 
@@ -58,18 +59,23 @@ def test_long_sequences_are_those_of_the_decoder(sequence: list[int]) -> None:
 
 
 def check(sequence: bytes) -> None:
-    """A sequence is complete if it can be decoded, and allowed if it is the beginning of one that can."""
+    """A sequence is complete if it can be decoded, and allowed only if it can be decoded or continued."""
+    state, result = state_after(sequence), decoded(sequence)
+    if result is None or not all(map(in_reply, result[0])):
+        assert state is NEVER, sequence
+    elif result[1]:
+        assert state != 0, sequence  # NEVER, if cleaning removes all characters that begin so
+    else:
+        assert state == 0, sequence
+
+
+def decoded(sequence: bytes) -> tuple[str, bytes] | None:
+    """The complete characters, and the bytes that a character begins with after them; None if they are not UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        text = sequence.decode()
-    except UnicodeDecodeError as error:
-        text = NEVER
-        begun = error.reason == "unexpected end of data"
-    state = state_after(sequence)
-    if text is not NEVER:
-        assert state == (0 if all(map(in_reply, text)) else NEVER), sequence
-    elif state is not NEVER:
-        assert state > 0, sequence
-        assert begun, sequence
+        return decoder.decode(sequence), decoder.getstate()[0]
+    except UnicodeDecodeError:
+        return None
 
 
 def test_tokens_follow_complete_characters_only() -> None:
