@@ -1,7 +1,8 @@
 """The sequences of ids that a reply may have, as a finite automaton: characters that are spelled in bytes are complete.
 
 The byte sequences are those of the Unicode Standard's table 3-7, so a character has one spelling, and no lone surrogate
-and nothing above U+10FFFF has any. Characters that cleaning removes have none either, so a reply stays on one line.
+and nothing above U+10FFFF has any. White space and control characters, which cleaning removes, have none either, so a
+reply stays on one line.
 """
 
 import functools

@@ -31,9 +31,9 @@ def tidy(text: str) -> str:
 
 
 def removed_characters() -> frozenset[str]:
-    """Return the characters that `tidy` or the rule "control" replaces. All are below U+10000."""
-    plane = "".join(map(chr, range(0x10000)))
-    return frozenset("".join(_INVISIBLE.findall(plane) + _SPACES.findall(plane)))
+    """Return the characters below U+10000 that `tidy` and the rule "control" never keep, lone surrogates included."""
+    doubtful = [c for c in map(chr, range(0x10000)) if not c.isprintable() or c in " \u2581"]
+    return frozenset(c for c in doubtful if tidy(_without_control(c)) != c and c != "\u200d")
 
 
 def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Callable[[str], str]:

