@@ -3,9 +3,12 @@
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import chatbot
+from chatbot import commands
 from chatbot.version import __version__
 from tests.commands import run
 
@@ -97,6 +100,25 @@ def test_wrong_flag_names_the_nearest(script: str, arguments: list[str], message
     completed = run(script, *arguments)
     assert completed.returncode == 2
     assert completed.stderr.decode().startswith(f"error: {message} (see python ")
+
+
+def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With values that both flags accept."""
+    received: list[tuple[object, ...]] = []
+    Path("checkpoints/a").mkdir(parents=True)
+
+    def chat(responder: object, name: str) -> int:
+        received.append((name,))
+        return 0
+
+    monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: SimpleNamespace(step=3))
+    monkeypatch.setattr("chatbot.inference.responder.Responder", lambda trained, *both: received.append(both))
+    monkeypatch.setattr("chatbot.chat.terminal.chat", chat)
+    monkeypatch.setattr("chatbot.quiet.let_gpu_memory_grow", lambda: None)
+    monkeypatch.setattr("sys.argv", ["chat.py", "--attempt", "a", "--beam-size", "7", "--length-penalty", "2"])
+    assert commands.chat() == 0
+    chatbot.load("checkpoints/a", beam_size=7, length_penalty=2.0)
+    assert received == [(7, 2.0), ("a (step 3)",), (7, 2.0)]
 
 
 def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:

@@ -92,17 +92,19 @@ def test_chat_works_without_readline(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_each_line_is_answered_before_the_next_is_read() -> None:
-    replies = io.StringIO()
+    """The program at the other end of the pipe waits for the reply: it must not stay in a buffer."""
+    received = io.BytesIO()
+    replies = io.TextIOWrapper(io.BufferedWriter(received), encoding="utf-8")
 
     def lines() -> Iterator[str]:
         for line in ("a\n", "b\n"):
-            output_before.append(replies.getvalue())
+            received_before.append(received.getvalue())
             yield line
 
-    output_before: list[str] = []
+    received_before: list[bytes] = []
     answer_lines(Echo(), lines(), replies)
-    assert output_before == ["", "a\n"]
-    assert replies.getvalue() == "a\nb\n"
+    assert received_before == [b"", b"a\n"]
+    assert received.getvalue() == b"a\nb\n"
 
 
 def test_closed_output_ends_chat_without_traceback(attempt: Path) -> None:

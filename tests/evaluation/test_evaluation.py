@@ -3,18 +3,28 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.config.corpus import CorpusSettings
 from chatbot.config.training import Settings
+from chatbot.corpus.encoding.corpus import encode
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
+from chatbot.corpus.text.tokenizer import tokenizer
+from chatbot.corpus.training_set import training_files
+from chatbot.evaluation import evaluate as evaluate_module
+from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
 from chatbot.flags import compose
+from chatbot.inference.replier import Replier
+from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581"])
@@ -73,10 +83,18 @@ def test_command_prints_one_json_object(
     Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n没有\n")
     train_small(1, data=("pairs.tsv",), steps=1)
     Path("held_out").write_bytes("[a\tb\n[c\tde\nno tab\n".encode("cp037"))  # not detected
-    flags = ["--encoding", "cp037", "--format", "tsv"]
+    beam_sizes: list[int] = []
+
+    def replier(*arguments: Any) -> Replier:
+        beam_sizes.append(arguments[3])
+        return Replier(*arguments)
+
+    monkeypatch.setattr(evaluate_module, "Replier", replier)
+    flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3"]
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out", *flags])
     capsys.readouterr()
     assert main() == 0
+    assert beam_sizes == [3]
     printed = capsys.readouterr()
     measures = json.loads(printed.out.splitlines()[-1])
     assert list(measures) == [
@@ -85,3 +103,39 @@ def test_command_prints_one_json_object(
     ]
     assert (measures["pairs"], measures["characters"]) == (2, 3)
     assert "lines without a tab: 1" in printed.err
+
+
+def test_each_reply_is_compared_with_its_own_reference(
+    model: Seq2Seq, work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that answers every question with its reference, in batches of questions of similar length."""
+    pairs = [
+        ("你好你好吗", "我今天很好啊"),
+        ("吗", "他明日不坏吗"),
+        ("你好", "他明日不坏吗"),
+        ("你你好", "再见 吧朋友们"),
+    ]
+    Path("pairs.tsv").write_text("".join(f"{q}\t{a}\n" for q, a in pairs))
+    vocabulary = Vocabulary(["你好", *dict.fromkeys("".join(q + a for q, a in pairs).replace(" ", "\u2581"))])
+    references = {tuple(vocabulary.ids(tokenizer()(q))): a for q, a in pairs}
+
+    class Reference:
+        """Stands for `Replier`."""
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def replies(self, questions: list[list[int]]) -> list[str]:
+            return [references[tuple(question)] for question in questions]
+
+    monkeypatch.setattr(evaluate_module, "Replier", Reference)
+    monkeypatch.setattr(evaluate_module, "BATCH", 3)
+    model = built_model(SETTINGS.model, len(vocabulary), seed=1)
+    files = training_files(CorpusSettings(data=("pairs.tsv",), clean=("none",)))
+    measures = evaluate(Trained(SETTINGS, vocabulary, model, step=0), files, beam_size=1)
+    assert measures["bleu"] == pytest.approx(100.0)
+    assert (measures["pairs"], measures["characters"], measures["top_reply_share"]) == (4, 24, 0.5)
+    assert measures["distinct_1"] < 1  # of words
+    scored = Scorer(model)(encode(files, Selection(), vocabulary).shards)
+    assert measures["nats_per_character"] == pytest.approx(scored.nats_per_character)
+    assert (measures["perplexity"], measures["tokens"]) == (pytest.approx(scored.perplexity), scored.tokens)

@@ -1,5 +1,7 @@
 """Replies to any text: one line each, also to texts without a visible character."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -51,3 +53,13 @@ def test_long_texts_are_truncated(trained: Trained) -> None:
     responder = Responder(trained, 1, 1.0)
     assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
     assert responder.ids("你好他") == [5, *(trained.vocabulary.first_byte + byte for byte in "他".encode())]
+
+
+def test_length_penalty_changes_the_length_of_replies(trained: Trained) -> None:
+    """With small weights, every token but the bytes, and the end, are about equally probable."""
+    model = built_model(SETTINGS.model, len(trained.vocabulary), seed=1)
+    is_byte = np.arange(len(trained.vocabulary)) >= trained.vocabulary.first_byte
+    model.bias.assign(np.where(is_byte, -50.0, 0.0))
+    untrained = dataclasses.replace(trained, model=model)
+    short, long = (Responder(untrained, 5, penalty).reply("你好") for penalty in (0.0, 10.0))
+    assert len(short) < len(long)

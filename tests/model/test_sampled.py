@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.config.model import ModelSettings
 from chatbot.model.loss import sequence_loss
 from chatbot.model.sampled import NUMBER, sampled_loss
+from chatbot.model.seq2seq import built_model
 
 TOKENS, UNITS, VOCABULARY = 30, 4, 50
-SEED = tf.constant([1, 2])
+SEED = [1, 2]
 
 
 def random_values() -> tuple[np.ndarray, ...]:
@@ -46,3 +48,16 @@ def test_sampled_loss_converges_to_exact_loss() -> None:
     exact = float(sequence_loss(logits, tf.constant(targets), tf.constant(weights, tf.float32)))
     few, many = (abs(float(loss_of(samples)) - exact) for samples in (4, 20_000))
     assert many < 0.02 * exact < few
+
+
+def test_model_samples_in_training_only() -> None:
+    """Without a seed, as in validation, the loss is exact."""
+    settings = ModelSettings(rnn_size=8, embedding_size=UNITS, sampled_softmax=4)
+    model = built_model(settings, VOCABULARY, seed=1)
+    attended, targets, weights = tf.ones([3, UNITS]), tf.constant([5, 6, 7]), tf.ones(3)
+    exact = sequence_loss(model.project(attended), targets, weights)
+    assert float(model.summed_loss(attended, targets, weights)) == pytest.approx(float(exact), rel=1e-6)
+    embeddings, bias = map(tf.convert_to_tensor, (model.embedding.embeddings, model.bias))
+    sampled = sampled_loss(attended, embeddings, bias, targets, weights, 4, SEED)
+    assert float(model.summed_loss(attended, targets, weights, SEED)) == pytest.approx(float(sampled), rel=1e-6)
+    assert float(sampled) != pytest.approx(float(exact), rel=1e-3)

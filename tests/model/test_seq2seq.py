@@ -9,11 +9,13 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.vocabulary import BOS, PAD
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.model.dropout import Dropout
 from chatbot.model.packing import packing_of, unpack
 from chatbot.model.recurrent import recurrent_layer
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
 
 # Keras's selection of cuDNN or its own loop.
 KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
@@ -72,6 +74,39 @@ def test_weights_are_a_function_of_the_seed() -> None:
     for a, b in zip(first.trainable_variables, again.trainable_variables, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
     assert any(np.any(a.numpy() != b.numpy()) for a, b in zip(first.weights, other.weights, strict=True))
+
+
+def test_weights_of_equal_shape_are_drawn_independently() -> None:
+    model = built_model(dataclasses.replace(SMALL, embedding_size=8), VOCABULARY, SEED)
+    drawn = [weight.numpy() for weight in model.trainable_variables if weight.name != "bias"]
+    assert len({weight.tobytes() for weight in drawn}) == len(drawn)
+
+
+def test_bias_starts_at_the_log_frequencies_of_the_replies() -> None:
+    """Two shards of three replies. The tokens 8 and 9 occur once."""
+    model = built_model(SMALL, VOCABULARY, SEED)
+    replies = [[[7, 7, 8], [7]], [[9, 7]]]
+    targets = [Ragged.from_rows(rows) for rows in replies]
+    sources = [Ragged.from_rows([[10]] * len(rows)) for rows in replies]
+    start_from_frequencies(
+        model, [EncodedPairs.question_to_answer(s, t, t.lengths) for s, t in zip(sources, targets, strict=True)]
+    )
+    counts = dict.fromkeys(range(VOCABULARY), 0) | {7: 4, 8: 1, 9: 1, EOS: 3}
+    smoothed = np.array([0 if token in (PAD, BOS, ASK) else count + 0.1 for token, count in counts.items()])
+    np.testing.assert_allclose(np.exp(model.bias.numpy()), smoothed / smoothed.sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize("fast", [("lstm",), ("none",)])
+def test_each_direction_of_the_encoder_ends_with_its_last_state(fast: tuple[str, ...]) -> None:
+    """The forward half of the memory ends at the last token of a question, the backward half at the first."""
+    settings = dataclasses.replace(SMALL, fast=fast)
+    model, source = built_model(settings, VOCABULARY, SEED), tf.constant([[7, 8, 9, 10], [7, 8, PAD, PAD]])
+    memory, states = model.encoder(model.embedding(source), source != PAD, None)
+    half, last_h = SMALL.rnn_size // 2, states[-1][0]
+    for row, length in enumerate((4, 2)):
+        np.testing.assert_allclose(memory[row, length - 1, :half], last_h[row, :half], atol=1e-6)
+        np.testing.assert_allclose(memory[row, 0, half:], last_h[row, half:], atol=1e-6)
+        assert np.abs(memory[row, 1, half:] - last_h[row, half:]).max() > 1e-4
 
 
 def test_dropout_is_a_function_of_its_seed_and_number() -> None:

@@ -58,3 +58,12 @@ def test_interval_of_validations_may_be_given() -> None:
     settings = compose(Settings, validate_every=7)
     assert calendar_of(settings, 300, 64, 500, validation_decides=True).validate_every == 7
     assert calendar_of(settings, 300, 64, 0, validation_decides=False).validate_every is None
+
+
+def test_intervals_and_last_step_are_those_of_the_settings() -> None:
+    settings = compose(Settings, log_every=3, save_every=4, validate_every=5, epochs=2)
+    calendar = calendar_of(settings, 300, 64, 500, validation_decides=True)
+    assert calendar == Calendar(log_every=3, save_every=4, validate_every=5, last_step=600)
+    endless = compose(Settings, validate_every=5)
+    assert calendar_of(endless, 300, 64, 500, validation_decides=True).last_step is None
+    assert calendar_of(endless, 300, 64, 500, validation_decides=False).last_step == 3000

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.corpus import LEAST_VOCABULARY
+from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.encoding import corpus, shards
 from chatbot.corpus.encoding.tokenised import corpus_files
@@ -23,6 +24,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
+from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints import Progress
 from chatbot.training.data import prepare
 from chatbot.training.run import open_run
@@ -93,6 +95,67 @@ def test_resumed_attempt_keeps_its_choice_of_validation(work_dir: Path) -> None:
         assert '"validation": "none"' in config.read_text()
 
 
+def write(name: str, *pairs: tuple[str, str]) -> str:
+    """A file of these pairs; returns its name."""
+    Path(name).write_text("".join(f"{q}\t{a}\n" for q, a in pairs))
+    return name
+
+
+def begin(settings: Settings) -> None:
+    """Write the files of an attempt, as if a step had been trained."""
+    data = prepare(settings)
+    write_attempt(settings, data.vocabulary, data.description)
+    (settings.run.directory / "last").touch()
+
+
+def test_every_validation_pair_is_scored_as_it_is_trained(work_dir: Path) -> None:
+    """Text is cleaned and tokenised in the same way. Rules that drop pairs, and --max-length, do not apply."""
+    data = write("pairs.tsv", ("ＡＢ好", "好吗"), ("你好吗", "ＡＢ吗"))
+    held_out = write("held_out.tsv", ("你好吗好", "好"), ("吗", "吗"), ("ＡＢ", "ＡＢ"), ("ＡＢ", "ＡＢ"))
+    rules = {"clean": ("nfkc", "equal", "duplicates"), "min_characters": 2, "tokenizer": "char", "max_length": 3}
+    prepared = prepare(small_settings(data=(data,), validation=held_out, both_directions="off", **rules))
+    assert prepared.validation is not None
+    (validation,), text = prepared.validation.shards, prepared.vocabulary.text
+    questions = [text(validation.sources.row(row).tolist()) for row in range(len(validation))]
+    assert questions == ["你好吗好", "吗", "AB", "AB"]
+    assert validation.sources.lengths[0] > 3
+    assert validation.sources.lengths[2:].tolist() == [2, 2]
+    assert [(s.question, s.answer) for s in prepared.samples] == [("你好吗好", "好"), ("吗", "吗"), ("AB", "AB")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "both"),
+    [
+        ({"validation": "held_out.tsv"}, 4, True),
+        ({"validation": "held_out.tsv"}, 3, False),
+        ({}, 4, False),
+        ({"both_directions": "on"}, 3, True),
+        ({"validation": "held_out.tsv", "both_directions": "off"}, 4, False),
+    ],
+)
+def test_few_pairs_are_learned_in_both_directions_with_validation(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any], limit: int, both: bool
+) -> None:
+    """Three pairs of four are short enough; of two of them, the reversed pair is short enough, too."""
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    monkeypatch.setattr("chatbot.training.data.MOST_PAIRS_BOTH_DIRECTIONS", limit)
+    write("held_out.tsv", ("甲", "子"))
+    data = write("pairs.tsv", ("一", "二"), ("三四", "五"), ("一二三", "四"), ("五六七八", "九"))
+    prepared = prepare(small_settings(data=(data,), tokenizer="char", max_length=3, **flags))
+    assert prepared.both_directions == both
+    assert sum(map(len, prepared.training)) == (3 + 2 if both else 3)
+
+
+def test_resumed_attempt_keeps_its_directions(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With validation both directions are learned; a resumed run without it goes on in both."""
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    data, held_out = write("pairs.tsv", ("你好", "你好呀"), ("吃了吗", "吃了")), write("held_out.tsv", ("嗨", "嗨嗨"))
+    begin(small_settings(data=(data,), validation=held_out))
+    resumed = prepare(small_settings(data=(data,), validation="none"))
+    assert resumed.both_directions
+    assert sum(map(len, resumed.training)) == 4
+
+
 def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     Path("words.txt").write_text("小黄鸡机器人\n")
     Path("pairs.tsv").write_text("小黄鸡机器人 @某人\t会聊天\n小黄鸡机器人好\t会！！！！\n" * 3)
@@ -132,6 +195,16 @@ def test_cause_of_changed_pairs_is_reported(work_dir: Path) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n")
     with pytest.raises(UserError, match="the flags are the same, a file has changed"):
         train_small(1, **settings, steps=3)
+
+
+def test_other_pairs_of_the_same_number_are_refused(work_dir: Path) -> None:
+    """In the same words, so that the vocabulary is the same."""
+    settings = small_settings(data=(write("pairs.tsv", ("你好", "你好呀"), ("吃了吗", "吃了")),))
+    begin(settings)
+    assert prepare(settings).description["pairs"] == 2
+    write("pairs.tsv", ("你好", "吃了"), ("吃了吗", "你好呀"))
+    with pytest.raises(UserError, match=r"started with other training pairs \(2 then, 2 now"):
+        prepare(settings)
 
 
 def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

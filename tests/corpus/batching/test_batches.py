@@ -14,8 +14,8 @@ from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.errors import UserError
 
-ROWS = st.lists(st.integers(5, 99), min_size=1, max_size=12)
-PAIRS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=80)
+# Batches are endless: a test that waits for one that never comes fails after this many seconds.
+pytestmark = pytest.mark.timeout(60)
 
 
 def pairs_of(pairs: list[tuple[list[int], list[int]]]) -> EncodedPairs:
@@ -30,6 +30,12 @@ def numbered(count: int, shards: int = 1) -> list[EncodedPairs]:
     """Pairs whose only source token is their number from 5, in shards of different sizes."""
     parts = [[([5 + i], [5] * (i % 3 + 1)) for i in range(count) if i * i % shards == s] for s in range(shards)]
     return [pairs_of(part) for part in parts if part]
+
+
+def epoch_of(batches: Batches, epoch: int, towers: int) -> list[tuple[Batch, ...]]:
+    """The shares of one epoch. `shares_from` would not return from an epoch without a batch, so they are counted."""
+    assert len(list(batches.plan(epoch))) == batches.steps_per_epoch > 0
+    return list(islice(batches.shares_from(epoch * batches.steps_per_epoch, towers), batches.steps_per_epoch))
 
 
 def numbers_in(shares: tuple[Batch, ...]) -> list[int]:
@@ -63,8 +69,7 @@ def test_batch_of_exact_length_has_no_padding() -> None:
 def test_epoch_contains_every_pair_once(count: int, shards: int, size: int, towers: int, epoch: int) -> None:
     batches = Batches(numbered(count, shards), size, seed=1)
     seen = []
-    shares_of = batches.shares_from(epoch * batches.steps_per_epoch, towers)
-    for shares in islice(shares_of, batches.steps_per_epoch):
+    for shares in epoch_of(batches, epoch, towers):
         assert len(shares) == towers
         assert len({s.source.shape[1] for s in shares}) == 1
         assert max(len(s.source) for s in shares) - min(len(s.source) for s in shares) <= 1
@@ -109,7 +114,7 @@ def test_token_batches_have_similar_numbers_of_positions() -> None:
     positions = [bucket.batch_size * max(bucket.shape) for bucket in batches.buckets]
     assert all(400 - 41 <= p <= 400 for p in positions)
     assert len({bucket.batch_size for bucket in batches.buckets}) > 3
-    seen = sum(len(share.source) for (share,) in islice(batches.shares_from(0, 1), batches.steps_per_epoch))
+    seen = sum(len(share.source) for (share,) in epoch_of(batches, 0, towers=1))
     assert seen == 4000
 
 
@@ -117,7 +122,7 @@ def test_token_batch_has_at_least_one_pair() -> None:
     pairs = pairs_of([([5] * 30, [5] * 30)] * 3)
     batches = Batches([pairs], 64, 1, batch_tokens=10)
     assert batches.buckets[0].batch_size == 1
-    first, second = next(batches.shares_from(0, towers=2))
+    first, second = epoch_of(batches, 0, towers=2)[0]
     assert (first.weights.sum(), second.weights.sum()) == (31, 0)  # a tower without a pair has a row of weight 0
 
 
@@ -145,6 +150,25 @@ def test_order_depends_on_seed_and_epoch() -> None:
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(2, 0)
     assert order(1, 0) != order(1, 1)
+
+
+def test_batches_are_shuffled_among_questions_of_similar_length() -> None:
+    """Seven batches of ten pairs, whose questions have 1 to 5 tokens, in one bucket."""
+    pairs = pairs_of([([5] * (i % 5 + 1), [5]) for i in range(70)])
+    batches = Batches([pairs], 10, seed=1)
+    epochs = [[places[:, 1] for _, places in batches.plan(epoch)] for epoch in range(2)]
+    lengths = [pairs.sources.lengths[rows].tolist() for rows in epochs[0]]
+    assert all(max(batch) - min(batch) <= 1 for batch in lengths)
+    assert any(batch not in (sorted(batch), sorted(batch, reverse=True)) for batch in lengths)  # not one tower's share
+    assert list(map(sum, lengths)) != sorted(map(sum, lengths))
+    contents = [{frozenset(rows.tolist()) for rows in epoch} for epoch in epochs]
+    assert contents[0] != contents[1]
+
+
+def test_shards_follow_in_another_order_in_each_epoch() -> None:
+    batches = Batches(numbered(60, 4), 4, seed=1)
+    orders = {tuple(dict.fromkeys(places[0, 0] for _, places in batches.plan(epoch))) for epoch in range(6)}
+    assert len(orders) > 1
 
 
 @pytest.mark.parametrize("step", [0, 1, 6, 7, 20])

@@ -1,21 +1,24 @@
 """Synchronous training in several processes: equality with one device, lost workers, signals and errors."""
 
 import itertools
+import json
 import os
 import re
 import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from chatbot.config.stored import storable
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches, pad_batch
 from chatbot.errors import UserError
-from chatbot.flags import compose
+from chatbot.flags import compose, flag_of
 from chatbot.training.machines.cluster import free_addresses
 from chatbot.training.machines.ring import check_identical_settings
 from chatbot.training.selftest import random_pairs
@@ -107,8 +110,26 @@ def test_machine_pads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> Non
 def worker(rnn_size: int = 64, attempt: str = "a", pairs: int = 24, vocabulary: str = "v", towers: int = 2) -> tuple:
     """The settings, data and towers that a worker compares with those of the others."""
     description = {"pairs": pairs, "fingerprint": "f", "vocabulary": vocabulary, "both_directions": False}
-    data = SimpleNamespace(description=description, validation=None)
+    data = SimpleNamespace(description=description, validation=SimpleNamespace(fingerprint="h"))
     return compose(Settings, rnn_size=rnn_size, attempt=attempt), data, [None] * towers
+
+
+def sent_by(*own: Any) -> dict[str, Any]:
+    """What a worker sends to the others."""
+    texts: list[str] = []
+
+    def all_gather_text(text: str) -> list[str]:
+        texts.append(text)
+        return texts
+
+    check_identical_settings(cast(Any, SimpleNamespace(all_gather_text=all_gather_text)), *own)
+    return json.loads(texts[0])
+
+
+def compare(*workers: dict[str, Any]) -> None:
+    """Compare what these workers have sent."""
+    team: Any = SimpleNamespace(all_gather_text=lambda _: [json.dumps(sent) for sent in workers])
+    check_identical_settings(team, *worker())
 
 
 @pytest.mark.parametrize(
@@ -121,17 +142,32 @@ def worker(rnn_size: int = 64, attempt: str = "a", pairs: int = 24, vocabulary: 
     ],
 )
 def test_first_difference_between_workers_is_reported(other: tuple, message: str) -> None:
-    texts: list[str] = []
-
-    def all_gather_text(text: str) -> list[str]:
-        texts.append(text)
-        return [texts[0], text]
-
-    team: Any = SimpleNamespace(all_gather_text=all_gather_text)
-    check_identical_settings(team, *worker())
-    check_identical_settings(team, *worker(attempt="b"))  # may differ
+    own = sent_by(*worker())
+    compare(own, sent_by(*worker(attempt="b")))  # may differ
     with pytest.raises(UserError, match=message):
-        check_identical_settings(team, *other)
+        compare(own, sent_by(*other))
+
+
+def test_workers_compare_everything_that_changes_training() -> None:
+    """Every stored setting but paths and the attempt, every part of the data, the towers, TensorFlow."""
+    own = sent_by(*worker())
+    paths = {"--data", "--validation", "--dictionary", "--cache", "--block-list", "--attempt"}
+    stored = {flag_of(name) for name in storable(Settings())}
+    others = {name: value for name, value in own.items() if not name.startswith("--")}
+    assert own.keys() - others.keys() == stored - paths
+    assert others == {
+        "the number of towers": 2,
+        "the number of training pairs": 24,
+        "the checksum of the training pairs": "f",
+        "the checksum of the vocabulary": "v",
+        "training in both directions": False,
+        "the checksum of the validation pairs": "h",
+        "TensorFlow's version": tf.__version__,
+    }
+    compare(own, own, own)
+    for name in own:
+        with pytest.raises(UserError, match=f"{re.escape(name)} is .* on worker 0 and other on worker 2;"):
+            compare(own, own, {**own, name: "other"})
 
 
 @pytest.mark.slow

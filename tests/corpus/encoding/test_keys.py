@@ -1,0 +1,110 @@
+"""The folders of the cache: whatever changes tokens or ids changes the key."""
+
+import dataclasses
+import importlib.metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chatbot.config.corpus import CorpusSettings
+from chatbot.corpus.encoding import corpus as corpus_module
+from chatbot.corpus.encoding import tokenised
+from chatbot.corpus.encoding.corpus import corpus_folder
+from chatbot.corpus.encoding.preparation import Preparation
+from chatbot.corpus.encoding.selection import TRAINING, VALIDATION, Selection
+from chatbot.corpus.encoding.tokenised import CorpusFiles
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.training_set import training_files
+
+# A change of every field of `Preparation`, by the field of `CorpusSettings` that sets it.
+PREPARED = {
+    "clean": ("nfkc",),
+    "min_characters": 2,
+    "max_characters": 9,
+    "block_list": "words.txt",
+    "tokenizer": "char",
+    "dictionary": "words.txt",
+}
+# The same for `ReadOptions`. A reader sets its `part`.
+READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲"}
+
+
+@pytest.fixture
+def folder(work_dir: Path) -> Path:
+    """A current directory with pairs.csv of three columns, other.csv and words.txt."""
+    Path("pairs.csv").write_text("a,b,c\n你好,你好呀,再见\n")
+    Path("other.csv").write_text("a,b,c\n你好,你好呀,回见\n")
+    Path("words.txt").write_text("好呀\n")
+    return work_dir
+
+
+def files(**changes: Any) -> CorpusFiles:
+    """The files of a corpus with these settings."""
+    return training_files(CorpusSettings(**{"data": ("pairs.csv",), "cache": "cache", **changes}))
+
+
+@pytest.mark.parametrize(
+    "changes", [{name: value} for name, value in {**PREPARED, **READ, "data": ("other.csv",)}.items()]
+)
+def test_every_input_of_the_tokens_changes_their_key(folder: Path, changes: dict[str, Any]) -> None:
+    assert files(**changes).key != files().key
+
+
+def test_every_field_is_tried() -> None:
+    assert len(PREPARED) == len(dataclasses.fields(Preparation))
+    assert READ.keys() | {"part"} == {field.name for field in dataclasses.fields(ReadOptions)}
+
+
+def test_content_of_the_dictionary_counts_and_its_name_does_not(folder: Path) -> None:
+    before = files(dictionary="words.txt").key
+    Path("words.txt").rename("renamed.txt")
+    assert files(dictionary="renamed.txt").key == before
+    Path("renamed.txt").write_text("你好呀\n")
+    assert files(dictionary="renamed.txt").key != before
+
+
+def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
+    given = {"data": (), "source_file": "pairs.csv", "target_file": "other.csv"}
+    assert files(**given).key != files(**{**given, "source_file": "other.csv", "target_file": "pairs.csv"}).key
+    assert files(**given).key != files(data=("pairs.csv", "other.csv")).key
+
+
+@pytest.mark.parametrize("package", ["jieba", "rjieba", "opencc", "unicode", "this one"])
+def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, version = files(clean=("simplified",)).key, importlib.metadata.version
+    if package == "unicode":
+        monkeypatch.setattr(tokenised, "unicodedata", SimpleNamespace(unidata_version="99.0.0"))
+    elif package == "this one":
+        monkeypatch.setattr(tokenised, "VERSION", tokenised.VERSION + 1)
+    else:
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == package else version(name))
+    assert files(clean=("simplified",)).key != before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (Selection(duplicates=True), 100),
+        (Selection(max_reply_frequency=3), 100),
+        (Selection(held_out=frozenset({1})), 100),
+        (Selection(part=TRAINING), 100),
+        (Selection(), 101),
+        (Selection(), Vocabulary(["好"])),
+    ],
+)
+def test_every_input_of_the_ids_changes_their_folder(folder: Path, other: tuple) -> None:
+    assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(), 100)
+    assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(part=VALIDATION), 100)
+    assert corpus_folder(files(), *other) != corpus_folder(files(columns=("1", "3")), *other)
+
+
+def test_held_out_pairs_and_version_change_the_folder_of_the_ids(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, reordered = (
+        corpus_folder(files(), Selection(held_out=frozenset(hashes)), 100) for hashes in ((1, 2), (1, 3), (2, 1))
+    )
+    assert one == reordered != two
+    monkeypatch.setattr(corpus_module, "VERSION", corpus_module.VERSION + 1)
+    assert corpus_folder(files(), Selection(held_out=frozenset({1, 2})), 100) != one

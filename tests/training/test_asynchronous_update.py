@@ -1,0 +1,108 @@
+"""The asynchronous step in one process, with a coordinator that runs each step at once: it equals a single device."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import Batches
+from chatbot.flags import replace
+from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.training.devices import Tower
+from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
+from chatbot.training.variable_update import asynchronous
+from chatbot.training.variable_update.asynchronous import Asynchronous, ServerShard
+from chatbot.training.variable_update.choose import VariableUpdate, open_update
+from chatbot.training.variable_update.synchronous import StepResult, Synchronous
+
+# With dropout, and gradients that are clipped.
+DROPOUT = replace(SETTINGS, keep_prob=0.5, max_gradient_norm=0.1)
+WORKERS, STEPS = 3, 6
+PAIRS = random_pairs(20, 1)
+INDEX = "experimental_get_current_worker_index"
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Place the shard of each server on a device of this process. Every step runs on worker 1."""
+
+    def local_shard(device: str, rule: str) -> ServerShard:
+        return ServerShard(f"/CPU:{1 + int(device.partition('task:')[2][0])}", rule)
+
+    monkeypatch.setattr(asynchronous, "CHIEF_DEVICE", "/CPU:0")
+    monkeypatch.setattr(asynchronous, "ServerShard", local_shard)
+    monkeypatch.setattr(tf.distribute.coordinator, INDEX, lambda: tf.constant(1))
+
+
+def opened(servers: int, model: Seq2Seq | None = None) -> Asynchronous:
+    """The training step of a model, by default a new one."""
+
+    def schedule(function: Any, args: tuple) -> Any:
+        results = function(*tf.nest.flatten(args))
+        return SimpleNamespace(fetch=lambda: [result.numpy() for result in results])
+
+    model = model or built_model(DROPOUT.model, VOCABULARY, DROPOUT.learning.seed)
+    update = Asynchronous(model, DROPOUT.learning, SimpleNamespace(schedule=schedule), WORKERS, servers)
+    update.scatter_state(update.gather_state())
+    return update
+
+
+def run(update: VariableUpdate, first: int, last: int) -> None:
+    """Train from one step to another. The number of a step is int64, as on a worker: its type changes the masks."""
+    shares = Batches([PAIRS], DROPOUT.learning.batch_size, DROPOUT.learning.seed).shares_from(first, 1)
+    for number in map(np.int64, range(first, last)):
+        update([tuple(map(tf.constant, share)) for share in next(shares)], number, DROPOUT.learning.learning_rate)
+
+
+def weights_of(update: Asynchronous | Synchronous) -> list[np.ndarray]:
+    """The weights, after all scheduled steps."""
+    update.gather_state()
+    return [variable.numpy() for variable in update._model.trainable_variables]
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[list[np.ndarray], list[StepResult]]:
+    """The weights and the results of a single device."""
+    model = built_model(DROPOUT.model, VOCABULARY, DROPOUT.learning.seed)
+    update = open_update(model, DROPOUT, [Tower("cpu_0", "/CPU:0", "CPU", None)])
+    run(update, 0, STEPS)
+    return weights_of(update), update.finished_steps()
+
+
+def test_one_step_at_a_time_equals_a_single_device(expected: tuple[list[np.ndarray], list[StepResult]]) -> None:
+    update = opened(servers=2)
+    run(update, 0, STEPS)
+    for weight, expected_weight in zip(weights_of(update), expected[0], strict=True):
+        np.testing.assert_allclose(weight, expected_weight, atol=1e-5)
+    results = update.finished_steps()
+    assert len(results) == STEPS
+    for result, one_device in zip(results, expected[1], strict=True):
+        np.testing.assert_allclose(result.loss_sums, [0, float(one_device.loss_sums[0]), 0], rtol=1e-4)
+        assert result.weight_sums.numpy().tolist() == [0, float(one_device.weight_sums[0]), 0]
+        assert float(result.examples) == float(one_device.examples)
+        assert float(result.gradient_norm) == pytest.approx(float(one_device.gradient_norm), rel=1e-4)
+
+
+def test_checkpoint_continues_on_another_number_of_servers(expected: tuple[list[np.ndarray], list[StepResult]]) -> None:
+    first = opened(servers=1)
+    second = opened(servers=3, model=first._model)
+    run(first, 0, 3)
+    state = first.gather_state()
+    assert int(state[0]) == 3
+    second.scatter_state(state)
+    run(second, 3, STEPS)
+    for weight, expected_weight in zip(weights_of(second), expected[0], strict=True):
+        np.testing.assert_allclose(weight, expected_weight, atol=1e-5)
+
+
+def test_repeated_step_is_not_applied_again() -> None:
+    """As after the death of a worker whose result was not fetched."""
+    update = opened(servers=2)
+    run(update, 0, 2)
+    before = weights_of(update)
+    run(update, 1, 2)
+    for weight, weight_before in zip(weights_of(update), before, strict=True):
+        np.testing.assert_array_equal(weight, weight_before)
+    assert [int(shard.updates.numpy()) for shard in update.shards] == [2, 2]

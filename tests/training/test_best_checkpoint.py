@@ -1,0 +1,88 @@
+"""Checkpoints: the last one resumes, the best one replies; and which validation is the best."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.errors import UserError
+from chatbot.model.saved import load_trained
+from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.training.attempt import write_attempt
+from chatbot.training.checkpoints import Checkpoints, Progress
+from tests.training.small_run import small_settings
+
+VOCABULARY = Vocabulary(["你", "好"])
+NO_STATE = [np.zeros(3)]
+
+
+@pytest.fixture
+def model() -> Seq2Seq:
+    """An untrained model."""
+    return built_model(small_settings().model, len(VOCABULARY), seed=1)
+
+
+def fill(model: Seq2Seq, value: float) -> None:
+    """Set every weight to a value."""
+    for variable in model.trainable_variables:
+        variable.assign(np.full(variable.shape, value))
+
+
+def values(model: Seq2Seq) -> set[float]:
+    """The distinct values of all weights."""
+    return {float(value) for variable in model.trainable_variables for value in np.ravel(variable.numpy())}
+
+
+def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: Path) -> None:
+    """Every weight and slot is the number of its step. Step 2 is the best, step 3 the last."""
+    settings, progress = small_settings(), Progress()
+    checkpoints = Checkpoints(settings.run.directory, model)
+    write_attempt(settings, VOCABULARY, {})
+    for step, nats in ((1, 5.0), (2, 3.0), (3, 4.0)):
+        fill(model, step)
+        progress.step = step
+        checkpoints.save(progress, [np.full(3, step)], progress.validated(nats))
+    checkpoints.load_best(progress)
+    assert values(model) == {2.0}
+    loaded = load_trained(settings.run.directory)
+    assert (loaded.step, values(loaded.model)) == (2, {2.0})
+    restored, state = checkpoints.restore(NO_STATE)
+    assert restored == Progress(step=3, best_step=2, best_nats=3.0, without_best=1)
+    assert (values(model), state[0].tolist()) == ({3.0}, [3.0] * 3)
+
+
+def test_last_checkpoint_replies_without_validation(model: Seq2Seq, work_dir: Path) -> None:
+    checkpoints, progress = Checkpoints(work_dir, model), Progress(step=7)
+    fill(model, 7.0)
+    checkpoints.save(progress, NO_STATE, best=False)
+    checkpoints.load_best(progress)
+    assert values(model) == {7.0}
+
+
+def test_one_weight_that_is_not_a_number_is_not_saved(model: Seq2Seq, work_dir: Path) -> None:
+    model.bias.assign([np.nan, *[0.0] * (len(VOCABULARY) - 1)])
+    with pytest.raises(UserError, match="a weight is not a number at step 4"):
+        Checkpoints(work_dir, model).save(Progress(step=4), NO_STATE, best=False)
+    assert not [*work_dir.iterdir()]
+
+
+def test_best_is_lower_than_all_before() -> None:
+    progress = Progress()
+    results = []
+    for step, nats in enumerate((3.0, 3.0, 4.0, 2.0, float("nan"), 2.5), 1):
+        progress.step = step
+        results.append((progress.validated(nats), progress.best_step, progress.best_nats, progress.without_best))
+    assert results == [
+        *((True, 1, 3.0, 0), (False, 1, 3.0, 1), (False, 1, 3.0, 2)),
+        *((True, 4, 2.0, 0), (False, 4, 2.0, 1), (False, 4, 2.0, 2)),
+    ]
+
+
+def test_other_validation_pairs_begin_anew() -> None:
+    progress = Progress(step=9, best_step=5, best_nats=2.0, without_best=2, validation="a")
+    progress.measured_on("a")
+    assert (progress.best_nats, progress.without_best) == (2.0, 2)
+    progress.measured_on("b")
+    assert (progress.best_nats, progress.without_best, progress.validation) == (None, 0, "b")
+    assert progress.validated(3.0)

@@ -1,0 +1,110 @@
+"""A run from its settings: the number, rate and batch of each step, and which weights and likelihood it reports."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.evaluation.likelihood import Scorer
+from chatbot.model.saved import load_trained
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.data import prepare
+from chatbot.training.trainer import check_finite, train
+from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.synchronous import StepResult, Synchronous
+from tests.training.attempts import metrics
+from tests.training.small_run import TOWERS, small_settings
+
+
+def recorded_steps(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> tuple[list[tuple], Seq2Seq]:
+    """(number, learning rate, source ids) of each step of a run on one tower, and the model as it begins."""
+    steps: list[tuple] = []
+    settings, models = small_settings(**flags), []
+
+    def record(self: Synchronous, shares: Any, number: int, rate: float) -> None:
+        steps.append((number, rate, shares[0][0].numpy().tolist()))
+        result = StepResult(tf.ones(1), tf.ones(1), tf.constant(1.0), tf.constant(1.0))
+        self._finished.append(result)
+
+    def opened(model: Seq2Seq, settings: Settings) -> Synchronous:
+        models.append(model)
+        return open_update(model, settings, TOWERS[:1])
+
+    monkeypatch.setattr(Synchronous, "__call__", record)
+    monkeypatch.setattr("chatbot.training.trainer.conclude", lambda *_: None)
+    train(settings, prepare(settings), TOWERS[0].device, opened)
+    return steps, models[0]
+
+
+def test_each_step_gets_its_number_rate_and_batch(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warm-up of two steps to a rate that is scaled by the pairs of an update, accumulation included."""
+    flags = {"data": (str(pairs_file),), "batch_size": 2, "accumulate": 2, "precision": "bfloat16"}
+    rates = {"learning_rate": 0.1, "scale_learning_rate": "linear", "warm_up": 2}
+    steps, model = recorded_steps(monkeypatch, **flags, **rates, steps=5)
+    assert [number for number, _, _ in steps] == [0, 1, 2, 3, 4]
+    highest = 0.1 * 4 / 64
+    assert [rate for _, rate, _ in steps] == pytest.approx([highest / 2, *[highest] * 4])
+    assert sorted(len(ids) for _, _, ids in steps[:3]) == [2, 4, 4]  # ten pairs
+    assert [line["learning_rate"] for line in metrics()] == [rate for _, rate, _ in steps]
+    assert model.precision == "bfloat16"
+    assert model.bias.numpy().any()  # it starts from the frequencies
+
+
+def test_seed_changes_weights_and_batches(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"data": (str(pairs_file),), "steps": 3}
+    runs = [recorded_steps(monkeypatch, **flags, seed=seed, attempt=f"seed-{seed}") for seed in (1, 2)]
+    (steps, model), (other_steps, other_model) = runs
+    assert steps != other_steps
+    assert np.any(model.embedding.embeddings.numpy() != other_model.embedding.embeddings.numpy())
+
+
+def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen pairs, whose questions and replies have two tokens, the end symbol included."""
+    Path("pairs.tsv").write_text("".join(f"{a}{b}\t{a}\n" for a in "一二三四" for b in "一二三四"))
+    flags = {"data": ("pairs.tsv",), "batch_tokens": 4, "accumulate": 2, "tokenizer": "char"}
+    rates = {"learning_rate": 0.1, "scale_learning_rate": "linear", "warm_up": 0}
+    steps, _ = recorded_steps(monkeypatch, **flags, **rates, steps=3)
+    assert [len(ids) for _, _, ids in steps] == [4, 4, 4]
+    assert [rate for _, rate, _ in steps] == pytest.approx([0.1 * 4 / 64] * 3)
+
+
+@pytest.mark.parametrize("bad", ["loss", "gradient_norm"])
+def test_loss_and_norm_must_be_finite(bad: str) -> None:
+    record = {"step": 1, "loss": 1.0, "gradient_norm": 1.0}
+    check_finite(record)
+    with pytest.raises(UserError, match="at step 1; the last checkpoint is kept"):
+        check_finite({**record, bad: float("inf")})
+
+
+def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(
+    pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends after the best validation."""
+    monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 1)
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸癸癸\n")
+    flags = {"learning_rate": 0.5, "validate_every": 1, "patience": 2, "both_directions": "off", "precision": "float32"}
+    settings, models = small_settings(data=(str(pairs_file),), validation=str(held_out), **flags), []
+
+    def opened(model: Seq2Seq, settings: Settings) -> Synchronous:
+        models.append(model)
+        return open_update(model, settings, TOWERS[:1])
+
+    data = prepare(settings)
+    result = train(settings, data, TOWERS[0].device, opened)
+    assert result.best_step < result.step
+    best = load_trained(result.directory)
+    assert best.step == result.best_step
+    for weight, best_weight in zip(models[0].trainable_variables, best.model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), best_weight.numpy())
+    assert data.validation is not None
+    likelihood = Scorer(best.model)(data.validation.shards)
+    (line,) = [line for line in metrics() if line["step"] == result.best_step]
+    assert line["validation.nats_per_character"] == pytest.approx(likelihood.nats_per_character, rel=1e-4)
+    assert line["validation.nats_per_token"] == pytest.approx(likelihood.nats_per_token, rel=1e-4)
+    assert result.best_nats_per_character == line["validation.nats_per_character"]

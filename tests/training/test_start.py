@@ -1,0 +1,75 @@
+"""The processes of a run on this machine: their jobs, addresses and GPUs."""
+
+from typing import Any
+
+import pytest
+
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.training import start as module
+from chatbot.training.devices import Gpu
+from chatbot.training.machines.processes import Job
+
+FOUR = [Gpu(number, "NVIDIA Test", 24 << 30, f"GPU-{number}abc") for number in range(4)]
+
+
+def jobs_of(monkeypatch: pytest.MonkeyPatch, found: list[Gpu], **flags: Any) -> dict[str, tuple[Job, Settings]]:
+    """The jobs that a run starts, each with its settings, by name."""
+    started: list[Job] = []
+
+    def run_jobs(jobs: list[Job]) -> int:
+        started.extend(jobs)
+        return 0
+
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(module, "find_gpus", lambda: found)
+    monkeypatch.setattr(module, "run_jobs", run_jobs)
+    assert module.start(compose(Settings, **flags)) == 0
+    for job in started:
+        parallel = job.arguments[0].parallel
+        assert (parallel.local_workers, parallel.restarts) == (None, 0)  # a child starts no children
+    return {job.name: (job, job.arguments[0]) for job in started}
+
+
+def test_local_workers_share_addresses_and_divide_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = jobs_of(monkeypatch, FOUR, local_workers=2, restarts=3, rnn_size=32)
+    assert list(jobs) == ["worker 0", "worker 1"]
+    settings = [settings.parallel for _, settings in jobs.values()]
+    assert [parallel.task_index for parallel in settings] == [0, 1]
+    assert [parallel.gpus for parallel in settings] == ["0,2", "1,3"]
+    assert len({parallel.worker_hosts for parallel in settings}) == 1
+    assert len(set((settings[0].worker_hosts or "").split(","))) == 2
+    assert [(job.restarts, job.quiet, job.server) for job, _ in jobs.values()] == [(3, False, False), (3, True, False)]
+    assert all(settings.model.rnn_size == 32 for _, settings in jobs.values())
+
+
+def test_asynchronous_run_has_a_server_workers_and_a_chief(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = jobs_of(monkeypatch, FOUR[:2], asynchronous=True, restarts=3)
+    assert list(jobs) == ["ps 0", "worker 0", "worker 1", "chief"]
+    settings = [settings.parallel for _, settings in jobs.values()]
+    assert [(p.job_name, p.task_index) for p in settings] == [("ps", 0), ("worker", 0), ("worker", 1), ("chief", 0)]
+    assert [p.gpus for p in settings[1:3]] == ["0", "1"]
+    (hosts,) = {(p.ps_hosts, p.worker_hosts, p.chief_host) for p in settings}
+    assert len(set(",".join(map(str, hosts)).split(","))) == 4
+    assert [job.server for job, _ in jobs.values()] == [True, True, True, False]
+    assert [job.restarts for job, _ in jobs.values()] == [3, 20, 20, 3]
+    assert [job.quiet for job, _ in jobs.values()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("flags", "found", "workers"),
+    [({}, [], 2), ({"towers": 3}, [], 3), ({"local_workers": 1}, FOUR, 1), ({}, FOUR, 4), ({"gpus": "2"}, FOUR, 1)],
+)
+def test_number_of_asynchronous_workers(
+    flags: dict[str, Any], found: list[Gpu], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = jobs_of(monkeypatch, found, asynchronous=True, **flags)
+    assert len(jobs) == 2 + workers
+    assert {settings.parallel.towers for _, settings in jobs.values()} == {None}  # each worker is one tower
+
+
+def test_gpus_that_cannot_be_divided_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="4 GPUs cannot be divided evenly among 3 workers"):
+        jobs_of(monkeypatch, FOUR, local_workers=3)

@@ -1,0 +1,76 @@
+"""The metrics of a window of several steps, with a clock that only the batches advance."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from chatbot.training import window as module
+from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.variable_update.synchronous import StepResult
+from chatbot.training.window import Window
+from tests.training.attempts import metrics
+from tests.training.small_run import train_small
+
+
+class Clock:
+    """Replaces the module `time`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+
+def result(losses: list[float], tokens: list[float], examples: float, norm: float) -> StepResult:
+    """The result of a step of several towers."""
+    return StepResult(*map(tf.constant, (losses, tokens, examples, norm)))
+
+
+def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps of three towers, after a step that does not count. The third tower has no tokens."""
+    clock = Clock(monkeypatch)
+
+    def batches() -> Iterator[Any]:
+        for seconds in (100.0, 1.0, 2.0):
+            clock.now += seconds
+            yield ()
+
+    window = Window(batches())
+    window.next_shares()
+    clock.now += 50  # for example validation
+    window.restart()
+    for _ in range(2):
+        window.next_shares()
+        clock.now += 3  # computation
+    steps = [result([6.0, 4.0, 0.0], [2.0, 1.0, 0.0], 5.0, 7.0), result([2.0, 8.0, 0.0], [2.0, 3.0, 0.0], 4.0, 1.5)]
+    assert window.record(9, 0.1, steps) == {
+        "step": 9,
+        "loss": pytest.approx(20 / 8),  # per token, not the mean of the towers' means
+        "tower_losses": [pytest.approx(8 / 4), pytest.approx(12 / 4), None],
+        "gradient_norm": 1.5,
+        "learning_rate": 0.1,
+        "examples_per_s": pytest.approx(9 / 9),
+        "target_tokens_per_s": pytest.approx(8 / 9),
+        "input_wait": pytest.approx(3 / 9),
+    }
+
+
+def test_time_of_saving_does_not_count(pairs_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of five pairs takes a second, and each checkpoint a thousand."""
+    clock = Clock(monkeypatch)
+    next_shares, save = Window.next_shares, Checkpoints.save
+
+    def in_a_second(window: Window) -> Any:
+        clock.now += 1
+        return next_shares(window)
+
+    def slowly(*arguments: Any) -> None:
+        clock.now += 1000
+        save(*arguments)
+
+    monkeypatch.setattr(Window, "next_shares", in_a_second)
+    monkeypatch.setattr(Checkpoints, "save", slowly)
+    train_small(1, data=(str(pairs_file),), batch_size=5, steps=2, save_every=1)
+    assert [line["examples_per_s"] for line in metrics()] == [5.0, 5.0]
