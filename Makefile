@@ -6,7 +6,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 ARGS ?=
 
-.PHONY: train test chat tensorboard bench check format install install-dev gpu beam lock clean
+.PHONY: train test chat tensorboard bench mutants check format install install-dev gpu beam lock clean
 
 train: install
 	$(BIN)/python train.py $(ARGS)
@@ -22,6 +22,16 @@ tensorboard: install
 
 test: install-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Changes the code in thousands of small ways and counts how many of them the tests notice: hours on two cores.
+# ARGS="chatbot.decoding*" limits it to some modules. `.venv/bin/mutmut browse` shows the others.
+mutants: install-dev
+	$(PIP) install "mutmut>=3.8.1,<4"
+	$(BIN)/mutmut run $(ARGS)
+	$(BIN)/mutmut export-cicd-stats
+	@$(BIN)/python -c "import json; n = json.load(open('mutants/mutmut-cicd-stats.json')); \
+	  seen = n['killed'] + n['timeout'] + n['segfault']; tried = seen + n['survived'] + n['suspicious'] + n['no_tests']; \
+	  print(f'{seen:,} of {tried:,} mistakes noticed: {seen / max(1, tried):.0%}')"
 
 check: install-dev
 	$(BIN)/ruff format --check .
@@ -66,4 +76,4 @@ lock: install
 	$(COMPILE) pyproject.toml --extra beam -o requirements-beam.txt
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
