@@ -166,7 +166,7 @@ INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
     ({"tokenizer": "char", "dictionary": "words.txt"}, "--dictionary: ", True),
     ({"data": []}, "argument --data: expected at least one argument", False),
     ({"data": ["none.tsv"]}, "none.tsv: no such file", True),
-    ({"data": ["."]}, "a directory", True),
+    ({"data": ["folder"]}, "a directory without files of pairs", True),
     ({"data": ["empty.tsv"]}, "the file is empty", True),
     ({"data": ["pairs.tsv"], "cache": "pairs.tsv"}, "pairs.tsv: ", True),
     ({"data": ["pairs.tsv"], "validation": "none.tsv"}, "none.tsv: no such file", True),
@@ -213,6 +213,7 @@ def test_api_and_commands_report_the_same_error(
     encode_too: bool,
 ) -> None:
     Path("empty.tsv").touch()
+    Path("folder").mkdir()
     Path("pairs.tsv").write_text(PAIRS, encoding="utf-8")
     with pytest.raises(chatbot.UserError) as error:
         chatbot.train(**keywords)

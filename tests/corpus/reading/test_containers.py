@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import CorpusSettings
+from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.encoding.tokenised import CorpusFiles, tokenise
 from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.reading import compression, containers
@@ -19,7 +19,7 @@ from chatbot.corpus.reading.file_names import TEST, TRAINING, VALIDATION, is_no_
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.sources import Parts, Source, find_parts, find_sources
-from chatbot.corpus.training_set import left_out, training_files, validation_parts
+from chatbot.corpus.training_set import left_out, training_files, training_set, validation_parts
 from chatbot.errors import UserError
 from tests.corpus.reading.files import COMPRESSORS, VALID, Pairs, dropped, pairs_of, pairs_or_one_line, written, zipped
 from tests.corpus.reading.test_cornell import CONVERSATIONS, LINES
@@ -269,6 +269,15 @@ def test_folder_is_one_source_of_all_its_files(work_dir: Path) -> None:
         "lines without a tab": 1,
         "files of unknown format": 1,
     }
+
+
+def test_cache_in_the_folder_is_not_read(work_dir: Path) -> None:
+    written(work_dir, "a.tsv", "甲\t乙\n")
+    for cache in ("data/cache", "."):  # beside the files, and among them
+        for _ in range(2):
+            corpus = training_set(CorpusSettings(data=(".",), cache=cache), EncodingSettings())
+            assert corpus.pairs == 1
+            assert not corpus.reports[0].dropped
 
 
 def test_folder_of_too_many_files_is_refused(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
