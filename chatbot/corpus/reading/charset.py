@@ -50,10 +50,13 @@ def detect_encoding(sample: bytes) -> tuple[str, str]:
         for codec, name in (("utf-16-le", "UTF-16 LE"), ("utf-16-be", "UTF-16 BE")):
             if _has_line_ends(sample, codec):
                 return codec, name
-    lines = [line for line in sample.split(b"\n") if not line.isascii()]
-    compared = b"\n".join(lines)[:COMPARED]
+    *complete, last = sample.split(b"\n")
+    lines = [line for line in (*complete, last) if not line.isascii()]
+    compared = b"\n".join((*lines, b""))[:COMPARED]
     binary = len(compared.translate(None, CONTROL)) < 0.9 * len(compared)
-    if binary or sum(_decodes(line) for line in lines) * 2 >= len(lines):
+    decodable = sum(_decodes(line, whole=True) for line in complete if not line.isascii())
+    decodable += not last.isascii() and _decodes(last, whole=False)
+    if binary or decodable * 2 >= len(lines):
         return "utf-8", "UTF-8"
     best = max(_candidates(), key=lambda candidate: _log_probability(compared, candidate))
     return best.codec, best.name
@@ -67,9 +70,10 @@ def _has_line_ends(sample: bytes, codec: str) -> bool:
     return ends > 0 and ends * 8 >= sample.count(b"\n") + sample.count(b"\t")
 
 
-def _decodes(line: bytes) -> bool:
+def _decodes(line: bytes, whole: bool) -> bool:
+    """Return whether a line is UTF-8. whole: False for the sample's last line, which may end inside a character."""
     with contextlib.suppress(UnicodeDecodeError):
-        codecs.getincrementaldecoder("utf-8")().decode(line)  # incremental: the sample's last character may be cut
+        codecs.getincrementaldecoder("utf-8")().decode(line, whole)
         return True
     return False
 
@@ -108,6 +112,7 @@ def _candidates() -> tuple[Candidate, ...]:
         (0.09, _rows("big5", 0xA1, 0xA3)),
         (0.03, _rows("big5", 0xC9, 0xF9)),
     )
+    cantonese = dict.fromkeys("佢喺嘅咗哋啲嚟唔咁啩㗎嗰冇揾乜嘢畀", math.log(0.1 / 17))  # most are in HKSCS alone
     japanese = _known(
         (0.5, hiragana),
         (0.14, katakana),
@@ -133,6 +138,7 @@ def _candidates() -> tuple[Candidate, ...]:
     return (
         Candidate("gb18030", "GB18030", simplified, other=-13.5, prior=3.0),
         Candidate("cp950", "Big5", traditional, other=-13.5, prior=2.0),
+        Candidate("big5hkscs", "Big5-HKSCS", traditional | cantonese, other=-13.5, prior=-6.0),
         Candidate("utf-8", "UTF-8", simplified | traditional, other=-12.0),  # with most of its lines damaged
         Candidate("cp932", "shift_jis", japanese, other=-11.0, required=kana),
         Candidate("euc_jp", "euc_jp", japanese, other=-13.0, required=kana),

@@ -35,9 +35,17 @@ _NOTICE = re.compile(
     r"|(?:此|這則|您已|你已)(?:消息|訊息)?(?:已)?(?:删除|刪除)(?:此|這則)?(?:消息|訊息)?"
     r"|未接(?:语音|视频|語音|視訊)(?:通话|通話).{0,20}|通话时长.{0,12}|对方已取消|已取消|对方已拒绝|已拒绝|对方无应答|通话中断"
     r"|(?:This message was|You) deleted(?: this message)?\.?|Missed (?:group )?(?:voice|video) call.{0,20}"
+    r"|[你您]已?[删刪]除了?(?:此|这条|這則)(?:消息|訊息)。?|(?:此|这条|這則)(?:消息|訊息)已被?[删刪]除。?"
+    r"|Diese Nachricht wurde gelöscht\.?|Du hast diese Nachricht gelöscht\.?"
+    r"|Verpasster (?:Gruppen-)?(?:Sprach|Video)anruf.{0,20}"
+    r"|(?:Se eliminó|Eliminaste) este mensaje\.?|Ce message a été supprimé\.?|Vous avez supprimé ce message\.?"
+    r"|Es[st]a mensagem foi apagada\.?|Você apagou esta mensagem\.?"
+    r"|Questo messaggio è stato eliminato\.?|Hai eliminato questo messaggio\.?"
     r"|Waiting for this message.*|null",
     re.IGNORECASE,
 )
+# The levels of a program's log, which stand where a chat has a name: "INFO", "local.ERROR".
+_LEVEL = re.compile(r"(?:.*\W)?(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b.*")
 _LONGEST_NOTICE = 120  # characters
 _XML = re.compile(r"\s*(?:<\?xml|<msg|<sysmsg|<appmsg)")
 _CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
@@ -57,6 +65,11 @@ class _Turn(NamedTuple):
     text: str
 
 
+def is_log_level(name: str) -> bool:
+    """Return whether a name contains the level of a program's log."""
+    return _LEVEL.fullmatch(name) is not None
+
+
 def pairs_of_messages(
     messages: Iterable[Message | None], options: ReadOptions, report: Report, place: str
 ) -> Iterator[Pair]:
@@ -70,6 +83,7 @@ def pairs_of_messages(
     found = False
     previous: str | None = None
     link = NEW
+    pairs = 0
     for turn in _turns(messages, report, place):
         if turn is None:
             previous, link = None, NEW
@@ -79,11 +93,14 @@ def pairs_of_messages(
         mine = me is None or me in map(str.casefold, turn.names)
         found = found or mine
         if mine and previous is not None:
+            pairs += 1
             yield previous, turn.text, link
             link = OVERLAP
         elif link == OVERLAP:
             link = NEXT  # this turn is no answer to learn, but it is the question of the next pair
         previous = turn.text
+    if found and not pairs:
+        report.drop("chats in which nobody answers", place)
     if people and not found:
         names = ", ".join(one_line(name, 30) for name in list(people)[:SHOWN_NAMES])
         more = "" if len(people) <= SHOWN_NAMES else f" and {len(people) - SHOWN_NAMES:,} more"

@@ -20,14 +20,16 @@ QUESTIONS = (
     *("question", "instruction", "query", "prompt", "input", "source", "src", "ask", "post", "title", "q"),
     *("questions", "input_text", "source_text", "utterance", "context", "human", "user"),
     *("问题", "提问", "问", "問題", "提問", "問", "问句", "上句", "输入", "用户"),
+    *("上联", "上聯", "上文", "前句", "質問"),
 )
 ANSWERS = (
     *("answer", "output", "response", "completion", "reply", "target", "tgt", "a"),
-    *("answers", "responses", "replies", "output_text", "target_text", "assistant", "bot"),
+    *("answers", "responses", "replies", "output_text", "target_text", "assistant", "bot", "chosen", "moss"),
     *("答案", "回答", "答", "回复", "答复", "回覆", "答覆", "答句", "下句", "输出", "机器人"),
+    *("下联", "下聯", "下文", "后句", "回應"),
 )
 # In a table of two columns, the question if the other column is named as an answer.
-TEXTS = frozenset(("text", "message", "content", "body", "sentence", "内容", "消息", "文本", "句子"))
+TEXTS = frozenset(("text", "message", "content", "body", "sentence", "内容", "消息", "文本", "句子", "review", "评论"))
 # Neither question nor answer.
 OTHERS = frozenset(
     (
@@ -83,6 +85,11 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     else:
         layout = _unnamed(rows, width, place)
     if layout is None:
+        if not columns and width > 2 and holds_dates([row[0] for row in rows if len(row) > 2]):
+            raise UserError(
+                f"{place}: the first of {width} columns has numbers, dates or times; for a chat, add a first line that "
+                f"names the columns, such as time, sender and content; for other tables, {_advice(first)}"
+            )
         problem = (
             f"no columns {' and '.join(columns)}"
             if columns
@@ -125,7 +132,7 @@ def _unnamed(rows: Sequence[Sequence[str]], width: int, place: str) -> Layout | 
     if width - start != 2:
         return None
     two = [row[start : start + 2] for row in complete]
-    header = is_header(two, NAMES)
+    header = is_header(two, NAMES) or (start == 1 and not complete[0][0].strip().isdecimal())
     names = [name.strip().casefold() for name in two[0]] if header else []
     answer_first = bool(names) and names[0] in ANSWERS
     if problem := _problem(names, two[int(header) :]):

@@ -17,8 +17,14 @@ ASKING = frozenset({"user", "human", "usr", "用户", "问"})
 ANSWERING = frozenset({"assistant", "gpt", "bot", "chatbot", "chatgpt", "model", "sys", "助手", "机器人", "答"})
 CONTAINERS = (
     *("messages", "conversations", "conversation", "dialog", "dialogue"),
-    *("dialogs", "dialogues", "utterances", "turns", "data"),
+    *("dialogs", "dialogues", "utterances", "turns", "chat", "log", "data", "content"),
 )
+SEPARATE = frozenset({"conversations", "dialogs", "dialogues", "data"})  # containers of several conversations
+# Objects of one text in a conversation, as KdConv and MultiWOZ have them.
+TEXTS = frozenset({"message", "text", "utterance", "sentence", "content"})
+SENDERS = frozenset({"sender", "sender_name", "author", "user", "speaker", "from", "agent", "name"})
+NO_PAIR = "records without question and answer"
+CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
 
 LINKS = (NEW, *(OVERLAP,) * 100)  # of a list of utterances
 
@@ -84,8 +90,29 @@ def _message(value: object) -> tuple[str, object] | None:
     if isinstance(value, dict):
         for role, content in MESSAGES:
             if role in value and content in value:
-                return str(value[role]).casefold(), value[content]
+                return str(value[role]).casefold(), _text(value[content])
     return None
+
+
+def _text(content: object) -> object:
+    """Return the text of a content of several parts, which may also be pictures; any other content as it is."""
+    if not isinstance(content, list):
+        return content
+    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "\n".join(texts) or content
+
+
+def _turn(value: object) -> object:
+    """Return the text of an object that has no other text; any other value as it is."""
+    if not isinstance(value, dict):
+        return value
+    texts = [name for name, part in value.items() if isinstance(part, str)]
+    return value[texts[0]] if len(texts) == 1 and texts[0] in TEXTS else value
+
+
+def _in_one_conversation(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    for number, (question, answer, link) in enumerate(pairs):
+        yield question, answer, NEXT if number and link == NEW else link
 
 
 def _pairs_of_object(value: dict[str, object], columns: tuple[str, ...], drop: Drop, depth: int) -> Iterator[Pair]:
@@ -96,17 +123,33 @@ def _pairs_of_object(value: dict[str, object], columns: tuple[str, ...], drop: D
         if isinstance(question, str) and isinstance(answer, str):
             yield question, answer, NEW
         else:
-            drop("records without question and answer")
+            drop(NO_PAIR)
         return
     pairs = pairs_of_record(value, drop)
     if pairs is not None:
         yield from pairs
         return
-    container = next((name for name in CONTAINERS if isinstance(value.get(name), list)), None)
+    container = next((name for name in CONTAINERS if _contains(value.get(name))), None)
     if container is not None:
-        yield from pairs_of(value[container], columns, drop, depth + 1)
+        inner = value[container]
+        inner = [*inner.values()] if isinstance(inner, dict) else inner
+        if isinstance(inner, list) and container not in SEPARATE:
+            inner = [*map(_turn, inner)]
+        pairs_inside = pairs_of(inner, columns, drop, depth + 1)
+        is_record = isinstance(inner, list) and all(
+            isinstance(part, dict) and named(tuple(part)) is not None for part in inner
+        )
+        yield from _in_one_conversation(pairs_inside) if is_record and container not in SEPARATE else pairs_inside
     elif value and all(isinstance(part, list | dict) for part in value.values()):
         for part in value.values():
             yield from pairs_of(part, columns, drop, depth + 1)
     else:
-        drop("records without question and answer")
+        fields = {name.casefold() for name in value}
+        drop(CHAT if fields & TEXTS and fields & SENDERS else NO_PAIR)
+
+
+def _contains(value: object) -> bool:
+    """Return whether a value contains conversations or turns: a list, or an object of objects."""
+    if isinstance(value, dict):
+        return bool(value) and all(isinstance(part, dict) for part in value.values())
+    return isinstance(value, list)

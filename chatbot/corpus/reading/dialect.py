@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from chatbot.corpus.reading.columns import is_separator_line, named, widths
 
-SEPARATORS = ",;|"
+SEPARATORS = "|;,"  # the rarer in text first: of two that fit equally well, the first is taken
 SAME_WIDTH = 0.95  # the least share of the rows with the same number of columns
 SAME_WIDTH_QUOTED = 0.6  # the same, if some of the rows have quotes around a separator or around all cells
 QUOTED = 0.05  # the least share of such rows
@@ -106,7 +106,8 @@ def dialect_of(sample: Sequence[str], sure: bool = False) -> Dialect | None:
     for shape in shapes:
         if _header_of(shape) is not None:
             return shape.dialect
-    tables = [shape for shape in shapes if shape.width > 1 and (sure or _is_table(shape, sample))]
+    wide = [shape for shape in shapes if shape.width > 1]
+    tables = [shape for shape in wide if _is_table(shape, sample)] or (wide if sure else [])
     return max(tables, key=lambda shape: shape.same).dialect if tables else None
 
 
@@ -129,7 +130,9 @@ def _shapes(sample: Sequence[str]) -> list[Shape]:
             dialects.insert(int(doubled), Dialect(separator, escape="\\"))
         if _has_single_quotes(sample, separator):
             dialects.append(Dialect(separator, "'", "\\" if "\\'" in text else None))
-        found.append(max((_shape(sample, dialect) for dialect in dialects), key=lambda shape: shape.same))
+        shapes = [_shape(sample, dialect) for dialect in dialects]
+        escaped = dialects[0].escape is not None and shapes[0].share == 1  # its rows may be fewer, of more lines
+        found.append(shapes[0] if escaped else max(shapes, key=lambda shape: shape.same))
     return found
 
 

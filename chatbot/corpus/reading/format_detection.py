@@ -48,10 +48,10 @@ def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> str | None
         return "yaml"
     if not options.columns and delimiter_of_messages(sample) is not None:
         return "messages"
-    if sum("\t" in line.lstrip() for line in lines) * 2 >= len(lines):
-        return "douban" if is_douban(sample) else "tsv"
     if is_question_lines(sample):
         return "qa"
+    if sum("\t" in line.lstrip() for line in lines) * 2 >= len(lines):
+        return "douban" if is_douban(sample) else "tsv"
     if is_line_pairs(sample, text.whole):
         return "lines"
     return "csv" if dialect_of(sample, sure=bool(options.columns)) is not None else None

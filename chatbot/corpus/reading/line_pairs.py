@@ -1,5 +1,6 @@
 """Two lines a pair: the question, the answer, and a blank line between pairs."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -12,6 +13,15 @@ from chatbot.corpus.reading.text_file import TextFile
 BLOCKS = 2  # at least
 REGULAR = 0.95  # of the blocks have two lines
 LONGEST = 60  # characters of most first lines; the lines of prose are longer
+MARKED = 0.5  # of the first lines: more begin with a speaker, end with a time, or go on in the second line
+
+# A speaker or another label, as in a chat or a recipe; a time, as in a chat's header or in subtitles; an open clause.
+_MARK = re.compile(
+    r"[^\s:：,，。?？!！]{1,20}( [^\s:：]{1,20})?[:：]\s*\D"
+    r"|.*\d{1,2}:\d{2}([:.,]\d{2,3})?\W*( ?[AP]M)?$"
+    r"|.*[,，、;；]$",
+    re.IGNORECASE,
+)
 
 
 def is_line_pairs(sample: Sequence[str], whole: bool) -> bool:
@@ -20,11 +30,18 @@ def is_line_pairs(sample: Sequence[str], whole: bool) -> bool:
     if not whole:
         blocks = blocks[:-1]  # the last one may be incomplete
     long = sum(len(block[0]) > LONGEST for block in blocks)
+    marked = sum(is_marked(block[0]) for block in blocks)
     return (
         len(blocks) >= BLOCKS
         and sum(len(block) == 2 for block in blocks) >= REGULAR * len(blocks)
         and long * 2 < len(blocks)
+        and marked <= MARKED * len(blocks)
     )
+
+
+def is_marked(line: str) -> bool:
+    """Return whether a line begins with a speaker, ends with a time, or goes on in the next line."""
+    return _MARK.match(line) is not None
 
 
 def read_line_pairs(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:

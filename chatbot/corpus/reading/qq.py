@@ -8,7 +8,7 @@ import datetime
 import re
 from collections.abc import Iterator, Sequence
 
-from chatbot.corpus.reading.chat_messages import NOTICES, Message, pairs_of_messages, with_line
+from chatbot.corpus.reading.chat_messages import NOTICES, Message, is_log_level, pairs_of_messages, with_line
 from chatbot.corpus.reading.lines import lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
@@ -57,7 +57,8 @@ def is_qq(sample: Sequence[str]) -> bool:
 
 def is_header_of_qq(line: str) -> bool:
     """Return whether a line has a date, a time and a name."""
-    return len(line) <= LONGEST_HEADER and bool(_TIME_FIRST.fullmatch(line) or _NAME_FIRST.fullmatch(line))
+    match = (_TIME_FIRST.fullmatch(line) or _NAME_FIRST.fullmatch(line)) if len(line) <= LONGEST_HEADER else None
+    return match is not None and not is_log_level(match["name"])
 
 
 def read_qq(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:

@@ -1,8 +1,8 @@
 """Lines that begin with a label: "Q: ..." and "A: ...", "问：..." and "答：...", "User: ..." and "Bot: ...".
 
-A label may have a number (Q1:), and stand in brackets (【问】) or between asterisks. Lines without a label continue the
-text before them. The pairs of users and bots are a conversation up to a blank line; those of questions and answers are
-separate.
+A label may have a number (Q1:) or a bullet before it, and stand in brackets (【问】) or between asterisks. An answer
+may stand on the line of its question. Lines without a label continue the text before them. The pairs of users and bots
+are a conversation up to a blank line; those of questions and answers are separate.
 """
 
 import re
@@ -17,32 +17,43 @@ from chatbot.corpus.reading.pair import NEW, NEXT, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import TextFile
 
-_QUESTION = r"Q|Question|问|問|问题|問題|提问|提問"
-_ANSWER = r"A|Answer|答|答案|回答|回复|答复"
-_USER = r"User|Human|Customer|用户|用戶|顾客|客户|人类"
-_BOT = r"Bot|Chatbot|Assistant|Agent|AI|GPT|ChatGPT|机器人|機器人|助手|客服|小助手"
+_QUESTION = r"Q|\uff31|Question|问|問|问题|問題|提问|提問|提问者|提問者"
+_ANSWER = r"A|\uff21|Answer|答|答案|回答|回复|答复|回答者"
+_USER = r"User|Human|Customer|用户|用戶|顾客|客户|人类|买家"
+_BOT = r"Bot|Chatbot|Assistant|Agent|Support|AI|GPT|ChatGPT|机器人|機器人|助手|客服|小助手|卖家"
 _LABEL = re.compile(
-    r"\s*\*{0,2}[【\[]?"
+    r"\s*(?:[-•#>]{1,4}\s+|\d{1,6}[.、)）]\s*)?\*{0,2}[【\[]?"
     rf"(?:(?P<question>{_QUESTION})|(?P<answer>{_ANSWER})|(?P<user>{_USER})|(?P<bot>{_BOT}))"
     r"[ \t]{0,3}\d{0,6}[ \t]{0,3}(?:[】\]][:：]?|[:：、]|[.．](?=\s))\*{0,2}\s*(?P<text>.*)",
     re.IGNORECASE,
 )
+# The space before the label of an answer on the line of its question.
+_SAME_LINE = re.compile(r"[ \t\u3000]+(?=(?:A|\uff21|Answer|答|答案|回答|Bot|Assistant)\d{0,6}[:：])")
 _LABELS = ("question", "answer", "user", "bot")
 
 MAX_LINES = 1000  # of a text; the others are left out
 MATCHED = 0.5  # of the labels of either side have one of the other side
+TITLE = 3  # the first label is on one of as many lines
 SHARE = 0.3  # of the lines: an answer may have several
 
 
 def is_question_lines(sample: Sequence[str]) -> bool:
     """Return whether the lines begin with the label of a question, and labels of both sides alternate."""
-    filled = [line for line in sample if line.strip()]
+    filled = [part for line in sample for part in _parts(line) if part.strip()]
     labels = [match for line in filled if (match := _LABEL.match(line))]
     sides = [bool(match["question"] or match["user"]) for match in labels]
     changes = sum(asks and not then for asks, then in pairwise(sides))
     if not filled or not changes or len(labels) < SHARE * len(filled):
         return False
-    return _LABEL.match(filled[0]) is not None and changes >= MATCHED * max(sum(sides), len(sides) - sum(sides))
+    return any(map(_LABEL.match, filled[:TITLE])) and changes >= MATCHED * max(sum(sides), len(sides) - sum(sides))
+
+
+def _parts(line: str) -> list[str]:
+    """Return the line, or its question and its answer."""
+    match = _LABEL.match(line)
+    if match and (match["question"] or match["user"]) and (inner := _SAME_LINE.search(line, match.start("text"))):
+        return [line[: inner.start()], line[inner.end() :]]
+    return [line]
 
 
 def has_label(line: str) -> bool:
@@ -84,7 +95,8 @@ def _utterances(text: TextFile, report: Report) -> Iterator[_Utterance | None]:
     """Yield the utterances, and None where a line is missing."""
     current: _Utterance | None = None
     is_first = True
-    for number, line in lines(text, report):
+    split = ((number, part) for number, line in lines(text, report) for part in (_parts(line) if line else [line]))
+    for number, line in split:
         if line is None:
             current = None
             yield None

@@ -15,7 +15,7 @@ from chatbot.corpus.reading.json_document import read_json
 from chatbot.corpus.reading.json_lines import read_json_lines
 from chatbot.corpus.reading.line_pairs import read_line_pairs
 from chatbot.corpus.reading.message_rows import read_message_rows
-from chatbot.corpus.reading.nearest_talk import nearest_talk
+from chatbot.corpus.reading.nearest_talk import nearest_kind, nearest_talk
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.parallel import read_parallel
@@ -119,7 +119,7 @@ def _refusal(text: TextFile) -> str:
     """Return the message about a file of unknown format, with the nearest guess."""
     if text.packed:
         return f"{text.place}: a {text.packed}, which is not unpacked here; unpack it and give what it contains"
-    guess = nearest_talk(first_lines(text)) or nearest_format(text)
+    guess = nearest_kind(text.sample) or nearest_talk(first_lines(text)) or nearest_format(text)
     return (
         f"{text.place}: unknown format, it begins with {one_line(text.sample, 40)!r}; "
         f"{guess + '; ' if guess else ''}known are {', '.join(FORMATS)}, which --format names; "

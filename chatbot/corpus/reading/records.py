@@ -9,6 +9,7 @@ own. A list of utterances as context, or as history without a question, holds th
 """
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -20,6 +21,9 @@ from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
 INPUTS = ("input", "context")  # more of the question, as text; or the turns before the answer, as a list
 HISTORIES = ("history", "context")
 NUMBERS = frozenset({"id", "idx", "index"})  # fields that nobody expects to be used
+
+
+_MARKS = re.compile(r"\s*(?:<\|[A-Za-z ]+\|>:?\s*|<eo[a-z]>\s*)")  # around the texts of MOSS
 
 
 class _Fields(NamedTuple):
@@ -47,6 +51,8 @@ def pairs_of_record(record: dict[str, object], drop: Callable[[str], None]) -> l
         for name in inputs:
             if isinstance(text := record[name], str) and text.strip():
                 question = f"{question}\n{text}"
+        if answer_name.casefold() == "moss":
+            question, answer = _MARKS.sub("", question), _MARKS.sub("", answer)
         pairs = [(question, answer, NEW)]
         for name in histories:
             if isinstance(history := record[name], list) and history:

@@ -5,6 +5,7 @@ before it. Two lines with dashes are turns of two people. Of cues in two languag
 lines are used. Styles, drawings, music and descriptions of sounds are removed.
 """
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -28,7 +29,7 @@ _TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
 _ASS_CLOCK = re.compile(r"\s*(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.:,](\d{1,3})\s*")
 _ASS_FIELDS = ("Layer", "Start", "End", "Style", "Name", "MarginL", "MarginR", "MarginV", "Effect", "Text")
 
-_STYLES = re.compile(r"\{[^{}]*\}|</?[A-Za-z][^<>]*>")
+_STYLES = re.compile(r"\{[^{}]*\}|</?[A-Za-z][^<>]*>|<[\d:.]+>")
 _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
 _SOUNDS = re.compile(r"\[[^\[\]]*\]|\([^()]*\)|（[^（）]*）|【[^【】]*】|[♪♫][^♪♫]*[♪♫]|[♪♫]")
 _SPEAKER = re.compile(r"[A-Z][A-Z .'-]{1,30}:\s+")
@@ -149,7 +150,8 @@ def _is_bilingual(cues: Iterable[_Cue | None]) -> bool:
 
 def _plain(cue_lines: Sequence[str]) -> list[str]:
     """Return the lines without styles and sounds; lines without any text are left out."""
-    plain = (_SPEAKER.sub("", _SOUNDS.sub(" ", _STYLES.sub("", line)).strip(), count=1) for line in cue_lines)
+    texts = (html.unescape(_STYLES.sub("", line)) for line in cue_lines)
+    plain = (_SPEAKER.sub("", _SOUNDS.sub(" ", text).strip(), count=1) for text in texts)
     return [line.strip() for line in plain if line.strip(" -–—－")]
 
 

@@ -22,7 +22,7 @@ ACCOUNT = ("chats", "left_chats")  # the fields of an account that have a list o
 MAX_DEPTH = 4  # objects from the account to a chat
 
 _CHAT = re.compile(r'"messages"\s*:\s*\[')
-_MESSAGE = re.compile(r'"(?:from_id|actor_id|date_unixtime)"\s*:\s*"')
+_MESSAGE = re.compile(r'"(?:from_id|actor_id|date_unixtime)"\s*:\s*["\d]')  # a number before 2021
 _ACCOUNT = re.compile(r'"(?:personal_information|frequent_contacts)"\s*:\s*\{')
 
 

@@ -7,7 +7,7 @@ import datetime
 import re
 from collections.abc import Iterator, Sequence
 
-from chatbot.corpus.reading.chat_messages import NOTICES, Message, pairs_of_messages, with_line
+from chatbot.corpus.reading.chat_messages import NOTICES, Message, is_log_level, pairs_of_messages, with_line
 from chatbot.corpus.reading.lines import lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
@@ -24,7 +24,11 @@ _SENDER = re.compile(r"([^\"“”„:]{1,60}):(?:\s(.*))?$")
 _AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "p")
 # Media and deleted messages in every language: <Media omitted>; a mark in front of WhatsApp's own words.
 _PLACEHOLDER = re.compile(r"<[^<>]{3,60}>")
-_EDITED = re.compile(r"\s*<(?:This message was edited|此消息已编辑|此訊息已編輯|Diese Nachricht wurde bearbeitet)>$")
+# The same at the end of a text, after a mark: an attachment with a caption, an edited message.
+_ADDED = re.compile(
+    r"\s*(?:\u200e<[^<>]{3,120}>"
+    r"|<(?:This message was edited|此消息已编辑|此訊息已編輯|Diese Nachricht wurde bearbeitet)>)$"
+)
 _ATTACHED = re.compile(r".{1,120}\.\w{2,4} \(.{3,30}\)")  # IMG-20200101-WA0001.jpg (file attached)
 _OMITTED = re.compile(
     r"(?:image|video|audio|sticker|GIF|document|contact card) omitted|(?:图像|图片|视频|音频|贴图|文档)已忽略",
@@ -41,14 +45,18 @@ def is_whatsapp(sample: Sequence[str]) -> bool:
     """Return whether the lines begin with a message, or a title, and have enough others."""
     filled = [line.strip() for line in sample if line.strip()]
     headers = [match.group(REST) for match in map(_HEADER.match, filled) if match]
-    messages = sum(_SENDER.match(rest) is not None for rest in headers)
+    senders = [match.group(1) for match in map(_SENDER.match, headers) if match]
+    messages = len(senders)
+    if sum(map(is_log_level, senders)) * 2 > messages:
+        return False
     return messages >= MESSAGES and messages >= SHARE * len(filled) and any(map(_HEADER.match, filled[:PREAMBLE]))
 
 
 def is_header_of_whatsapp(line: str) -> bool:
     """Return whether a line begins with a date, a time and a name."""
     match = _HEADER.match(line)
-    return match is not None and _SENDER.match(match.group(REST)) is not None
+    sender = _SENDER.match(match.group(REST)) if match else None
+    return sender is not None and not is_log_level(sender.group(1))
 
 
 def read_whatsapp(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -90,7 +98,7 @@ def _content(text: str) -> str:
     """Return what the person wrote: nothing for media."""
     if text[:1] in ("\u200e", "\u200f"):
         return ""
-    text = _EDITED.sub("", text.strip(_MARKS))
+    text = _ADDED.sub("", text.strip(_MARKS)).strip(_MARKS)
     return "" if any(pattern.fullmatch(text) for pattern in _MEDIA) else text
 
 

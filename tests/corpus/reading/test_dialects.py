@@ -50,6 +50,8 @@ NO_TABLES = {
     "a chat with names": "张三: 你好,在吗\n李四: 在的,怎么了\n张三: 没事,就问问\n",
     "SQL": "INSERT INTO t VALUES ('a','b');\nINSERT INTO t VALUES ('c','d');\n",
     "JavaScript": "const a = [1,2];\nconst b = f(a,2);\nconst c = g(b,3);\n",
+    "a label and a review": "label,review\n1,不错\n0,一般\n",
+    "a chat of LINE": "[LINE] 聊天記錄\n\n2023/01/01（日）\n08:00\t小花\t新年好\n08:05\t大明\t早\n",
     "a header without an answer": "text,label\n甲,一\n乙,二\n",
 }
 
@@ -76,6 +78,13 @@ def test_refusal_names_the_nearest_format_and_its_flag(tmp_path: Path) -> None:
 
 TABLES: dict[str, tuple[str | bytes, Pairs]] = {
     "pipes": ("甲|乙,丁\n丙 | 丁\n", [("甲", "乙,丁"), ("丙 ", "丁")]),
+    "a comma and a pipe in each line": ("甲,一|乙\n丙,一|丁\n", [("甲,一", "乙"), ("丙,一", "丁")]),
+    "a semicolon and a comma in each line": (
+        "Kaffee?;Gern, danke\nTee?;Nein, danke\n",
+        [("Kaffee?", "Gern, danke"), ("Tee?", "Nein, danke")],
+    ),
+    "an index, numbers as names": (",0,1\n0,甲,乙\n1,丙,丁\n", [("甲", "乙"), ("丙", "丁")]),
+    "the lines of couplets": ("上联,下联\n甲,乙\n", [("甲", "乙")]),
     "a Markdown table": ("| question | answer |\n|---|---|\n| 甲 | 乙 |\n", [("甲 ", "乙 ")]),
     "quotes around all cells, with spaces": ('"甲, 一", "乙"\n"丙", "丁, 二"\n', [("甲, 一", "乙"), ("丙", "丁, 二")]),
     "backslashes before quotes": (
@@ -141,6 +150,7 @@ HEADERS = ("question", "answer")
     escaped=st.booleans(),
 )
 @example(rows=[('a"b', '"')], separator="\t", quoting=csv.QUOTE_MINIMAL, ends="\n", escaped=False)
+@example(rows=[('"|;\n;', ";")], separator="|", quoting=csv.QUOTE_ALL, ends="\n", escaped=True)
 @settings(deadline=None, max_examples=200)
 def test_what_a_csv_writer_writes_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, rows: Pairs, separator: str, quoting: Any, ends: str, escaped: bool

@@ -13,6 +13,7 @@ from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
 from tests.corpus.reading.files import VALID, Pairs, conversations, conversations_of, dropped, pairs_of, written
 
+CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
 USER, ASSISTANT = {"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}
 SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     "utterances": (["甲", "乙", "丙"], [("甲", "乙"), ("乙", "丙")], {}),
@@ -42,6 +43,28 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     "wrong kinds": ({"question": ["甲"], "answer": None}, [], {"records without question and answer": 1}),
     "an empty record": ({}, [], {"records without question and answer": 1}),
     "no answer": ({"messages": [USER]}, [], {"conversations of one utterance": 1}),
+    "parts of text": (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "甲"}, {"type": "image_url"}]}, ASSISTANT]},
+        [("甲", "乙")],
+        {},
+    ),
+    "KdConv": (
+        {"messages": [{"message": "甲", "attrs": [{"name": "x"}]}, {"message": "乙"}], "name": "x"},
+        [("甲", "乙")],
+        {},
+    ),
+    "MultiWOZ": ({"log": [{"text": "甲", "metadata": {}}, {"text": "乙", "metadata": {}}]}, [("甲", "乙")], {}),
+    "texts alone": ({"content": ["甲", "乙"], "dialog_id": "x"}, [("甲", "乙")], {}),
+    "preferences": (
+        {"prompt": "甲", "chosen": "乙", "rejected": "丙"},
+        [("甲", "乙")],
+        {"fields that are not used: rejected": 1},
+    ),
+    "a chat of Messenger": (
+        {"messages": [{"sender_name": "Anna", "timestamp_ms": 2, "content": "甲"}], "title": "x"},
+        [],
+        {CHAT: 1},
+    ),
     "content of parts": (
         {"messages": [{"role": "user", "content": [1]}, ASSISTANT]},
         [],
@@ -166,6 +189,27 @@ RECORDS: dict[str, tuple[object, list[list[str]], dict[str, int]]] = {
         {"records without question and answer": 1},
     ),
     "messages": ({"messages": [USER, ASSISTANT, USER, ASSISTANT]}, [["甲", "乙", "甲", "乙"]], {}),
+    "records of a conversation": (
+        {"conversation": [{"human": "甲", "assistant": "乙"}, {"human": "丙", "assistant": "丁"}], "id": 1},
+        [["甲", "乙", "丙", "丁"]],
+        {},
+    ),
+    "records of several conversations": (
+        {"data": [{"question": "甲", "answer": "乙"}, {"question": "丙", "answer": "丁"}]},
+        [["甲", "乙"], ["丙", "丁"]],
+        {},
+    ),
+    "MOSS": (
+        {
+            "meta_instruction": "x",
+            "chat": {
+                "turn_1": {"Human": "<|Human|>: 甲<eoh>\n", "MOSS": "<|MOSS|>: 乙<eom>\n"},
+                "turn_2": {"Human": "<|Human|>: 丙<eoh>\n", "MOSS": "<|MOSS|>: 丁<eom>\n"},
+            },
+        },
+        [["甲", "乙", "丙", "丁"]],
+        {},
+    ),
 }
 
 

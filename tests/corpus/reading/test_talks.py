@@ -101,6 +101,14 @@ TALKS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         [["怎么退货", "打开订单，点退货"], ["能开发票吗", "能。"], ["能开发票吗", "可以"]],
         {"questions without an answer": 1},
     ),
+    "answers on the same line": ("qa", "问：甲 答：乙\n问：丙\t答：丁\n", [["甲", "乙"], ["丙", "丁"]], {}),
+    "a title, bullets and full-width labels": (
+        "qa",
+        "常见问题\n\n- \uff31：甲\n- \uff21：乙\n\n2. Q: c?\n   A:\td\n",
+        [["甲", "乙"], ["c?", "d"]],
+        {"lines before the first label": 1},
+    ),
+    "tabs after labels": ("qa", "Q:\ta?\nA:\tb\n", [["a?", "b"]], {}),
     "labels in brackets": ("qa", "【问】甲\n【答】乙\n\n【问】丙\n【答】丁\n", [["甲", "乙"], ["丙", "丁"]], {}),
     "bold labels": ("qa", "**Q:** a?\n**A:** b\n", [["a?", "b"]], {}),
     "numbers": ("qa", "Q1: a?\nA1: b\n\nQ2: c?\nA2: d\n", [["a?", "b"], ["c?", "d"]], {}),
@@ -118,6 +126,12 @@ TALKS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
     ),
     "SubRip in two languages": ("srt", BILINGUAL, [["你去哪儿", "回家", "好"]], {}),
     "WebVTT": ("srt", VTT, [["Hi", "Hello"]], {}),
+    "WebVTT with times and entities": (
+        "srt",
+        "WEBVTT\n\n00:01.000 --> 00:02.000\nIt&#39;s <00:01.500><c>me</c>\n\n00:02.500 --> 00:03.000\nYou &amp; who?\n",
+        [["It's me", "You & who?"]],
+        {},
+    ),
     "SubStation Alpha": (
         "ass",
         ASS,
@@ -146,6 +160,11 @@ PROSE = {
     "Chinese": "从前有座山，山里有座庙。\n\n庙里有个老和尚，在给小和尚讲故事。\n讲的什么故事呢？\n从前有座山。\n",
     "a log": "2020-01-01 12:00:00 INFO started\n2020-01-01 12:00:01 INFO ready\n2020-01-01 12:00:02 ERROR lost\n",
     "a play": "小明：你好\n小红：你好呀\n小明：再见\n",
+    "a log with levels": "[2024-01-01 10:00:00] app.INFO: started\n[2024-01-01 10:00:01] app.ERROR: lost\n",
+    "names before texts": "小明：在吗\n小红：在的\n\n小明：吃了吗\n小红：吃了\n",
+    "names and times before texts": "张三 09:01\n在吗\n\n李四 09:02\n在的\n",
+    "subtitles of YouTube": "0:00:00.599,0:00:04.160\nHello\n\n0:00:04.160,0:00:06.770\nHi\n",
+    "a poem": "Two roads diverged in a yellow wood,\nAnd I took one\n\nThe other, just as fair,\nI left\n",
     "minutes": "Agenda:\n1. A new start\n2. Questions\nA: the budget\nB: the plan\n",
     "a clock": "The train leaves at 12:00:00 --> platform 2\nAll aboard\n",
 }
@@ -162,7 +181,16 @@ def test_prose_is_refused(tmp_path: Path, content: str) -> None:
     [
         ("甲\n乙\n\n丙\n丁\n\n戊\n", "nearest is lines: 2 of the first 3 blocks have two lines; --format lines"),
         ("Help\nQ: a\nQ: b\n", "nearest is qa: 2 of the first 3 lines have a label such as Q: or A:; --format qa"),
-        ("2020-01-01 12:00:00 INFO a\n2020-01-01 12:00:01 INFO b\n", "nearest is qq: 2 of the first 2 lines"),
+        ("2020-01-01 12:00:00 Anna\n2020-01-01 12:00:01 Ben\n\n", "nearest is qq: 2 of the first 3 lines"),
+        (
+            "小明：在吗\n小红：在的\n" * 2,
+            "4 of the first 4 lines begin with a speaker, such as 小明 and 小红: write User:",
+        ),
+        ("[10:00] <ann> hi\n[10:01] <bob> yo\n" * 2, "begin with a speaker, such as ann and bob"),
+        ("A：甲\nB：乙\n" * 2, "begin with a speaker, such as A and B"),
+        ("<!DOCTYPE html>\n<html>\n", "it looks like an HTML page"),
+        ("-- MySQL dump\nCREATE TABLE a (b int);\n", "it looks like an SQL dump"),
+        ("\1\2\3\4" * 9, "it looks like binary data"),
         ("a\n\n" * 9 + "[1.1.20, 10:00] A: a\n" * 2, "nearest is whatsapp: 2 of the first 20 lines"),
     ],
 )
