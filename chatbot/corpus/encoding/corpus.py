@@ -141,7 +141,8 @@ def _why_empty(report: Report) -> str:
     reasons = ", ".join(report.lines())
     if report.pairs:
         return f"{report.file}: none of its {report.pairs:,} pairs is left: {reasons}"
-    return f"{report.file}: no question-answer pairs: {reasons or 'the file is empty'}"
+    nothing = f"nothing in it is {' or '.join(report.formats)}" if report.formats else "the file is empty"
+    return f"{report.file}: no question-answer pairs: {reasons or nothing}"
 
 
 def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: ProcessPoolExecutor) -> Counts:

@@ -1,4 +1,7 @@
-"""Two lines a pair: the question, the answer, and a blank line between pairs."""
+"""Two lines a pair: the question, the answer, and a blank line between pairs.
+
+A text without any blank line is detected as no format, but `--format lines` reads it: each two lines are a pair.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,7 +11,7 @@ from chatbot.corpus.reading.lines import lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text_file import TextFile
+from chatbot.corpus.reading.text_file import TextFile, first_lines
 
 BLOCKS = 2  # at least
 REGULAR = 0.95  # of the blocks have two lines
@@ -44,14 +47,24 @@ def is_marked(line: str) -> bool:
     return _MARK.match(line) is not None
 
 
+def may_be_line_pairs(sample: Sequence[str]) -> bool:
+    """Return whether these are short lines without blank ones, of which each two may be a pair."""
+    long = sum(len(line) > LONGEST for line in sample)
+    return len(sample) >= 2 * BLOCKS and all(map(str.strip, sample)) and long * 2 < len(sample)
+
+
 def read_line_pairs(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of all blocks of two lines."""
+    """Yield the pairs of all blocks of two lines, or of each two lines if the text begins without a blank line."""
+    separate = any(not line.strip() for line in first_lines(text))
     block: list[str | None] = []
     start = 1
     for number, line in lines(text, report):
         if line is None or line.strip():
             start = start if block else number
             block = [*block, line][:3]
+            if not separate and len(block) == 2:
+                yield from _pair(block, start, text, report)
+                block = []
         elif block:
             yield from _pair(block, start, text, report)
             block = []

@@ -13,7 +13,7 @@ from chatbot.corpus.reading.file_names import is_no_data
 from chatbot.corpus.reading.format_detection import detect_format, nearest_format
 from chatbot.corpus.reading.json_document import read_json
 from chatbot.corpus.reading.json_lines import read_json_lines
-from chatbot.corpus.reading.line_pairs import read_line_pairs
+from chatbot.corpus.reading.line_pairs import may_be_line_pairs, read_line_pairs
 from chatbot.corpus.reading.message_rows import read_message_rows
 from chatbot.corpus.reading.nearest_talk import nearest_kind, nearest_talk
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
@@ -119,12 +119,15 @@ def _refusal(text: TextFile) -> str:
     """Return the message about a file of unknown format, with the nearest guess."""
     if text.packed:
         return f"{text.place}: a {text.packed}, which is not unpacked here; unpack it and give what it contains"
-    guess = nearest_kind(text.sample) or nearest_talk(first_lines(text)) or nearest_format(text)
+    sample = first_lines(text)
+    guess = nearest_kind(text.sample) or nearest_talk(sample) or nearest_format(text)
+    alternating = not guess and may_be_line_pairs(sample)
+    hint = "If each two lines are a question and its answer, give --format lines. " if alternating else ""
     return (
         f"{text.place}: unknown format, it begins with {one_line(text.sample, 40)!r}; "
         f"{guess + '; ' if guess else ''}known are {', '.join(FORMATS)}, which --format names; "
-        f"if the text is misread as {text.encoding}, give --encoding. Simplest is one pair on each line: question, "
-        "tab, answer; see docs/data.md"
+        f"if the text is misread as {text.encoding}, give --encoding. {hint}"
+        "Simplest is one pair on each line: question, tab, answer; see docs/data.md"
     )
 
 

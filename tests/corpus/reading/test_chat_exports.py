@@ -189,27 +189,6 @@ EXPORTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         [["Hi", "Hello"]],
         {},
     ),
-    "attachments with captions, and edited messages": (
-        "whatsapp",
-        "[31.12.20, 21:15:03] Anna: Schau \u200e<Anhang: 1.jpg>\n"
-        "[31.12.20, 21:15:09] Ben: Ja \u200e<Bearbeitet am 1.1.>\n",
-        [["Schau", "Ja"]],
-        {},
-    ),
-    "deleted messages": (
-        "whatsapp",
-        "1.1.20, 10:00 - A: a\n1.1.20, 10:01 - B: Diese Nachricht wurde gelöscht.\n"
-        "1.1.20, 10:02 - B: 您已删除这条消息\n1.1.20, 10:03 - B: 此消息已被删除\n"
-        "1.1.20, 10:04 - B: Verpasster Sprachanruf\n1.1.20, 10:05 - B: b\n",
-        [["a", "b"]],
-        {NOTICES: 4},
-    ),
-    "one person": (
-        "whatsapp",
-        "1.1.20, 10:00 - A: a\n1.1.20, 10:01 - A: b\n",
-        [],
-        {"chats in which nobody answers": 1},
-    ),
     "brackets": ("whatsapp", BRACKETS, [["Hi", "Hello"]], {}),
     "QQ": ("qq", QQ, [["你们看", "好看，在哪里", "公园"], ["在？", "在的"]], {NOTICES: 2, NO_TEXT: 1}),
     "QQ, copied": ("qq", QQ_COPIED, [["吃了吗", "吃了"]], {}),
@@ -219,19 +198,6 @@ EXPORTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         as_json(PRIVATE),
         [["look at example.org please", "nice", "thanks"]],
         {NO_TEXT: 1, NOTICES: 1},
-    ),
-    "Telegram before 2021": (
-        "telegram",
-        as_json(
-            {
-                "messages": [
-                    {"type": "message", "date": "2019-01-01T10:00:00", "from": name, "from_id": number, "text": name}
-                    for number, name in enumerate("ab")
-                ]
-            }
-        ),
-        [["a", "b"]],
-        {},
     ),
     "Telegram, one line": ("telegram", json.dumps(GROUP), [["hi", "hello"]], {}),
     "Telegram, account": (

@@ -12,7 +12,7 @@ from chatbot.corpus.reading.read import FORMATS
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.errors import UserError
-from tests.corpus.reading.files import conversations_of, dropped, pairs_or_one_line, written
+from tests.corpus.reading.files import conversations_of, dropped, pairs_of, pairs_or_one_line, written
 from tests.corpus.reading.test_chat_exports import EXPORTS
 
 SRT = """\
@@ -198,6 +198,13 @@ def test_refusal_has_the_nearest_guess(tmp_path: Path, content: str, guess: str)
     with pytest.raises(UserError) as error:
         conversations_of(written(tmp_path, "a.txt", content))
     assert guess in str(error.value)
+
+
+def test_format_lines_reads_a_text_without_blank_lines(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.txt", "你好\n你好呀\n吃了吗\n刚吃过\n")
+    with pytest.raises(UserError, match="If each two lines are a question and its answer, give --format lines"):
+        pairs_of(path)
+    assert pairs_of(path, format="lines")[0] == [("你好", "你好呀"), ("吃了吗", "刚吃过")]
 
 
 def test_long_monologue_is_no_turn(tmp_path: Path) -> None:
