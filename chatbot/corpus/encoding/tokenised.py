@@ -34,7 +34,7 @@ from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
-VERSION = 4
+VERSION = 5
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
