@@ -110,15 +110,19 @@ def _settings(file: Path, folder: Path, **changes: Any) -> Any:
 
 
 def _measure_encoding(file: Path, folder: Path) -> dict[str, Any]:
-    """Time the whole encoding, from the file to shards on disk: reading, cleaning, jieba, vocabulary, ids."""
+    """Time the whole encoding, from the file to shards on disk: reading, cleaning, jieba, vocabulary, ids.
+
+    Both the training pairs and the held-out pairs are encoded.
+    """
     import shutil
 
-    from chatbot.corpus.training_set import training_set
+    from chatbot.corpus.training_set import training_set, validation_set
 
     shutil.rmtree(folder / "cache", ignore_errors=True)
     settings = _settings(file, folder)
     began = time.perf_counter()
     corpus = training_set(settings.corpus, settings.encoding)
+    validation_set(settings.corpus, settings.encoding.validation, corpus.vocabulary)
     seconds = time.perf_counter() - began
     return {
         "encode_seconds": seconds,
