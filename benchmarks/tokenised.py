@@ -8,9 +8,9 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK
+from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.text.utterance import tokens_of
 
 

@@ -39,6 +39,15 @@ CORPUS = {
     "batching": {"encoding"},
     "inspection": {"reading", "text", "encoding"},
 }
+# Between the sub-packages of reading. Its own files, read.py and format_detection.py, use them all; they use its basic
+# files, such as pair.py.
+READING = {
+    "files": set(),
+    "tables": {"files"},
+    "values": {"files", "tables"},
+    "dialogues": {"files", "tables", "values"},
+}
+READING_BASE = {"pair", "options", "report", "display"}
 
 
 def package_of(path: Path) -> str:
@@ -71,9 +80,17 @@ def test_packages_import_only_listed_packages(path: Path) -> None:
 def test_corpus_sub_packages_import_one_way(name: str) -> None:
     folder = ROOT / "chatbot" / "corpus" / name
     imported = {
-        module.split(".")[2] for path in folder.glob("*.py") for module in imports(path) if "chatbot.corpus." in module
+        module.split(".")[2] for path in folder.rglob("*.py") for module in imports(path) if "chatbot.corpus." in module
     }
     assert imported - {name} <= CORPUS[name]
+
+
+@pytest.mark.parametrize("name", READING)
+def test_reading_sub_packages_import_one_way(name: str) -> None:
+    folder = ROOT / "chatbot" / "corpus" / "reading" / name
+    modules = {module for path in folder.glob("*.py") for module in imports(path)}
+    imported = {module.split(".")[3] for module in modules if module.startswith("chatbot.corpus.reading.")}
+    assert imported - {name} <= READING[name] | READING_BASE
 
 
 def test_modules_have_no_import_cycle() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import find_sources
 from tests.commands import run
 
 

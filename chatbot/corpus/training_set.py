@@ -6,7 +6,7 @@ from chatbot.corpus.encoding.selection import TRAINING, VALIDATION, Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.encoding.workers import worker_pool
-from chatbot.corpus.reading.sources import Parts, find_parts, find_sources
+from chatbot.corpus.reading.files.sources import Parts, find_parts, find_sources
 from chatbot.corpus.text.utterance import without_pair_rules
 
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from chatbot.config.corpus import NONE, CorpusSettings
+from chatbot.corpus.reading.files.text_file import open_text_files
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.text_file import open_text_files
 from chatbot.corpus.training_set import training_files
 
 SPACES = "spaces"  # the cleaning rule

@@ -11,7 +11,7 @@ from chatbot.errors import exit_code_of
 def main() -> int:
     """Measure an attempt. Flags and files are checked before TensorFlow is imported, which takes seconds."""
     settings = evaluation_settings()
-    from chatbot.corpus.reading.sources import find_parts
+    from chatbot.corpus.reading.files.sources import find_parts
 
     sources = find_parts(settings.data).measured
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow

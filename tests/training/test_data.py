@@ -19,7 +19,7 @@ from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.encoding import corpus, shards
 from chatbot.corpus.encoding.tokenised import corpus_files
 from chatbot.corpus.encoding.vocabulary import Vocabulary
-from chatbot.corpus.reading.sources import find_sources
+from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.responder import Responder

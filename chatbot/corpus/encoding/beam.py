@@ -44,10 +44,10 @@ from chatbot.corpus.encoding.selection import (
 from chatbot.corpus.encoding.shards import ShardArrays, by_shard, shards_needed, write_shards
 from chatbot.corpus.encoding.tokenised import CorpusFiles, read_in_chunks, renamed_reports
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.reading.files.sources import Source
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
 
 REPORTS = "reports.json"

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
+from chatbot.corpus.reading.files.word_list import read_word_list
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.word_list import read_word_list
 from chatbot.corpus.text.cleaning import cleaner
 
 

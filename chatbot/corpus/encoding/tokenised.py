@@ -26,11 +26,11 @@ from chatbot.corpus.encoding.chunks import (
 from chatbot.corpus.encoding.preparation import Preparation, preparation
 from chatbot.corpus.encoding.selection import PairHashes
 from chatbot.corpus.encoding.workers import in_order, progress_bar
+from chatbot.corpus.reading.files.sources import Source
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report, report_of
-from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.

@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from chatbot.corpus.reading.dialect import dialect_of, nearest
-from chatbot.corpus.reading.douban import is_douban
-from chatbot.corpus.reading.line_pairs import is_line_pairs
-from chatbot.corpus.reading.message_rows import delimiter_of_messages
+from chatbot.corpus.reading.dialogues.douban import is_douban
+from chatbot.corpus.reading.dialogues.line_pairs import is_line_pairs
+from chatbot.corpus.reading.dialogues.message_rows import delimiter_of_messages
+from chatbot.corpus.reading.dialogues.qq import is_qq
+from chatbot.corpus.reading.dialogues.question_lines import is_question_lines
+from chatbot.corpus.reading.dialogues.subtitles import is_ass, is_srt
+from chatbot.corpus.reading.dialogues.telegram import is_telegram
+from chatbot.corpus.reading.dialogues.whatsapp import is_whatsapp
+from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
-from chatbot.corpus.reading.qq import is_qq
-from chatbot.corpus.reading.question_lines import is_question_lines
-from chatbot.corpus.reading.subtitles import is_ass, is_srt
-from chatbot.corpus.reading.telegram import is_telegram
-from chatbot.corpus.reading.text_file import TextFile, first_lines
-from chatbot.corpus.reading.whatsapp import is_whatsapp
+from chatbot.corpus.reading.tables.dialect import dialect_of, nearest
 
 YAML_START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
 JSON_START = re.compile(r"[\[{]\s*([\"\[\]{}]|$)")

@@ -3,33 +3,33 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from chatbot.corpus.reading.columns import check_columns
-from chatbot.corpus.reading.conv_lines import read_conv
-from chatbot.corpus.reading.cornell import read_cornell
-from chatbot.corpus.reading.csv_rows import read_csv
+from chatbot.corpus.reading.dialogues.conv_lines import read_conv
+from chatbot.corpus.reading.dialogues.cornell import read_cornell
+from chatbot.corpus.reading.dialogues.douban import read_douban
+from chatbot.corpus.reading.dialogues.line_pairs import may_be_line_pairs, read_line_pairs
+from chatbot.corpus.reading.dialogues.message_rows import read_message_rows
+from chatbot.corpus.reading.dialogues.nearest_talk import nearest_kind, nearest_talk
+from chatbot.corpus.reading.dialogues.qq import read_qq
+from chatbot.corpus.reading.dialogues.question_lines import read_question_lines
+from chatbot.corpus.reading.dialogues.subtitles import read_ass, read_srt
+from chatbot.corpus.reading.dialogues.telegram import read_telegram
+from chatbot.corpus.reading.dialogues.whatsapp import read_whatsapp
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.douban import read_douban
-from chatbot.corpus.reading.file_names import is_no_data
+from chatbot.corpus.reading.files.file_names import is_no_data
+from chatbot.corpus.reading.files.sources import Source
+from chatbot.corpus.reading.files.text_file import TextFile, first_lines, open_text_files
 from chatbot.corpus.reading.format_detection import detect_format, nearest_format
-from chatbot.corpus.reading.json_document import read_json
-from chatbot.corpus.reading.json_lines import read_json_lines
-from chatbot.corpus.reading.line_pairs import may_be_line_pairs, read_line_pairs
-from chatbot.corpus.reading.message_rows import read_message_rows
-from chatbot.corpus.reading.nearest_talk import nearest_kind, nearest_talk
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
 from chatbot.corpus.reading.pair import Pair
-from chatbot.corpus.reading.parallel import read_parallel
-from chatbot.corpus.reading.parquet import is_parquet, read_parquet
-from chatbot.corpus.reading.qq import read_qq
-from chatbot.corpus.reading.question_lines import read_question_lines
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import Source
-from chatbot.corpus.reading.subtitles import read_ass, read_srt
-from chatbot.corpus.reading.telegram import read_telegram
-from chatbot.corpus.reading.text_file import TextFile, first_lines, open_text_files
-from chatbot.corpus.reading.tsv import read_tsv
-from chatbot.corpus.reading.whatsapp import read_whatsapp
-from chatbot.corpus.reading.yaml_document import read_yaml
+from chatbot.corpus.reading.tables.columns import check_columns
+from chatbot.corpus.reading.tables.csv_rows import read_csv
+from chatbot.corpus.reading.tables.parallel import read_parallel
+from chatbot.corpus.reading.tables.tsv import read_tsv
+from chatbot.corpus.reading.values.json_document import read_json
+from chatbot.corpus.reading.values.json_lines import read_json_lines
+from chatbot.corpus.reading.values.parquet import is_parquet, read_parquet
+from chatbot.corpus.reading.values.yaml_document import read_yaml
 from chatbot.errors import UserError
 
 FORMATS: dict[str, Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]] = {

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import rjieba
 
-from chatbot.corpus.reading.word_list import read_word_list
+from chatbot.corpus.reading.files.word_list import read_word_list
 from chatbot.errors import UserError
 
 Segmenter = Callable[[str], list[str]]

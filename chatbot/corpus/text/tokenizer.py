@@ -6,7 +6,7 @@ A tokenizer is a function from a cleaned text to its tokens.
 import functools
 from collections.abc import Callable, Iterable
 
-from chatbot.corpus.reading.word_list import read_word_list
+from chatbot.corpus.reading.files.word_list import read_word_list
 from chatbot.corpus.text.jieba_segmenter import jieba_segmenter
 
 # Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).

@@ -10,8 +10,8 @@ from chatbot.corpus.encoding import tokenised
 from chatbot.corpus.encoding.chunks import load_chunk
 from chatbot.corpus.encoding.tokenised import TokenisedFiles, corpus_files, tokenise
 from chatbot.corpus.encoding.workers import worker_pool
-from chatbot.corpus.reading.sources import find_sources
-from tests.corpus.reading.files import conversations, written
+from chatbot.corpus.reading.files.sources import find_sources
+from tests.corpus.reading.sample_files import conversations, written
 
 
 def tokenised_files(path: Path, folder: Path) -> TokenisedFiles:

@@ -7,12 +7,12 @@ import pytest
 from chatbot.config.corpus import FORMATS, CorpusSettings
 from chatbot.config.evaluation import EvaluationSettings
 from chatbot.corpus.reading import read
+from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.training_set import training_files, validation_file
 from chatbot.errors import UserError
-from tests.corpus.reading.files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, texts, written
+from tests.corpus.reading.sample_files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, texts, written
 
 WELL = "well, hello\noh, hi\nyes, I do\n"
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.lines import MAX_LINE
+from chatbot.corpus.reading.files.lines import MAX_LINE
+from chatbot.corpus.reading.files.sources import Source
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import Source
 from chatbot.errors import UserError
-from tests.corpus.reading.files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, written
+from tests.corpus.reading.sample_files import COMPRESSORS, VALID, dropped, pairs_of, pairs_or_one_line, written
 
 PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at times,\nwhen it was checked.\nSo, no.\n"
 

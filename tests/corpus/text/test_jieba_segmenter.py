@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jieba import finalseg
 
+from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.sources import find_sources
 from chatbot.corpus.text.jieba_segmenter import Segmenter, jieba_segmenter
 from chatbot.errors import UserError
 

@@ -1,0 +1,1 @@
+"""Layouts of conversations: chat exports, subtitles, labelled lines, published corpora."""

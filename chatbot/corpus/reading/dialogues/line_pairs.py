@@ -1,0 +1,78 @@
+"""Two lines a pair: the question, the answer, and a blank line between pairs.
+
+A text without any blank line is detected as no format, but `--format lines` reads it: each two lines are a pair.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from chatbot.corpus.reading.files.lines import lines
+from chatbot.corpus.reading.files.text_file import TextFile, first_lines
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.report import Report
+
+BLOCKS = 2  # at least
+REGULAR = 0.95  # of the blocks have two lines
+LONGEST = 60  # characters of most first lines; the lines of prose are longer
+MARKED = 0.5  # of the first lines: more begin with a speaker, end with a time, or go on in the second line
+
+# A speaker or another label, as in a chat or a recipe; a time, as in a chat's header or in subtitles; an open clause.
+_MARK = re.compile(
+    r"[^\s:：,，。?？!！]{1,20}( [^\s:：]{1,20})?[:：]\s*\D"
+    r"|.*\d{1,2}:\d{2}([:.,]\d{2,3})?\W*( ?[AP]M)?$"
+    r"|.*[,，、;；]$",
+    re.IGNORECASE,
+)
+
+
+def is_line_pairs(sample: Sequence[str], whole: bool) -> bool:
+    """Return whether nearly all blocks between blank lines have two short lines. whole: whether the file ends here."""
+    blocks = [[*block] for filled, block in groupby(map(str.strip, sample), bool) if filled]
+    if not whole:
+        blocks = blocks[:-1]  # the last one may be incomplete
+    long = sum(len(block[0]) > LONGEST for block in blocks)
+    marked = sum(is_marked(block[0]) for block in blocks)
+    return (
+        len(blocks) >= BLOCKS
+        and sum(len(block) == 2 for block in blocks) >= REGULAR * len(blocks)
+        and long * 2 < len(blocks)
+        and marked <= MARKED * len(blocks)
+    )
+
+
+def is_marked(line: str) -> bool:
+    """Return whether a line begins with a speaker, ends with a time, or goes on in the next line."""
+    return _MARK.match(line) is not None
+
+
+def may_be_line_pairs(sample: Sequence[str]) -> bool:
+    """Return whether these are short lines without blank ones, of which each two may be a pair."""
+    long = sum(len(line) > LONGEST for line in sample)
+    return len(sample) >= 2 * BLOCKS and all(map(str.strip, sample)) and long * 2 < len(sample)
+
+
+def read_line_pairs(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of all blocks of two lines, or of each two lines if the text begins without a blank line."""
+    separate = any(not line.strip() for line in first_lines(text))
+    block: list[str | None] = []
+    start = 1
+    for number, line in lines(text, report):
+        if line is None or line.strip():
+            start = start if block else number
+            block = [*block, line][:3]
+            if not separate and len(block) == 2:
+                yield from _pair(block, start, text, report)
+                block = []
+        elif block:
+            yield from _pair(block, start, text, report)
+            block = []
+    yield from _pair(block, start, text, report)
+
+
+def _pair(block: Sequence[str | None], start: int, text: TextFile, report: Report) -> Iterator[Pair]:
+    if len(block) == 2 and block[0] is not None and block[1] is not None:
+        yield block[0], block[1], NEW
+    elif block and None not in block:
+        report.drop("blocks that do not have two lines", f"{text.place}, line {start}")

@@ -1,0 +1,169 @@
+"""Detection of a text's encoding from its first bytes."""
+
+import codecs
+import contextlib
+import functools
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from chatbot.corpus.reading.files.frequent_characters import CHAT, CHINESE, HANGUL
+
+BYTE_ORDER_MARKS = (  # UTF-32 before UTF-16, whose mark is a prefix of it
+    (codecs.BOM_UTF8, "utf-8-sig", "UTF-8 with BOM"),
+    (codecs.BOM_UTF32_LE, "utf-32", "UTF-32 LE"),
+    (codecs.BOM_UTF32_BE, "utf-32", "UTF-32 BE"),
+    (codecs.BOM_UTF16_LE, "utf-16", "UTF-16 LE"),
+    (codecs.BOM_UTF16_BE, "utf-16", "UTF-16 BE"),
+)
+CONTROL = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"  # in no text
+# Bytes that are compared in the candidate encodings.
+COMPARED = 32 * 2**10
+# Log-probabilities of an ASCII character, the same in every encoding, and of a byte that cannot be decoded.
+ASCII, UNDECODABLE = math.log(1 / 64), -15.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An encoding, with the log-probabilities of the characters beyond ASCII in the language that is written in it."""
+
+    codec: str
+    name: str  # for messages
+    known: dict[str, float]
+    other: float  # of any other character
+    required: frozenset[str] = frozenset()  # a text without any of these characters is not in this encoding
+    unusual: str = "(?!)"  # sequences of characters that hardly occur in the language
+    prior: float = 0.0  # log-probability of the encoding, up to a constant
+
+
+def detect_encoding(sample: bytes) -> tuple[str, str]:
+    """Return (Python's codec, displayed name) for a text that begins with these bytes.
+
+    The sample may end inside a character. A text that is not Unicode gets the encoding under which its characters are
+    most probable, each by itself.
+    """
+    for mark, codec, name in BYTE_ORDER_MARKS:
+        if sample.startswith(mark):
+            return codec, name
+    if b"\0" in sample:
+        for codec, name in (("utf-16-le", "UTF-16 LE"), ("utf-16-be", "UTF-16 BE")):
+            if _has_line_ends(sample, codec):
+                return codec, name
+    *complete, last = sample.split(b"\n")
+    lines = [line for line in (*complete, last) if not line.isascii()]
+    compared = b"\n".join((*lines, b""))[:COMPARED]
+    binary = len(compared.translate(None, CONTROL)) < 0.9 * len(compared)
+    decodable = sum(_decodes(line, whole=True) for line in complete if not line.isascii())
+    decodable += not last.isascii() and _decodes(last, whole=False)
+    if binary or decodable * 2 >= len(lines):
+        return "utf-8", "UTF-8"
+    best = max(_candidates(), key=lambda candidate: _log_probability(compared, candidate))
+    return best.codec, best.name
+
+
+def _has_line_ends(sample: bytes, codec: str) -> bool:
+    # UTF-8 with a stray NUL also has line ends, but rarely next to a NUL. In UTF-16 the bytes of tab and line feed
+    # also occur inside characters (上 is 4E 0A), so not all of them have to be line ends.
+    decoded = sample.decode(codec, "ignore")
+    ends = decoded.count("\n") + decoded.count("\t")
+    return ends > 0 and ends * 8 >= sample.count(b"\n") + sample.count(b"\t")
+
+
+def _decodes(line: bytes, whole: bool) -> bool:
+    """Return whether a line is UTF-8. whole: False for the sample's last line, which may end inside a character."""
+    with contextlib.suppress(UnicodeDecodeError):
+        codecs.getincrementaldecoder("utf-8")().decode(line, whole)
+        return True
+    return False
+
+
+def _log_probability(sample: bytes, candidate: Candidate) -> float:
+    text = codecs.getincrementaldecoder(candidate.codec)("replace").decode(sample)
+    counts = Counter(text)
+    if candidate.required and not candidate.required & counts.keys():
+        return -math.inf
+    total = candidate.prior + UNDECODABLE * sum(1 for _ in re.finditer(candidate.unusual, text))
+    for character, count in counts.items():
+        if character.isascii():
+            total += count * ASCII
+        elif character == "\ufffd" or "\ue000" <= character <= "\uf8ff":  # private: no character of any language
+            total += count * UNDECODABLE
+        else:
+            total += count * candidate.known.get(character, candidate.other)
+    return total
+
+
+@functools.cache
+def _candidates() -> tuple[Candidate, ...]:
+    hiragana, katakana = _rows("euc_jp", 0xA4, 0xA4), _rows("euc_jp", 0xA5, 0xA5) + "ー"
+    kana = frozenset(hiragana + katakana)
+    frequent = ((0.4, CHAT), (0.35, CHINESE))
+    simplified = _known(
+        *frequent,
+        (0.12, _rows("gb2312", 0xB0, 0xD7)),  # ordered by pronunciation: the 3,755 characters of common use
+        (0.09, _rows("gb2312", 0xA1, 0xA3)),  # punctuation and full-width forms
+        (0.02, _rows("gb2312", 0xD8, 0xF7)),
+        (0.01, hiragana + katakana),
+    )
+    traditional = _known(
+        *frequent,
+        (0.12, _rows("big5", 0xA4, 0xC6)),  # the 5,401 characters of common use
+        (0.09, _rows("big5", 0xA1, 0xA3)),
+        (0.03, _rows("big5", 0xC9, 0xF9)),
+    )
+    cantonese = dict.fromkeys("佢喺嘅咗哋啲嚟唔咁啩㗎嗰冇揾乜嘢畀", math.log(0.1 / 17))  # most are in HKSCS alone
+    japanese = _known(
+        (0.5, hiragana),
+        (0.14, katakana),
+        (0.08, _rows("euc_jp", 0xA1, 0xA3)),
+        (0.26, _rows("euc_jp", 0xB0, 0xCF)),
+        (0.01, _rows("euc_jp", 0xD0, 0xF4)),
+    )
+    korean = _known(
+        (0.75, HANGUL),
+        (0.2, _rows("euc_kr", 0xB0, 0xC8)),
+        (0.03, _rows("euc_kr", 0xA1, 0xA3)),
+        (0.01, _rows("euc_kr", 0xCA, 0xFD)),  # Chinese characters
+    )
+    russian = _known(
+        (0.65, "оеаинтсрвлкм"),
+        (0.28, "дпуяыьгзбчйхжшюцщэфъё"),
+        (0.05, "АБВГДЕЖЗИЙКЛМНОПРСТУФХЦЧШЩЫЭЮЯЁ"),
+        (0.01, "«»—–…№“”’"),
+    )
+    western = _known((0.75, "éèàçêùâîôûäöüßñóíáúãõÉÀÄÖÜ¿¡’“”–…«»"), (0.2, "ÁÂÃÇÈÊÍÎÓÔÕÑÙÚåæëïìòøÿœŒ‘„—€°"))
+    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-zА-ЯЁ]"
+    # The codecs are supersets: GBK and GB2312 in GB18030, Shift JIS in cp932, EUC-KR in cp949.
+    return (
+        Candidate("gb18030", "GB18030", simplified, other=-13.5, prior=3.0),
+        Candidate("cp950", "Big5", traditional, other=-13.5, prior=2.0),
+        Candidate("big5hkscs", "Big5-HKSCS", traditional | cantonese, other=-13.5, prior=-6.0),
+        Candidate("utf-8", "UTF-8", simplified | traditional, other=-12.0),  # with most of its lines damaged
+        Candidate("cp932", "shift_jis", japanese, other=-11.0, required=kana),
+        Candidate("euc_jp", "euc_jp", japanese, other=-13.0, required=kana),
+        Candidate("cp949", "euc_kr", korean, other=-12.5),
+        Candidate("cp1251", "cp1251", russian, other=-9.0, unusual=mixed),
+        Candidate("koi8_r", "koi8_r", russian, other=-9.0, unusual=mixed),
+        Candidate("cp1252", "cp1252", western, other=-8.0, unusual="[À-ÿ]{3}"),
+    )
+
+
+def _known(*classes: tuple[float, str]) -> dict[str, float]:
+    """Return the log-probability of each character of these classes: (share of the class in a text, its characters).
+
+    A character in several classes belongs to the first.
+    """
+    known: dict[str, float] = {}
+    for share, characters in classes:
+        probability = math.log(share / len(characters))
+        for character in characters:
+            known.setdefault(character, probability)
+    return known
+
+
+def _rows(codec: str, first: int, last: int) -> str:
+    """Return the characters of two bytes whose first byte is in this range."""
+    trails = range(0x40 if codec == "big5" else 0xA1, 0xFF)
+    pairs = (bytes((lead, trail)) for lead in range(first, last + 1) for trail in trails)
+    return "".join(pair.decode(codec, "ignore") for pair in pairs)

@@ -1,0 +1,1 @@
+"""Tables: CSV and TSV in their dialects, columns, line-aligned files."""

@@ -1,0 +1,106 @@
+"""Tab-separated values: one pair on each line, as question, tab, answer, or in two of several columns.
+
+Programs write two kinds. Most write the text as it is, so that a quotation mark is a part of the text. Spreadsheets and
+pandas enclose cells in quotes, which may then contain doubled quotes, tabs and line ends.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from chatbot.corpus.reading.files.lines import lines
+from chatbot.corpus.reading.files.text_file import TextFile, first_lines
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.tables.columns import layout_of, misfit, widths
+from chatbot.corpus.reading.tables.csv_rows import read_table
+from chatbot.corpus.reading.tables.dialect import Dialect, rows_of
+
+QUOTED = Dialect("\t")
+ENCLOSED = 0.95  # the least share of the cells with text that have quotes, where a program encloses all of them
+
+
+def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a TSV file."""
+    sample = first_lines(text)
+    if is_quoted(sample):
+        yield from read_table(text, QUOTED, options, report)
+        return
+    rows = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
+    layout = layout_of(rows or [[""]], options.columns, text.place)
+    width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip
+    for number, line in lines(text, report):
+        if not line:
+            continue
+        row = line.split("\t")
+        if skip and line.strip():
+            skip -= 1
+        elif len(row) == width:
+            yield row[question], row[answer], NEW
+        elif len(row) == 1:
+            if line.strip():
+                report.drop("lines without a tab", f"{text.place}, line {number}")
+        elif problem := misfit(row, layout):
+            report.drop(problem, f"{text.place}, line {number}")
+        else:
+            yield row[question], row[answer], NEW
+
+
+def is_quoted(sample: Sequence[str]) -> bool:
+    """Return whether the program that wrote these lines encloses cells in quotes.
+
+    It does if this reading explains more lines than the other. As text: lines of the usual number of columns. As
+    quoted: rows of the usual number in which quotes stand only where a program writes them. If both explain the same
+    lines, cells on a single line decide, such as "say ""hi"" first".
+    """
+    if not any('"' in line for line in sample):
+        return False
+    plain = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
+    usual = _usual(plain)
+    as_text = sum(len(row) == usual > 1 and not any(map(_is_doubled, row)) for row in plain)
+    rows = [(row, raw) for _, row, raw in rows_of(sample, QUOTED, lambda number: None) if row]
+    usual = _usual([row for row, _ in rows])
+    regular = [(row, raw, _enclosed(row, raw)) for row, raw in rows if len(row) == usual > 1]
+    texts = [e for row, _, enclosed in regular for cell, e in zip(row, enclosed, strict=True) if not _is_number(cell)]
+    all_enclosed = sum(e is True for e in texts) >= ENCLOSED * len(texts)
+    as_quoted, evidence = 0, False
+    for row, raw, enclosed in regular:
+        if all(e is False or (e and (all_enclosed or _needs_quotes(c))) for c, e in zip(row, enclosed, strict=True)):
+            lines_of_row = sum(not line.isspace() for line in raw)
+            as_quoted += lines_of_row
+            evidence |= lines_of_row == 1 and any(enclosed)
+    return as_quoted > as_text or (as_quoted == as_text and evidence)
+
+
+def _usual(rows: Sequence[Sequence[str]]) -> int:
+    found = widths(row for row in rows if len(row) > 1)
+    return found.most_common(1)[0][0] if found else 0
+
+
+def _is_doubled(cell: str) -> bool:
+    inner = cell[1:-1]
+    return len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+
+
+def _is_number(cell: str) -> bool:
+    return not cell.strip("0123456789.-+")
+
+
+def _needs_quotes(cell: str) -> bool:
+    """Return whether a program that quotes only where it must encloses this cell; Excel does for a comma."""
+    return not cell or cell != cell.strip() or any(character in cell for character in '"\t\r\n,')
+
+
+def _enclosed(row: Sequence[str], raw: Sequence[str]) -> list[bool | None]:
+    """Return for each cell of a row whether it was enclosed in quotes; None if quotes stand elsewhere."""
+    text = "".join(raw).rstrip("\r\n") + "\t"
+    found: list[bool | None] = []
+    position = 0
+    for cell in row:
+        doubled = '"' + cell.replace('"', '""') + '"\t'
+        if text.startswith(doubled, position):
+            found.append(True)
+            position += len(doubled)
+        else:
+            found.append(None if '"' in cell else False)
+            position += len(cell) + 1
+    return found

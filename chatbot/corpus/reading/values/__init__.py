@@ -1,0 +1,1 @@
+"""Nested values: JSON, YAML and Parquet, with the shapes of conversations and records in them."""

@@ -1,0 +1,68 @@
+"""YAML in ChatterBot's format: {categories: [...], conversations: [[question, answer, ...], ...]}, or a bare list.
+
+Values are built from the parser's events: no Python object is created, and plain scalars ("1", "yes") remain text.
+"""
+
+from collections.abc import Iterator
+
+import yaml
+
+from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.files.lines import decoded
+from chatbot.corpus.reading.files.text_file import TextFile
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import Pair
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.values.conversations import pairs_of
+from chatbot.corpus.reading.values.value_builder import build_values
+from chatbot.errors import UserError
+
+MAX_CHARACTERS = 64 * 2**20
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
+
+
+def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and non-text values."""
+    content = text.stream.read(MAX_CHARACTERS + 1)
+    if len(content) > MAX_CHARACTERS:
+        raise UserError(f"{text.place}: more than {MAX_CHARACTERS // 2**20} MiB of YAML; give JSON Lines or TSV")
+
+    def drop(reason: str) -> None:
+        report.drop(reason, text.place)
+
+    def pairs() -> Iterator[Pair]:
+        for document in build_values(_events(content, text.place), 0, text.place):
+            yield from pairs_of(document, options.columns, drop)
+
+    try:
+        yield from decoded(pairs(), text, report, drop)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{text.place}, line {mark.line + 1}" if mark else text.place
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        raise UserError(f"{place}: not YAML ({one_line(str(problem))}); correct that line") from None
+
+
+def _events(content: str, place: str) -> Iterator[tuple[str, object]]:
+    for event in yaml.parse(content, Loader=Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.AliasEvent):  # a few nested aliases can expand to billions of values
+            raise UserError(
+                f"{place}, line {line}: an alias (*{one_line(str(event.anchor))}) is not supported; "
+                "write the text itself, in quotes"
+            )
+        tag = str(getattr(event, "tag", ""))
+        if tag.startswith("tag:yaml.org,2002:python/"):
+            raise UserError(
+                f"{place}, line {line}: a Python object ({one_line(tag)}) is not supported; give plain text"
+            )
+        if isinstance(event, yaml.ScalarEvent):
+            yield "string", event.value
+        elif isinstance(event, yaml.SequenceStartEvent):
+            yield "start_array", None
+        elif isinstance(event, yaml.SequenceEndEvent):
+            yield "end_array", None
+        elif isinstance(event, yaml.MappingStartEvent):
+            yield "start_map", None
+        elif isinstance(event, yaml.MappingEndEvent):
+            yield "end_map", None

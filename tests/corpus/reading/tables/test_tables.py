@@ -1,0 +1,113 @@
+"""TSV and CSV: columns, headers, quotes."""
+
+from pathlib import Path
+
+import pytest
+
+from chatbot.errors import UserError
+from tests.corpus.reading.sample_files import Pairs, dropped, pairs_of, written
+
+CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
+    "pairs": (
+        "\ufeff你好\t你好呀\r\n\n没有\n一\t二\t三\n吃了吗\t吃了",
+        (),
+        [("你好", "你好呀"), ("吃了吗", "吃了")],
+        {"lines without a tab": 1, "rows with too many columns": 1},
+    ),
+    "trailing tabs": ("你好\t你好呀\t\t\n甲\t乙\t\t\n", (), [("你好", "你好呀"), ("甲", "乙")], {}),
+    "no quoting in TSV": ('"你\t好"呀\n', (), [('"你', '好"呀')], {}),
+    "a header": ("Question\tANSWER\n甲\t乙\n", (), [("甲", "乙")], {}),
+    "a Chinese header, answer first": ("答案,编号,问题\n乙,1,甲\n丁,2,丙\n", (), [("甲", "乙"), ("丙", "丁")], {}),
+    "columns by number": (
+        "1\t甲\t乙\n2\t丙\t丁\n3\n",
+        ("3", "2"),
+        [("乙", "甲"), ("丁", "丙")],
+        {"lines without a tab": 1},
+    ),
+    "columns by name": (
+        "id,frage,antwort\n1,甲,乙\n2\n",
+        ("Frage", "antwort"),
+        [("甲", "乙")],
+        {"rows with too few columns": 1},
+    ),
+    "title and reply": ("qid,category,title,reply\n7,x,甲,乙\n", (), [("甲", "乙")], {}),
+    "quotes": (
+        '"你好,世界","他说""好"""\r\n"两\n行",乙\r\n丙, "丁,戊"\r\n',
+        (),
+        [("你好,世界", '他说"好"'), ("两\n行", "乙"), ("丙", "丁,戊")],
+        {},
+    ),
+    "semicolons": ("甲;乙,乙\n丙;丁\n", (), [("甲", "乙,乙"), ("丙", "丁")], {}),
+    "Excel's separator line": ("sep=;\n问;答\n甲;乙\n", (), [("甲", "乙")], {}),
+    "an open quote": (
+        '问题,答案\n"丙,丁\n戊,己\n"庚",辛\n壬,癸\n',
+        (),
+        [("戊", "己"), ("庚", "辛"), ("壬", "癸")],
+        {"rows with a stray or unclosed quote": 1},
+    ),
+    "an open quote to the end": (
+        '问题,答案\n丙,"丁\n戊,己\n',
+        (),
+        [("戊", "己")],
+        {"rows with a stray or unclosed quote": 1},
+    ),
+    "too many columns": (
+        "问题,答案\n丙,丁,戊\n己,庚\n辛,壬,\n",
+        (),
+        [("己", "庚"), ("辛", "壬")],
+        {"rows with too many columns": 1},
+    ),
+    "text in brackets": ("[1] 甲\t乙\n{2} 丙\t丁\n", (), [("[1] 甲", "乙"), ("{2} 丙", "丁")], {}),
+    "old Macintosh": ("甲\t乙\r丙\t丁\r", (), [("甲", "乙"), ("丙", "丁")], {}),
+}
+
+
+@pytest.mark.parametrize(("content", "columns", "expected", "counts"), CASES.values(), ids=CASES.keys())
+def test_tables_give_pairs(
+    tmp_path: Path, content: str, columns: tuple[str, ...], expected: Pairs, counts: dict[str, int]
+) -> None:
+    pairs, report = pairs_of(written(tmp_path, "a", content), columns)
+    assert pairs == expected
+    assert dropped(report) == counts
+    assert report.formats == ["tsv" if "\t" in content else "csv"]
+
+
+def test_dropped_rows_are_reported_with_line_number(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", '问题,答案\n"两\n行",乙\n丙\n丁,戊,己\n"庚,辛\n壬,癸\n子,丑\n')
+    _, report = pairs_of(path)
+    assert sorted(report.lines()) == [
+        f"rows with a stray or unclosed quote: 1 (first: {path}, line 6)",
+        f"rows with too few columns: 1 (first: {path}, line 4)",
+        f"rows with too many columns: 1 (first: {path}, line 5)",
+    ]
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            (),
+            "3 columns, and no header names the question and the answer; give --columns and two of: 1 'id', 2",
+        ),
+        (("frage", "reply"), "no columns frage and reply; give --columns and two of: 1 'id', 2 'frage'"),
+        (("1", "4"), "no columns 1 and 4"),
+        (("0", "1"), "by number from 1"),
+        (("1", "1"), "give two"),
+        (("1",), "give two"),
+    ],
+)
+def test_invalid_columns_are_errors(tmp_path: Path, separator: str, columns: tuple[str, ...], message: str) -> None:
+    content = "id,frage,antwort\n1,甲,乙\n2,丙,丁\n".replace(",", separator)
+    with pytest.raises(UserError) as error:
+        pairs_of(written(tmp_path, "a", content), columns)
+    assert message in str(error.value)
+
+
+def test_unclosed_quote_in_a_long_file_drops_one_row(tmp_path: Path) -> None:
+    rows = [f"问{i},答{i}" for i in range(50_000)]
+    rows[100] = '问100,"答100'
+    pairs, report = pairs_of(written(tmp_path, "a.csv", "\n".join(rows)))
+    assert len(pairs) == 49_999
+    assert dropped(report) == {"rows with a stray or unclosed quote": 1}
+    assert report.dropped["rows with a stray or unclosed quote"].first.endswith("line 101")
