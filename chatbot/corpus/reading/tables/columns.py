@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.tables.header import (
@@ -28,6 +28,7 @@ ANSWERS = (
     *("答案", "回答", "答", "回复", "答复", "回覆", "答覆", "答句", "下句", "输出", "机器人"),
     *("下联", "下聯", "下文", "后句", "回應"),
 )
+INPUTS = ("input", "context")  # text that belongs to the question, beside a column or a field with another name
 # In a table of two columns, the question if the other column is named as an answer.
 TEXTS = frozenset(("text", "message", "content", "body", "sentence", "内容", "消息", "文本", "句子", "review", "评论"))
 # Neither question nor answer.
@@ -45,10 +46,16 @@ NAMES = TEXTS.union(OTHERS, QUESTIONS, ANSWERS)
 class Layout:
     """The column indices of a table."""
 
-    question: int  # column index
-    answer: int  # column index
+    question: int
+    answer: int
     width: int  # number of columns
     skip: int  # rows before the first pair
+    inputs: tuple[int, ...] = ()  # columns with text that belongs to the question, such as Alpaca's "input"
+
+    def question_of(self, row: Sequence[str]) -> str:
+        """Return the question of a row: its column, and the inputs that are not empty, each on a line of its own."""
+        inputs = (row[index] for index in self.inputs if index < len(row))
+        return "\n".join([row[self.question], *(text for text in inputs if text.strip())])
 
 
 def check_columns(columns: Sequence[str]) -> None:
@@ -81,7 +88,8 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     if columns:
         layout = _given(rows, columns, width, known)
     elif known:
-        layout = Layout(*known, width, 1)
+        inputs = tuple(i for i, name in enumerate(first) if name.strip().casefold() in INPUTS and i != known[0])
+        layout = Layout(*known, width, 1, inputs)
     else:
         layout = _unnamed(rows, width, place)
     if layout is None:
@@ -97,10 +105,9 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
         )
         raise UserError(f"{place}: {problem}; {_advice(first)}")
     below = rows[layout.skip] if len(rows) > layout.skip > 0 else ["text"]
-    ruled = not any(cell.strip("-: ") for cell in below) and any(
-        below
-    )  # the line below the header of Markdown's tables
-    return Layout(layout.question, layout.answer, width, skip + layout.skip + ruled)
+    # The line below the header of Markdown's tables.
+    ruled = any(below) and not any(cell.strip("-: ") for cell in below)
+    return replace(layout, skip=skip + layout.skip + ruled)
 
 
 def is_separator_line(row: Sequence[str]) -> bool:

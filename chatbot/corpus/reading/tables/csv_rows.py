@@ -39,5 +39,5 @@ def read_table(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
             bad += 1
             report.drop(f"rows not {text.encoding}", f"{text.place}, line {number}")
         else:
-            yield row[question], row[answer], NEW
+            yield layout.question_of(row) if layout.inputs else row[question], row[answer], NEW
     refuse_if_mostly_bad(text, report, bad, count)

@@ -35,14 +35,14 @@ def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
         if skip and line.strip():
             skip -= 1
         elif len(row) == width:
-            yield row[question], row[answer], NEW
+            yield layout.question_of(row) if layout.inputs else row[question], row[answer], NEW
         elif len(row) == 1:
             if line.strip():
                 report.drop("lines without a tab", f"{text.place}, line {number}")
         elif problem := misfit(row, layout):
             report.drop(problem, f"{text.place}, line {number}")
         else:
-            yield row[question], row[answer], NEW
+            yield layout.question_of(row) if layout.inputs else row[question], row[answer], NEW
 
 
 def is_quoted(sample: Sequence[str]) -> bool:

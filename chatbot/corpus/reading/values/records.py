@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
-from chatbot.corpus.reading.tables.columns import ANSWERS, named
+from chatbot.corpus.reading.tables.columns import ANSWERS, INPUTS, named
 
-INPUTS = ("input", "context")  # more of the question, as text; or the turns before the answer, as a list
-HISTORIES = ("history", "context")
+HISTORIES = ("history", "context")  # turns before the answer, as a list; a context may be text of the question, too
 NUMBERS = frozenset({"id", "idx", "index"})  # fields that nobody expects to be used
 
 

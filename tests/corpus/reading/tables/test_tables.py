@@ -30,6 +30,18 @@ CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
         [("甲", "乙")],
         {"rows with too few columns": 1},
     ),
+    "Alpaca, with input": (
+        "instruction,input,output\n翻译,你好,hello\n介绍自己,,我是机器人\n",
+        (),
+        [("翻译\n你好", "hello"), ("介绍自己", "我是机器人")],
+        {},
+    ),
+    "Dolly, with context": (
+        "instruction\tcontext\tresponse\tcategory\n谁写的\t李白写了静夜思。\t李白\tqa\n",
+        (),
+        [("谁写的\n李白写了静夜思。", "李白")],
+        {},
+    ),
     "title and reply": ("qid,category,title,reply\n7,x,甲,乙\n", (), [("甲", "乙")], {}),
     "quotes": (
         '"你好,世界","他说""好"""\r\n"两\n行",乙\r\n丙, "丁,戊"\r\n',
