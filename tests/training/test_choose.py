@@ -1,8 +1,10 @@
 """Which variable update and which all-reduce flags and devices lead to."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -46,6 +48,16 @@ def test_parts_of_a_gpu_are_not_summed_by_nccl(all_reduce: str) -> None:
     assert parallel.all_reduce == ("one_device" if all_reduce == "auto" else all_reduce)
 
 
+@pytest.fixture
+def soft_placement() -> Iterator[None]:
+    """Lets a model of a device that this machine does not have be made on the CPU."""
+    before = tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(True)
+    yield
+    tf.config.set_soft_device_placement(before)
+
+
+@pytest.mark.usefixtures("soft_placement")
 def test_selftest_refuses_nccl_between_parts_of_a_gpu() -> None:
     with pytest.raises(UserError, match="--all-reduce nccl: it needs a GPU for each tower"):
         selftest(replace(SETTINGS, all_reduce="nccl"), PARTS)
