@@ -48,7 +48,7 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
 
             state = train_step.gather_state() if due.save else None
             record = window.record(progress.step, rate, train_step.finished_steps())
-            check_finite(record)
+            check_finite(record, saved)
             if divergence.record(progress.step, record["loss"]) and team.chief:
                 reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
             best = due.validate and team.chief and validate(run, reporter, record)
@@ -90,24 +90,29 @@ def bucket_of(shares: Sequence[Share]) -> tuple[int, int]:
     return source.shape[1], target.shape[1]
 
 
-def check_finite(record: dict[str, Any]) -> None:
-    """Raise UserError when the loss or the gradient norm is not a finite number."""
+def check_finite(record: dict[str, Any], saved: int) -> None:
+    """Raise UserError when the loss or the gradient norm is not a finite number. saved: the last step saved, or 0."""
     if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
         raise UserError(
-            f"the loss is {record['loss']} at step {record['step']}; the last checkpoint is kept: "
-            "resume from it with a lower --learning-rate"
+            f"the loss is {record['loss']} at step {record['step']:,}; {kept_checkpoint(saved)} with a lower "
+            "--learning-rate"
         )
 
 
 def check_converging(divergence: Divergence, settings: Settings, saved: int) -> None:
     """Raise UserError when the loss of the last steps was far above its start. saved: the last step saved, or 0."""
     if divergence.diverges:
-        kept = (
-            f"the checkpoint of step {saved:,} is kept: resume from it"
-            if saved
-            else "no checkpoint was saved: start again"
+        raise UserError(
+            f"{divergence.describe(settings.learning.learning_rate)}; {kept_checkpoint(saved)} with a lower "
+            "--learning-rate"
         )
-        raise UserError(f"{divergence.describe(settings.learning.learning_rate)}; {kept} with a lower --learning-rate")
+
+
+def kept_checkpoint(saved: int) -> str:
+    """Return which checkpoint is kept and what to do, for a message. saved: the last step saved, or 0."""
+    return (
+        f"the checkpoint of step {saved:,} is kept: resume from it" if saved else "no checkpoint was saved: start again"
+    )
 
 
 def announce(run: Run) -> None:

@@ -102,7 +102,7 @@ def test_table_has_one_line_per_tower() -> None:
 
 
 def test_gpus_and_mig_instances_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second GPU has room for three instances and has one."""
+    """The second GPU can have three instances and has one."""
 
     def instance_count(gpu: int) -> int:
         if gpu == 0:

@@ -75,9 +75,10 @@ def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("bad", ["loss", "gradient_norm"])
 def test_loss_and_norm_must_be_finite(bad: str) -> None:
     record = {"step": 1, "loss": 1.0, "gradient_norm": 1.0}
-    check_finite(record)
-    with pytest.raises(UserError, match="at step 1; the last checkpoint is kept"):
-        check_finite({**record, bad: float("inf")})
+    check_finite(record, saved=0)
+    for saved, kept in ((0, "no checkpoint was saved"), (3, "the checkpoint of step 3 is kept")):
+        with pytest.raises(UserError, match=f"at step 1; {kept}"):
+            check_finite({**record, bad: float("inf")}, saved)
 
 
 def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(

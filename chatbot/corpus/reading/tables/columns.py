@@ -78,7 +78,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     """Return the layout of a table that begins with these rows.
 
     Raises UserError when a given column does not exist, or when none is given and the question and the answer cannot
-    be told from the other columns.
+    be distinguished from the other columns.
     """
     skip = int(is_separator_line(rows[0]))
     rows = rows[skip:]
