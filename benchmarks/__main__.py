@@ -4,6 +4,7 @@ import sys
 
 from benchmarks.corpus import corpus_benchmark
 from benchmarks.cost import cost_benchmark
+from benchmarks.crossings import crossings_benchmark
 from benchmarks.decode import decode_benchmark
 from benchmarks.scaling import scaling_benchmark
 from benchmarks.train import train_benchmark
@@ -12,6 +13,7 @@ from chatbot.errors import UserError, exit_code_of
 BENCHMARKS = {
     "corpus": corpus_benchmark,
     "cost": cost_benchmark,
+    "crossings": crossings_benchmark,
     "decode": decode_benchmark,
     "scaling": scaling_benchmark,
     "train": train_benchmark,

@@ -100,9 +100,7 @@ def growth_ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _training_worker(flags: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dict[str, float]]:
     """Time training steps on pairs of one length, so that no position is padding."""
     towers = open_towers([], None)
-    import tensorflow as tf
-
-    from chatbot.corpus.batching.batches import pad_batch
+    from chatbot.corpus.batching.batches import Batches
     from chatbot.model.seq2seq import built_model
     from chatbot.training.variable_update.choose import open_update
 
@@ -125,14 +123,12 @@ def _training_worker(flags: CostBenchmark, sizes: dict[str, int]) -> Callable[[s
     )
     step.scatter_state(step.gather_state())
 
-    batch = pad_batch(
-        pairs, np.arange(settings.learning.batch_size), settings.model.max_length, settings.model.max_length
-    )
-    share = tuple(map(tf.constant, batch))
+    batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 1))
+    prepared = step.prepare(batch, 0)
 
     def step_seconds() -> float:
         began = time.perf_counter()
-        step([share], 0, settings.learning.learning_rate)
+        step(prepared, settings.learning.learning_rate)
         step.finished_steps()[-1].gradient_norm.numpy()
         return time.perf_counter() - began
 

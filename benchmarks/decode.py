@@ -144,9 +144,9 @@ def _replying_worker(
     start_from_frequencies(model, [training])
     step = open_update(model, settings, towers)
     step.scatter_state(step.gather_state())
-    batches = Batches([training], settings.learning.batch_size, settings.learning.seed).prefetched(0, step.num_shares)
+    batches = Batches([training], settings.learning.batch_size, settings.learning.seed).from_step(0, step.num_shares)
     for _ in range(flags.steps):
-        step(next(batches), 0, settings.learning.learning_rate)
+        step(step.prepare(next(batches), 0), settings.learning.learning_rate)
     step.gather_state()
     repliers = {beam_size: Replier(model, vocabulary, settings.model, beam_size) for beam_size in BEAM_SIZES}
     sources = questions.encoded().sources

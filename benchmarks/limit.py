@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import Batch
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.matmul import matmul, rounded
-from chatbot.model.packing import pack, packing_of
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences
+from chatbot.training.share import Share
 from chatbot.training.variable_update.replica import Replica
 
 ROUNDS = 7
@@ -40,16 +43,15 @@ class Product:
         return 2 * self.m * self.k * self.n * self.times
 
 
-def products_of(settings: Settings, vocabulary: int, share: Sequence[tf.Tensor]) -> list[Product]:
+def products_of(settings: Settings, vocabulary: int, batch: Batch) -> list[Product]:
     """Return the matrix products of a step, forwards and backwards, on real tokens only.
 
     An LSTM multiplies its state once a time step; the rows of that product are the mean number of unfinished sequences.
     """
-    source, target_in, _, weights = share
     units, width = settings.model.rnn_size, settings.model.embedding_size
     products = []
-    for ids in (source, target_in):
-        lengths = tf.math.count_nonzero(ids != PAD, axis=1).numpy()
+    for ids in (batch.source, batch.target_in):
+        lengths = np.count_nonzero(ids != PAD, axis=1)
         tokens, steps = int(lengths.sum()), int(lengths.max())
         for layer in range(settings.model.num_layers):
             inputs = width if layer == 0 else units
@@ -58,9 +60,9 @@ def products_of(settings: Settings, vocabulary: int, share: Sequence[tf.Tensor])
             # Products with the state: forwards and its gradient once a time step, gradient of the weights once.
             products += [Product("recurrent", round(tokens / steps), units, 4 * units, 2 * steps)]
             products += [Product("recurrent", units, tokens, 4 * units)]
-    sources, targets = (int(tf.math.count_nonzero(ids != PAD)) for ids in (source, target_in))
+    sources, targets = (int(np.count_nonzero(ids != PAD)) for ids in (batch.source, batch.target_in))
     products += [Product("attention", sources, units, units, 3), Product("attention", targets, 2 * units, width, 3)]
-    products += [Product("projection", int(tf.math.count_nonzero(weights)), width, vocabulary, 3)]
+    products += [Product("projection", int(np.count_nonzero(batch.weights)), width, vocabulary, 3)]
     return products
 
 
@@ -83,14 +85,13 @@ def seconds_of(products: Sequence[Product], precision: str) -> float:
     return total
 
 
-def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, float]:
+def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
     """Return the time of each part alone, forwards and backwards, in seconds.
 
     The loss is computed in chunks together with the projection. Its time is the time of both less the time of the
     projection; on small models this difference may be below 0.
     """
-    source, target_in, target_out, weights = share
-    mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
+    source, target_in = share.source, share.target_in
     variables = [v.value for v in model.trainable_variables]
 
     def timed(function: Callable[..., Any], *inputs: tf.Tensor) -> float:
@@ -103,28 +104,25 @@ def seconds_of_parts(model: Seq2Seq, share: Sequence[tf.Tensor]) -> dict[str, fl
 
         return _median_seconds(lambda: forwards_and_backwards(*inputs))
 
-    def stack(stack: Stack, mask: tf.Tensor) -> Callable[[tf.Tensor], Any]:
-        return lambda x: stack(x, None, mask, None)[0]
+    def stack(stack: Stack, sequences: Sequences) -> Callable[[tf.Tensor], Any]:
+        return lambda x: stack(x, None, sequences, None)[0]
 
-    memory, _ = model.encoder(model.embedding(source), mask, None)
-    outputs, _ = model.decoder.stack(model.embedding(target_in), None, target_mask, None, last=False)
-    real = packing_of(target_mask)
+    memory, _ = model.encoder(model.embed(source.ids), source, None)
+    outputs, _ = model.decoder.stack(model.embed(target_in.ids), None, target_in, None, last=False)
 
     def attend(memory: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        state = model.decoder.start(memory, mask, [])
-        return model.decoder.combined(pack(model.decoder.with_context(outputs, state), real))
+        return model.decoder.attended(outputs, target_in, model.decoder.start(memory, source.mask, []))
 
     def project(attended: tf.Tensor) -> tf.Tensor:
         embeddings = tf.convert_to_tensor(model.embedding.embeddings)
         return matmul(attended, embeddings, model.precision, transpose_b=True)
 
-    targets, ones = pack(target_out, real), pack(weights, real)
     attended = attend(memory, outputs)
     projection = timed(project, attended)
-    with_loss = timed(lambda attended: model.summed_loss(attended, targets, ones), attended)
+    with_loss = timed(lambda attended: model.summed_loss(attended, share.targets, share.weights), attended)
     return {
-        "recurrent": timed(stack(model.encoder.forward, mask), model.embedding(source))
-        + timed(stack(model.decoder.stack, target_mask), model.embedding(target_in)),
+        "recurrent": timed(stack(model.encoder.forward, source), model.embed(source.ids))
+        + timed(stack(model.decoder.stack, target_in), model.embed(target_in.ids)),
         "attention": timed(attend, memory, outputs),
         "projection": projection,
         "loss": with_loss - projection,

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import statistics
 import time
@@ -133,19 +134,21 @@ def _make_turn(
 ) -> Callable[[], dict[str, float]]:
     """Return a function that trains for one turn and returns its row. The global batch grows with the machines only."""
     from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batching.prefetch import prefetched
     from chatbot.model.seq2seq import built_model
     from chatbot.training.window import Window
 
     step = open_step(built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed))
     step.scatter_state(step.gather_state())
     batches = Batches([flags.pairs()], flags.batch_size * machines, seed=1)
-    window = Window(batches.prefetched(0, step.num_shares, machine, machines))
+    numbered = zip(batches.from_step(0, step.num_shares, machine, machines), itertools.count())
+    window = Window(prefetched(numbered, step.prepare))
 
     def turn(steps: int = flags.steps) -> dict[str, float]:
         window.restart()
         began = time.perf_counter()
         for _ in range(steps):
-            step(window.next_shares(), 0, 1e-3)
+            step(window.next_batch(), 1e-3)
         record = window.record(0, 1e-3, step.finished_steps())
         seconds = (time.perf_counter() - began) / steps
         names = ("examples_per_s", "target_tokens_per_s", "input_wait")

@@ -1,6 +1,7 @@
 """Training speed of this project, OpenNMT-py and a tuned PyTorch model, with equal tokens and sizes, in turns."""
 
 import dataclasses
+import itertools
 import os
 import statistics
 import tempfile
@@ -150,6 +151,7 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
     towers = open_towers([], None)
     from benchmarks.limit import products_of, seconds_of, seconds_of_parts, seconds_of_update, table
     from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batching.prefetch import prefetched
     from chatbot.model.seq2seq import built_model
     from chatbot.training.variable_update.choose import open_update
     from chatbot.training.window import Window
@@ -159,13 +161,13 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
     step = open_update(model, settings, towers)
     step.scatter_state(step.gather_state())
     batches = Batches([pairs.encoded()], settings.learning.batch_size, settings.learning.seed)
-    window = Window(batches.prefetched(0, step.num_shares))
+    window = Window(prefetched(zip(batches.from_step(0, step.num_shares), itertools.count()), step.prepare))
 
     def turn(steps: int) -> dict[str, float]:
         window.restart()
         began = time.perf_counter()
         for _ in range(steps):
-            step(window.next_shares(), 0, settings.learning.learning_rate)
+            step(window.next_batch(), settings.learning.learning_rate)
         record = window.record(0, settings.learning.learning_rate, step.finished_steps())
         return {**record, "step_s": (time.perf_counter() - began) / steps}
 
@@ -173,18 +175,18 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
         """Measure the time of a step, of its parts and of their products: means over the same batches."""
         parts: dict[str, float] = {}
         of_products: dict[str, float] = {}
-        shares = [window.next_shares() for _ in range(PROFILED_BATCHES)]
-        for (batch,) in shares:
-            for name, seconds in seconds_of_parts(model, batch).items():
+        profiled = [window.next_batch() for _ in range(PROFILED_BATCHES)]
+        for batch in profiled:
+            for name, seconds in seconds_of_parts(model, batch.shares[0][0]).items():
                 parts[name] = parts.get(name, 0.0) + seconds / PROFILED_BATCHES
-            products = products_of(settings, vocabulary, batch)
+            products = products_of(settings, vocabulary, batch.batch.shares[0])
             for name in {product.part for product in products}:
                 alone = seconds_of([p for p in products if p.part == name], precision)
                 of_products[name] = of_products.get(name, 0.0) + alone / PROFILED_BATCHES
         times = []
-        for share in shares * 2:
+        for batch in profiled * 2:
             began = time.perf_counter()
-            step(share, 0, settings.learning.learning_rate)
+            step(batch, settings.learning.learning_rate)
             step.finished_steps()[-1].gradient_norm.numpy()
             times.append(time.perf_counter() - began)
         whole = statistics.mean(times[PROFILED_BATCHES:])

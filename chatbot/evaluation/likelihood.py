@@ -3,22 +3,21 @@
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.corpus.batching.batches import pad_batch
+from chatbot.corpus.batching.batches import Batch, pad_batch
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
-from chatbot.model.packing import pack, packing_of
+from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences, specs_of
 
 # The maximum number of padded positions in a batch, questions and replies together.
 POSITIONS = 4096
-# Target positions projected at once. Their logits take PROJECTED x vocabulary x 4 bytes for replies of any length.
-PROJECTED = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +53,8 @@ class Scorer:
 
     def __init__(self, model: Seq2Seq) -> None:
         self._model = model
-        self._nats = tf.function(
-            self._score,
-            input_signature=[
-                *(tf.TensorSpec([None, None], tf.int32) for _ in range(3)),
-                tf.TensorSpec([None, None], tf.float32),
-            ],
-        )
+        self._nats = tf.function(self._score)
+        self._graph: Any = None  # traced for all lengths
 
     def __call__(self, shards: Iterable[EncodedPairs]) -> Likelihood:
         """Return the likelihood of all replies, in full length."""
@@ -77,18 +71,28 @@ class Scorer:
                 rows = order[done : done + max(1, POSITIONS // (2 * int(longest[order[done]])))]
                 rows = rows[: max(1, POSITIONS // (2 * int(longest[rows[-1]])))]
                 batch = pad_batch(pairs, rows, int(sources[rows].max()), int(targets[rows].max()))
-                nats += float(self._nats(*batch))
+                nats += self._nats_of(batch)
                 done += len(rows)
                 bar.update(len(rows))
         return Likelihood(nats, int(targets.sum()), int(pairs.characters.sum()))
 
-    def _score(self, source: tf.Tensor, target_in: tf.Tensor, target_out: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        """Return the summed negative log-likelihood of the real target positions in nats, scalar float32."""
+    def _nats_of(self, batch: Batch) -> float:
+        source, target_in = (self._model.sequences(ids) for ids in (batch.source, batch.target_in))
+        targets, weights = (packed_array(x, target_in.packing, 0) for x in (batch.target_out, batch.weights))
+        inputs = source, target_in, targets, weights
+        if self._graph is None:
+            self._graph = self._nats.get_concrete_function(*map(specs_of, inputs))
+        return float(self._graph(*tf.nest.map_structure(tf.constant, inputs)))
+
+    def _score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        """Return the summed negative log-likelihood of the real target positions in nats, scalar float32.
+
+        targets, weights: [tokens], packed as target_in is; weights are 0 at fillers.
+        """
         attended = self._model.attended(source, target_in)  # [tokens, embedding]
-        packing = packing_of(target_in != PAD)
-        targets, weights = pack(target_out, packing), pack(weights, packing)  # [tokens]
+        projected = max(1, self._model.logits // self._model.bias.shape[0])  # tokens at a time
         nats = tf.constant(0.0)
-        for start in tf.range(0, tf.shape(attended)[0], PROJECTED):
-            part = slice(start, start + PROJECTED)
+        for start in tf.range(0, tf.shape(attended)[0], projected):
+            part = slice(start, start + projected)
             nats += sequence_loss(self._model.project(attended[part]), targets[part], weights[part])
         return nats

@@ -17,6 +17,7 @@ from chatbot.decoding.greedy import greedy
 from chatbot.decoding.search import search
 from chatbot.decoding.step import Automaton, SpecialIds
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences, specs_of
 
 SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD)
 
@@ -58,11 +59,13 @@ class Replier:
 
         automaton = Automaton(*spelling_automaton(vocabulary))
 
-        def decode(source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            state, rows = model.encode(source), tf.shape(source)[0]
+        def decode(source: Sequences) -> tuple[tf.Tensor, tf.Tensor]:
+            state, rows = model.encode(source), tf.shape(source.mask)[0]
             return chosen_search(model.step, state, rows, SPECIAL_IDS, automaton, max_length)
 
-        self._decode = tf.function(decode, input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
+        self._sequences = model.sequences
+        specs = specs_of(model.sequences(np.ones([1, 1])))
+        self._decode = tf.function(decode, input_signature=[specs], autograph=False)
 
     @property
     def traces(self) -> int:
@@ -84,7 +87,8 @@ class Replier:
         """
         rows = Ragged.from_rows([question[: self._max_length] for question in questions])
         assert rows.lengths.all(), "an empty question"
-        ids, scores = self._decode(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
+        source = self._sequences(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
+        ids, scores = self._decode(source)
         return [self._distinct(*row) for row in zip(ids.numpy(), scores.numpy(), strict=True)]
 
     def _distinct(self, hypotheses: np.ndarray, scores: np.ndarray) -> list[Reply]:

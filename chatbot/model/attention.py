@@ -6,7 +6,7 @@ All target positions are computed at once in training, and one at a time in deco
 import keras
 import tensorflow as tf
 
-from chatbot.model.matmul import policy
+from chatbot.model.matmul import matmul, policy
 
 
 class Attention(keras.layers.Layer):
@@ -16,11 +16,14 @@ class Attention(keras.layers.Layer):
         super().__init__()
         self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
         self.key.build((None, None, units))
+        self._units, self._precision = units, precision
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
         """memory [rows, source, units] -> keys [rows, source, units], computed once for each question."""
-        return tf.cast(self.key(memory), memory.dtype)
+        flat = tf.reshape(memory, [-1, self._units])  # [rows * source, units]
+        keys = matmul(flat, tf.convert_to_tensor(self.key.kernel), self._precision)
+        return tf.reshape(keys, tf.shape(memory))
 
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """queries [rows, target, units], keys [rows, source, units] -> scores [rows, target, source]."""

@@ -12,9 +12,10 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.dropout import Dropout
-from chatbot.model.matmul import policy
-from chatbot.model.packing import pack, packing_of
-from chatbot.model.recurrent import Stack, State
+from chatbot.model.matmul import matmul, policy
+from chatbot.model.packing import pack, unpack
+from chatbot.model.recurrent import Stack, State, is_packed
+from chatbot.model.sequences import Sequences
 
 # "cells", the recurrent states, change at each step; "memory", "keys" and "mask" belong to the question.
 # The first dimension of each tensor is the row.
@@ -35,6 +36,7 @@ class Decoder(keras.layers.Layer):
         self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
         self.combine.build((None, 2 * units if attention else units))
         self.dropout = Dropout(settings.keep_prob, 400)
+        self._settings, self._precision = settings, precision
         self.built = True
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
@@ -45,19 +47,32 @@ class Decoder(keras.layers.Layer):
         keys = memory if self.attention is None else self.attention.keys(memory)
         return {"cells": states, "memory": memory, "keys": keys, "mask": mask}
 
-    def call(self, embedded: tf.Tensor, mask: tf.Tensor, state: DecoderState, seed: tf.Tensor | None) -> tf.Tensor:
-        """embedded [rows, target, embedding] -> attended [tokens, embedding], packed; with teacher forcing.
+    def call(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None) -> tf.Tensor:
+        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed.
 
-        mask: [rows, target] bool, True at real tokens. seed: [2] int32 draws the dropout masks; None: no dropout.
+        This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
+        no dropout.
         """
-        outputs, _ = self.stack(embedded, state["cells"], mask, seed, last=False)
-        return self.dropout(self.combined(pack(self.with_context(outputs, state), packing_of(mask))), seed)
+        outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
+        return self.dropout(self.attended(outputs, sequences, state), key)
+
+    def attended(self, outputs: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
+        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, embedding], packed."""
+        packing = sequences.packing
+        if is_packed(self._settings):
+            padded, packed = unpack(outputs, packing), outputs
+        else:
+            padded, packed = outputs, pack(outputs, packing)
+        if self.attention is not None:
+            context = self.attention(padded, state["keys"], state["memory"], state["mask"])  # [rows, target, units]
+            packed = tf.concat([packed, pack(context, packing)], axis=-1)  # [tokens, 2 units]
+        return self.combined(packed)
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
         """embedded [rows, embedding] -> attended [rows, embedding], the state after this token."""
         output, cells = self.stack.step(embedded, state["cells"])
-        attended = self.combined(self.with_context(output[:, None, :], state))  # [rows, 1, embedding]
-        return attended[:, 0], {**state, "cells": cells}
+        with_context = self.with_context(output[:, None, :], state)  # [rows, 1, units or 2 units]
+        return self.combined(with_context[:, 0]), {**state, "cells": cells}
 
     def with_context(self, outputs: tf.Tensor, state: DecoderState) -> tf.Tensor:
         """outputs [rows, target, units] -> [rows, target, 2 units]; unchanged without attention."""
@@ -67,5 +82,5 @@ class Decoder(keras.layers.Layer):
         return tf.concat([outputs, context], axis=-1)
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
-        """outputs [..., units or 2 units] -> attended [..., embedding]."""
-        return tf.tanh(tf.cast(self.combine(outputs), outputs.dtype))
+        """outputs [rows, units or 2 units] -> attended [rows, embedding]."""
+        return tf.tanh(matmul(outputs, tf.convert_to_tensor(self.combine.kernel), self._precision))

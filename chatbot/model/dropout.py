@@ -1,14 +1,18 @@
-"""Dropout whose mask is a function of a seed."""
+"""Dropout whose mask is a function of a key."""
+
+from typing import Any
 
 import keras
 import tensorflow as tf
+
+PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
 
 
 class Dropout(keras.layers.Layer):
     """Keeps each unit with probability keep_prob and scales it by 1 / keep_prob (Srivastava et al., 2014).
 
     keras.layers.Dropout draws one mask for all replicas, and its seed variable makes towers run one after another.
-    Here the mask depends only on the given seed and on this layer's number.
+    Here the mask depends only on the given key and on this layer's number.
 
     number: unique in the model: 100 and up in the encoder's forward stack, 200 in
     its backward stack, 300 in the decoder's stack, 400 before the projection.
@@ -20,9 +24,25 @@ class Dropout(keras.layers.Layer):
         self.rate = 1.0 - keep_prob
         self.number = number
 
-    def call(self, inputs: tf.Tensor, seed: tf.Tensor | None) -> tf.Tensor:
-        """inputs of any shape -> the same shape. seed: [2] int32; None returns the inputs, as outside training."""
-        if seed is None or self.rate == 0.0:
+    def call(self, inputs: tf.Tensor, key: tf.Tensor | None) -> tf.Tensor:
+        """inputs of any shape -> the same shape. key: [1] uint64; None returns the inputs, as outside training."""
+        if key is None or self.rate == 0.0:
             return inputs
-        layer_seed = tf.random.experimental.stateless_fold_in(seed, self.number)
-        return tf.nn.experimental.stateless_dropout(inputs, self.rate, layer_seed, rng_alg="philox")
+
+        @tf.custom_gradient
+        def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            kept = uniform(tf.shape(inputs), key, self.number) >= self.rate
+            scale = tf.cast(kept, inputs.dtype) * (1.0 / (1.0 - self.rate))
+            return inputs * scale, lambda gradient: gradient * scale
+
+        return run(inputs)
+
+
+def uniform(shape: tf.Tensor | list[int], key: tf.Tensor, number: int) -> tf.Tensor:
+    """Return numbers drawn uniformly from [0, 1), float32, a function of the key and the number.
+
+    key: [1] uint64. number: the upper half of Philox's counter; the lower half counts the drawn blocks, so that
+    different numbers give different draws.
+    """
+    counter = tf.constant([0, number], tf.uint64)
+    return tf.raw_ops.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=PHILOX)

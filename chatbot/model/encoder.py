@@ -4,7 +4,9 @@ import keras
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.recurrent import Stack, State
+from chatbot.model.packing import mirror, unpack
+from chatbot.model.recurrent import Stack, State, is_packed
+from chatbot.model.sequences import Sequences
 
 
 class Encoder(keras.layers.Layer):
@@ -19,26 +21,26 @@ class Encoder(keras.layers.Layer):
 
         self.forward = stack(100)
         self.backward = stack(200) if settings.bidirectional else None
+        self._settings = settings
         self.built = True
 
-    def call(self, embedded: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
-        """embedded [rows, source, embedding] -> memory [rows, source, rnn_size], the last state of each layer.
+    def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
+        """embedded [tokens or rows, source, embedding] -> memory [rows, source, rnn_size], each layer's last state.
 
-        mask: [rows, source] bool, True at real tokens. seed: [2] int32 draws the dropout masks; None: no dropout.
+        embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        memory, states = self.forward(embedded, None, mask, seed)
-        if self.backward is None:
-            return memory, states
-        lengths = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)  # [rows]
+        packed, packing = is_packed(self._settings), sequences.packing
+        outputs, states = self.forward(embedded, None, sequences, key)
+        if self.backward is not None:
 
-        def reverse(x: tf.Tensor) -> tf.Tensor:
-            """Reverse the real tokens. Padding stays on the right, as cuDNN requires."""
-            return tf.reverse_sequence(x, lengths, seq_axis=1)
+            def reverse(x: tf.Tensor) -> tf.Tensor:
+                """Reverse the real tokens. Padding stays on the right, as cuDNN requires."""
+                return mirror(x, packing) if packed else tf.reverse_sequence(x, packing.lengths, seq_axis=1)
 
-        backward_memory, backward_states = self.backward(reverse(embedded), None, mask, seed)
-        memory = tf.concat([memory, reverse(backward_memory)], axis=-1)
-        states = [
-            [tf.concat(parts, axis=-1) for parts in zip(state, backward_state, strict=True)]
-            for state, backward_state in zip(states, backward_states, strict=True)
-        ]
-        return memory, states
+            backward_outputs, backward_states = self.backward(reverse(embedded), None, sequences, key)
+            outputs = tf.concat([outputs, reverse(backward_outputs)], axis=-1)
+            states = [
+                [tf.concat(parts, axis=-1) for parts in zip(state, backward_state, strict=True)]
+                for state, backward_state in zip(states, backward_states, strict=True)
+            ]
+        return unpack(outputs, packing) if packed else outputs, states

@@ -3,12 +3,18 @@
 The layout is that of PyTorch's PackedSequence. Rows are sorted by length, the longest first. Tokens follow one another
 step by step, so that the rows with a token at one step are the first rows of the previous step.
 
-Fillers, which are all zeros, follow the tokens up to a multiple of MULTIPLE. oneDNN compiles a kernel for every shape
-of a product, in 0.7 ms each, and the number of tokens differs from batch to batch; with fillers the shapes are few.
+Fillers follow the tokens up to a multiple of MULTIPLE. oneDNN compiles a kernel for every shape of a product, in 0.7 ms
+each, and the number of tokens differs from batch to batch; with fillers the shapes are few. A filler holds any value.
+The loss must not depend on it.
+
+The indices are computed on the host, in NumPy, before the step. On a GPU the host would otherwise have to wait for each
+number that is the size of a tensor.
 """
 
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 # BENCHMARKS.md compares several values.
@@ -16,58 +22,70 @@ MULTIPLE = 16
 
 
 class Packing(NamedTuple):
-    """The indices between padded and packed tensors, all int32.
+    """The indices between padded and packed tensors: arrays on the host, tensors in a graph.
+
+    int32 are those that the host needs in the step, for sizes of tensors and for cuDNN; TensorFlow keeps int32 in the
+    host's memory. int64 are those that only the device needs, as indices.
 
     In the shapes below, "tokens" includes the fillers. There is at least one filler.
     """
 
-    order: tf.Tensor  # [rows] row numbers, the longest row first
-    inverse_order: tf.Tensor  # [rows] the place of each row in that order
-    counts: tf.Tensor  # [longest] the number of rows with a token at each step
-    starts: tf.Tensor  # [longest] the number of tokens in all steps before
-    fillers: tf.Tensor  # scalar, the number of fillers
-    to_packed: tf.Tensor  # [tokens] the padded position, row by row, of each token; rows * time for fillers
-    to_padded: tf.Tensor  # [rows, time] the token of each padded position; a filler at padding
-    previous: tf.Tensor  # [tokens] the row's token before each, in first states [rows] followed by tokens
-    last: tf.Tensor  # [rows] the last token of each row
+    lengths: Any  # [rows] int32, the real tokens of each row
+    counts: Any  # [longest] int32, the number of rows with a token at each step
+    starts: Any  # [longest] int32, the number of tokens in all steps before
+    fillers: Any  # scalar int32, the number of fillers
+    order: Any  # [rows] int64, row numbers, the longest row first
+    inverse_order: Any  # [rows] int64, the place of each row in that order
+    to_packed: Any  # [tokens] int64, the padded position, row by row, of each token; 0 for fillers
+    to_padded: Any  # [rows, time] int64, the token of each padded position; a filler at padding
+    mirrored: Any  # [tokens] int64, the token at the same distance from the other end of the row; itself for fillers
+    previous: Any  # [tokens] int64, the row's token before each, in first states [rows] followed by tokens
+    last: Any  # [rows] int64, the last token of each row
 
 
-def packing_of(mask: tf.Tensor) -> Packing:
-    """Compute the packing of a batch.
-
-    mask: [rows, time] bool, True at real tokens; padding is on the right, and each row has at least one token.
-    """
-    rows, time = tf.shape(mask)[0], tf.shape(mask)[1]
-    lengths = tf.math.count_nonzero(mask, axis=1, dtype=tf.int32)
-    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    inverse_order = tf.math.invert_permutation(order)
-    has_token = tf.range(tf.reduce_max(lengths))[:, None] < tf.gather(lengths, order)  # [longest, rows]
-    counts = tf.math.count_nonzero(has_token, axis=1, dtype=tf.int32)
-    starts = tf.cumsum(counts, exclusive=True)
-    step, row = tf.unstack(tf.cast(tf.where(has_token), tf.int32), axis=1)  # [tokens without fillers] each
-    # The token of row r is starts[step] + r. The one before it is starts[step - 1] + r, or first state r.
-    previous_starts = tf.gather(tf.concat([[-rows], starts], 0), step)
-    padded_starts = tf.pad(starts, [[0, time - tf.size(starts)]])  # [time]
-    tokens = tf.shape(step)[0]
+def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
+    """Compute the packing of a batch. lengths: [rows], at least 1. time: the padded length."""
+    rows, longest = len(lengths), int(lengths.max())
+    order = np.argsort(-lengths, kind="stable")
+    inverse_order = np.empty_like(order)
+    inverse_order[order] = np.arange(rows)
+    sorted_lengths = lengths[order]
+    has_token = np.arange(longest)[:, None] < sorted_lengths  # [longest, rows]
+    step, row = np.nonzero(has_token)  # [tokens without fillers] each
+    counts = has_token.sum(axis=1)
+    starts = np.cumsum(counts) - counts
+    tokens = len(step)
     fillers = MULTIPLE - tokens % MULTIPLE
+    zeros = np.zeros(fillers, np.int64)
+    # The token of row r is starts[step] + r. The one before it is starts[step - 1] + r, or first state r.
+    previous_starts = np.concatenate([[-rows], starts])[step]
+    padded_starts = np.concatenate([starts, np.full(time - longest, tokens)])  # [time]
+    is_token = np.arange(time) < lengths[:, None]  # [rows, time]
+    mirrored = starts[sorted_lengths[row] - 1 - step] + row
     return Packing(
+        lengths=lengths.astype(np.int32),
+        counts=counts.astype(np.int32),
+        starts=starts.astype(np.int32),
+        fillers=np.int32(fillers),
         order=order,
         inverse_order=inverse_order,
-        counts=counts,
-        starts=starts,
-        fillers=fillers,
-        to_packed=tf.pad(tf.gather(order, row) * time + step, [[0, fillers]], constant_values=rows * time),
-        to_padded=tf.where(mask, padded_starts + inverse_order[:, None], tokens),
-        previous=tf.pad(rows + previous_starts + row, [[0, fillers]]),
-        last=tf.gather(starts, lengths - 1) + inverse_order,
+        to_packed=np.concatenate([order[row] * time + step, zeros]),
+        to_padded=np.where(is_token, padded_starts + inverse_order[:, None], tokens),
+        mirrored=np.concatenate([mirrored, tokens + np.arange(fillers)]),
+        previous=np.concatenate([rows + previous_starts + row, zeros]),
+        last=starts[lengths - 1] + inverse_order,
     )
 
 
-def pack(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """[rows, time, ...] -> [tokens, ...].
+def packed_array(padded: npt.NDArray[Any], packing: Packing, filler: Any) -> npt.NDArray[Any]:
+    """padded [rows, time] -> [tokens], on the host. filler: the value of the fillers."""
+    packed = padded.reshape(-1)[packing.to_packed]
+    packed[len(packed) - packing.fillers :] = filler
+    return packed
 
-    The loss must not depend on fillers: their gradient would be added to the gradient at padding.
-    """
+
+def pack(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """[rows, time, features] -> [tokens, features]. The gradient with respect to fillers must be 0."""
 
     @tf.custom_gradient
     def run(padded: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -77,7 +95,10 @@ def pack(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
 
 
 def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
-    """[tokens, ...], zeros at fillers -> [rows, time, ...], zeros at padding."""
+    """[tokens, features] -> [rows, time, features], at padding the first filler.
+
+    The gradient with respect to fillers is undefined; `lstm_sequence` does not use it.
+    """
 
     @tf.custom_gradient
     def run(packed: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -86,9 +107,18 @@ def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
     return run(packed)
 
 
+def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """[tokens, features] -> the same shape, with the tokens of each row in the opposite order."""
+
+    @tf.custom_gradient
+    def run(packed: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return tf.gather(packed, packing.mirrored), lambda gradient: tf.gather(gradient, packing.mirrored)
+
+    return run(packed)
+
+
 def _packed(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
-    positions = tf.reshape(padded, [-1, *padded.shape[2:]])  # [rows * time, ...]
-    return tf.gather(tf.pad(positions, [[0, 1], *[[0, 0]] * (len(padded.shape) - 2)]), packing.to_packed)
+    return tf.gather(tf.reshape(padded, [-1, padded.shape[2]]), packing.to_packed)
 
 
 def _padded(packed: tf.Tensor, packing: Packing) -> tf.Tensor:

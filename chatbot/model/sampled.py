@@ -1,48 +1,52 @@
 """A softmax over the target and sampled tokens, for large vocabularies."""
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.model.matmul import matmul
 
-# Folded into a step's seed, like the numbers of dropouts, which are 100 to 400.
-NUMBER = 500
+
+def draw_samples(samples: int, vocabulary: int, seed: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Draw ids by Zipf's law, with replacement, [samples]. The vocabulary is sorted by frequency.
+
+    P(k) = log((k + 2) / (k + 1)) / log(vocabulary + 1).
+    """
+    drawn = np.random.default_rng(list(seed)).random(samples)
+    ids = np.exp(drawn * math.log(vocabulary + 1)).astype(np.int64) - 1
+    return np.clip(ids, 0, vocabulary - 1)
 
 
 def sampled_loss(
     attended: tf.Tensor,
-    embeddings: tf.Tensor,
+    target_embeddings: tf.Tensor,
+    sample_embeddings: tf.Tensor,
     bias: tf.Tensor,
     targets: tf.Tensor,
+    samples: tf.Tensor,
     weights: tf.Tensor,
-    samples: int,
-    seed: tf.Tensor,
     precision: str = "float32",
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed, with importance sampling (Bengio and Senécal, 2008): a scalar.
 
-    attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int32,
-    weights [tokens]. samples: the number of tokens drawn, with replacement, once for all positions. seed: [2] int32.
+    attended and target_embeddings [tokens, units], sample_embeddings [samples, units], bias [vocabulary],
+    targets [tokens] int64, samples [samples] int64, from `draw_samples`, the same for all positions, weights [tokens].
     """
-    vocabulary = embeddings.shape[0]
-    uniform = tf.random.stateless_uniform([samples], tf.random.experimental.stateless_fold_in(seed, NUMBER))
-    # The vocabulary is sorted by frequency, so ids are drawn by Zipf's law:
-    # P(k) = log((k + 2) / (k + 1)) / log(vocabulary + 1).
-    ids = tf.cast(tf.exp(uniform * math.log(vocabulary + 1)), tf.int32) - 1  # [samples]
-    ids = tf.clip_by_value(ids, 0, vocabulary - 1)
+    vocabulary, number = bias.shape[0], tf.cast(tf.shape(samples)[0], tf.float32)
 
     def expected_count(ids: tf.Tensor) -> tf.Tensor:
         """Return the expected number of times that each id is drawn."""
         k = tf.cast(ids, tf.float32)
-        return samples * tf.math.log((k + 2) / (k + 1)) / math.log(vocabulary + 1)
+        return number * tf.math.log((k + 2) / (k + 1)) / math.log(vocabulary + 1)
 
-    target_embeddings = tf.gather(embeddings, targets)  # [tokens, units]
     target_logits = tf.reduce_sum(attended * target_embeddings, -1) + tf.gather(bias, targets)  # [tokens]
-    logits = matmul(attended, tf.gather(embeddings, ids), precision, transpose_b=True)  # [tokens, samples]
-    logits += tf.gather(bias, ids) - tf.math.log(expected_count(ids))
+    logits = matmul(attended, sample_embeddings, precision, transpose_b=True)  # [tokens, samples]
+    logits += tf.gather(bias, samples) - tf.math.log(expected_count(samples))
     # Samples that equal the target are excluded, since the target is in the sum already. The expected sum over the
     # samples is then the sum over the rest of the vocabulary.
-    logits = tf.where(targets[:, None] == ids, logits.dtype.min, logits)
+    logits = tf.where(targets[:, None] == samples, logits.dtype.min, logits)
     losses = tf.reduce_logsumexp(tf.concat([target_logits[:, None], logits], -1), -1) - target_logits
     return tf.reduce_sum(losses * weights)

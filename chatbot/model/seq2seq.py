@@ -1,9 +1,11 @@
 """The whole model: embedding -> encoder -> attention decoder -> logits."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
@@ -11,10 +13,12 @@ from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
-from chatbot.model.fast.projection import projection_loss
+from chatbot.model.fast.projection import LOGITS, projection_loss
 from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
+from chatbot.model.recurrent import is_packed
 from chatbot.model.sampled import sampled_loss
+from chatbot.model.sequences import Sequences, sequences_of
 
 
 class Seq2Seq(keras.Model):
@@ -24,13 +28,16 @@ class Seq2Seq(keras.Model):
     2017). The weights are zeros until `built_model` draws them or a checkpoint is read.
 
     precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
-    weights, states and sums are float32.
+    weights, states and sums are float32. logits: the maximum number of logits in memory at a time, about.
     """
 
-    def __init__(self, settings: ModelSettings, vocabulary_size: int, precision: str = "float32") -> None:
+    def __init__(
+        self, settings: ModelSettings, vocabulary_size: int, precision: str = "float32", logits: int = LOGITS
+    ) -> None:
         super().__init__()
-        self.precision, self._fast_loss = precision, "loss" in settings.fast
-        self._sampled = settings.sampled_softmax
+        self.precision, self._settings, self._fast_loss = precision, settings, "loss" in settings.fast
+        self.sampled = settings.sampled_softmax
+        self.logits = logits
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
         self.encoder = Encoder(settings, precision)
@@ -38,51 +45,66 @@ class Seq2Seq(keras.Model):
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
         self.built = True
 
-    def encode(self, source: tf.Tensor, seed: tf.Tensor | None = None) -> DecoderState:
-        """source [rows, source] int32 -> the decoder's state before the first token.
+    def embed(self, ids: tf.Tensor) -> tf.Tensor:
+        """ids [...] -> [..., embedding]."""
+        return tf.gather(tf.convert_to_tensor(self.embedding.embeddings), ids)
 
-        seed: [2] int32 draws the dropout masks; None: no dropout.
+    def sequences(self, ids: npt.NDArray[Any]) -> Sequences:
+        """Return a batch as the model takes it, computed on the host. ids: [rows, time], padded on the right."""
+        return sequences_of(ids, is_packed(self._settings))
+
+    def encode(self, source: Sequences, key: tf.Tensor | None = None) -> DecoderState:
+        """Return the decoder's state before the first token.
+
+        key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        mask = tf.not_equal(source, PAD)
-        memory, states = self.encoder(self.embedding(source), mask, seed)
-        return self.decoder.start(memory, mask, states)
+        memory, states = self.encoder(self.embed(source.ids), source, key)
+        return self.decoder.start(memory, source.mask, states)
 
-    def call(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
-        """source [rows, source], target_in [rows, target] int32 -> logits [tokens, vocabulary] float32.
+    def call(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
+        """Return logits [tokens, vocabulary] float32.
 
-        Only the real tokens of target_in have logits, in the order of `packing_of`, with fillers at the end.
+        Only the real tokens of target_in have logits, in the order of its packing, with fillers at the end.
 
-        seed: [2] int32 draws the dropout masks; None: no dropout.
+        key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        return self.project(self.attended(source, target_in, seed))
+        return self.project(self.attended(source, target_in, key))
 
-    def attended(self, source: tf.Tensor, target_in: tf.Tensor, seed: tf.Tensor | None = None) -> tf.Tensor:
+    def attended(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
         """Return the decoder's outputs before `project`, [tokens, embedding]; the arguments are those of `call`."""
-        mask = tf.not_equal(target_in, PAD)
-        return self.decoder(self.embedding(target_in), mask, self.encode(source, seed), seed)
+        return self.decoder(self.embed(target_in.ids), target_in, self.encode(source, key), key)
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., embedding] -> logits [..., vocabulary]."""
         return matmul(attended, self.embedding.embeddings, self.precision, transpose_b=True) + self.bias
 
-    def summed_loss(
-        self, attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, seed: tf.Tensor | None = None
-    ) -> tf.Tensor:
+    def summed_loss(self, attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Return the weighted cross-entropy in nats, summed: scalar float32.
 
-        attended [tokens, embedding], targets [tokens] int32, weights [tokens] float32. seed: [2] int32 draws the
-        tokens of a sampled softmax; None: the softmax is exact.
+        attended [tokens, embedding], targets [tokens] int64, weights [tokens] float32.
         """
-        embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
-        if self._sampled is not None and seed is not None:
-            return sampled_loss(attended, embeddings, bias, targets, weights, self._sampled, seed, self.precision)
         if self._fast_loss:
-            return projection_loss(attended, embeddings, bias, targets, weights, self.precision)
+            embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
+            return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.logits)
         return sequence_loss(self.project(attended), targets, weights)
+
+    def sampled_loss(
+        self,
+        attended: tf.Tensor,
+        target_embeddings: tf.Tensor,
+        sample_embeddings: tf.Tensor,
+        targets: tf.Tensor,
+        samples: tf.Tensor,
+        weights: tf.Tensor,
+    ) -> tf.Tensor:
+        """Return the cross-entropy of a sampled softmax; the arguments are those of the function of that name."""
+        bias = tf.convert_to_tensor(self.bias)
+        embeddings = target_embeddings, sample_embeddings
+        return sampled_loss(attended, *embeddings, bias, targets, samples, weights, self.precision)
 
     def step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
         """Decode one token: ids [rows] int32 -> logits [rows, vocabulary], the state after these ids."""
-        attended, state = self.decoder.step(self.embedding(ids), state)
+        attended, state = self.decoder.step(self.embed(ids), state)
         return self.project(attended), state
 
 
@@ -99,6 +121,11 @@ def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precis
         if weight.name != "bias":  # Keras has set the biases: zeros, and ones for an LSTM's forget gate
             weight.assign(initializers[weight.name](weight.shape))
     return model
+
+
+def embedding_index(model: Seq2Seq) -> int:
+    """Return the index of the embedding among the model's trainable variables."""
+    return next(i for i, variable in enumerate(model.trainable_variables) if variable is model.embedding.embeddings)
 
 
 def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> None:

@@ -1,31 +1,33 @@
 """The gradient function of a tower, which every variable update calls."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from chatbot.corpus.encoding.vocabulary import PAD
-from chatbot.model.packing import pack, packing_of
 from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts
-
-# A tower's share: source, target_in, target_out [rows, length] int32, weights [rows, length] float32.
-Share = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+from chatbot.training.share import Share, looked_up
 
 # float16: the loss scale is divided by this as long as a gradient overflows, down to the smallest scale.
 LOSS_SCALE_DIVISOR, MIN_LOSS_SCALE = 16.0, 2.0**-24
 
 
 class Sums(NamedTuple):
-    """The result of a tower. Division by the token count follows the sum over all towers."""
+    """The result of a tower. Division by the token count follows the sum over all towers.
+
+    The gradients are those of the loss sum, float32. The embedding's is the sum of `projection`, since it is also the
+    output projection, and of `rows`, which is small, so that its exchange is cheap; `dense` adds them.
+    """
 
     loss: tf.Tensor  # scalar float32, nats
     weight: tf.Tensor  # scalar float32, real target tokens
-    gradients: list[tf.Tensor]  # of the loss sum, dense float32, in the order of model.trainable_variables
+    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list with a sampled softmax, which has rows only
+    others: list[tf.Tensor]  # of all variables but the embedding, in the order of model.trainable_variables
+    rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up (`ids_used`)
 
 
 class Stage:
@@ -45,7 +47,7 @@ class Stage:
         *inputs: Any,
     ) -> None:
         self._device, self._inputs = device, inputs
-        with self._on_device(), tf.GradientTape(watch_accessed_variables=False) as self._tape:
+        with _on(device), tf.GradientTape(watch_accessed_variables=False) as self._tape:
             # One copy to this device; otherwise a loop over time would fetch the weights at each step.
             self._weights = [tf.identity(value) for _, value in weights]
             self._tape.watch((inputs, self._weights))
@@ -58,7 +60,7 @@ class Stage:
 
         output_gradients: in the structure of `outputs`; None for ones.
         """
-        with self._on_device():
+        with _on(self._device):
             return self._tape.gradient(
                 tf.nest.flatten(self.outputs),
                 (self._inputs, self._weights),
@@ -66,15 +68,16 @@ class Stage:
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
 
-    def _on_device(self) -> Any:
-        return contextlib.nullcontext() if self._device is None else tf.device(self._device)
+
+def _on(device: str | None) -> Any:
+    return contextlib.nullcontext() if device is None else tf.device(device)
 
 
 def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
-    """Return the pure function of a tower: (weights, share, seed) -> Sums.
+    """Return the pure function of a tower: (weights, share, used) -> Sums.
 
-    weights: the values of model.trainable_variables. seed: [2] int32, for dropout. parts: the devices of
-    the model's parts; None runs all of them on the device of the caller.
+    weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. parts: the devices
+    of the model's parts; None runs all of them on the device of the caller.
 
     float16 gradients that overflow are computed again with a smaller loss scale. The scale starts at 1: Micikevicius
     et al. (2018) scale the small gradients of a mean loss up, but the loss here is a sum.
@@ -84,30 +87,33 @@ def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
         return tower_gradients
 
     @tf.function(autograph=False)
-    def finite_gradients(weights: list[tf.Tensor], share: Share, seed: tf.Tensor) -> Sums:
-        def overflowed(loss_scale: tf.Tensor, sums: Sums) -> tf.Tensor:
-            return (loss_scale > MIN_LOSS_SCALE) & ~tf.math.is_finite(tf.linalg.global_norm(sums.gradients))
+    def finite_gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor) -> Sums:
+        def attempt(loss_scale: tf.Tensor, _: tf.Tensor, __: Sums) -> tuple[tf.Tensor, tf.Tensor, Sums]:
+            sums = tower_gradients(weights, share, used, loss_scale)
+            norm = tf.linalg.global_norm([*sums.projection, *sums.others, sums.rows])
+            return loss_scale / LOSS_SCALE_DIVISOR, tf.math.is_finite(norm) | (loss_scale <= MIN_LOSS_SCALE), sums
 
-        def scale_down(loss_scale: tf.Tensor, _: Sums) -> tuple[tf.Tensor, Sums]:
-            loss_scale /= LOSS_SCALE_DIVISOR
-            return loss_scale, tower_gradients(weights, share, seed, loss_scale)
-
+        # The body is traced once, so the loop starts from sums of nothing.
         one = tf.constant(1.0)
-        return tf.while_loop(overflowed, scale_down, (one, tower_gradients(weights, share, seed, one)))[1]
+        sums = tower_gradients.get_concrete_function(weights, share, used, one).structured_outputs
+        nothing = tf.nest.map_structure(lambda x: tf.zeros([size or 0 for size in x.shape], x.dtype), sums)
+        shapes = one.shape, one.shape, tf.nest.map_structure(lambda x: x.shape, sums)
+        start = one, tf.constant(False), nothing
+        return tf.while_loop(lambda _, finite, __: ~finite, attempt, start, shapes, parallel_iterations=1)[2]
 
     return finite_gradients
 
 
 def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
-    """Return the function (weights, share, seed, loss_scale) -> Sums; the sums are unscaled again."""
+    """Return the function (weights, share, used, loss_scale) -> Sums; the sums are unscaled again."""
     variables = model.trainable_variables
     encoder_device, decoder_device, projection_device = parts or (None, None, None)
 
     @tf.function(autograph=False)
     def tower_gradients(
-        weights: list[tf.Tensor], share: Share, seed: tf.Tensor, loss_scale: tf.Tensor | None = None
+        weights: list[tf.Tensor], share: Share, used: tf.Tensor, loss_scale: tf.Tensor | None = None
     ) -> Sums:
-        source, target_in, target_out, token_weights = trim_padding(share)
+        source, target_in, key = share.source, share.target_in, share.key
         values = {id(variable): value for variable, value in zip(variables, weights, strict=True)}
 
         def with_values(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
@@ -115,86 +121,60 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
 
         encoder, decoder = model.encoder.trainable_variables, model.decoder.trainable_variables
         embedding, bias = model.embedding.embeddings, model.bias
-        if loss_scale is not None:
-            token_weights *= loss_scale
-        source_mask, target_mask = tf.not_equal(source, PAD), tf.not_equal(target_in, PAD)
-        packing = packing_of(target_mask)
-
-        def embed() -> tuple[tf.Tensor, tf.Tensor]:
-            return model.embedding(source), model.embedding(target_in)  # [rows, length, embedding_size]
+        token_weights = share.weights if loss_scale is None else share.weights * loss_scale
 
         def encode(embedded: tf.Tensor) -> Any:
-            return model.encoder(embedded, source_mask, seed)
+            return model.encoder(embedded, source, key)
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> tf.Tensor:
-            return model.decoder(embedded, target_mask, model.decoder.start(memory, source_mask, states), seed)
+            return model.decoder(embedded, target_in, model.decoder.start(memory, source.mask, states), key)
 
-        def project(attended: tf.Tensor) -> tf.Tensor:
-            return model.summed_loss(attended, pack(target_out, packing), pack(token_weights, packing), seed)
+        def project(attended: tf.Tensor, *sampled: tf.Tensor) -> tf.Tensor:
+            if sampled:
+                target_embeddings, sample_embeddings = sampled
+                return model.sampled_loss(
+                    attended, target_embeddings, sample_embeddings, share.targets, share.samples, token_weights
+                )
+            return model.summed_loss(attended, share.targets, token_weights)
 
-        embedding_stage = Stage(projection_device, with_values([embedding]), embed)
-        embedded_source, embedded_target = embedding_stage.outputs
-        encoder_stage = Stage(encoder_device, with_values(encoder), encode, embedded_source)
-        decoder_stage = Stage(decoder_device, with_values(decoder), decode, embedded_target, *encoder_stage.outputs)
-        projection_stage = Stage(projection_device, with_values([embedding, bias]), project, decoder_stage.outputs)
+        with _on(projection_device):
+            source_rows, target_rows, *sampled = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
+        encoder_stage = Stage(encoder_device, with_values(encoder), encode, source_rows)
+        decoder_stage = Stage(decoder_device, with_values(decoder), decode, target_rows, *encoder_stage.outputs)
+        read_whole = [] if sampled else [embedding]
+        projection_stage = Stage(
+            projection_device, with_values([bias, *read_whole]), project, decoder_stage.outputs, *sampled
+        )
 
-        (attended_gradient,), (projection_gradient, bias_gradient) = projection_stage.backward()
+        (attended_gradient, *sampled_gradients), (bias_gradient, *projection) = projection_stage.backward()
         (target_gradient, *memory_gradients), decoder_gradients = decoder_stage.backward(attended_gradient)
         (source_gradient,), encoder_gradients = encoder_stage.backward(memory_gradients)
-        _, (lookup_gradient,) = embedding_stage.backward([source_gradient, target_gradient])
-        gradients = dict(
-            zip(
-                map(id, (*encoder, *decoder, bias)),
-                (*encoder_gradients, *decoder_gradients, bias_gradient),
-                strict=True,
-            )
-        )
-        # Dense: optimizers square each slice of a repeated token before adding them up. A sampled softmax gives slices.
-        gradients[id(embedding)] = tf.tensor_scatter_nd_add(
-            tf.convert_to_tensor(projection_gradient), lookup_gradient.indices[:, None], lookup_gradient.values
-        )
-        dense = [tf.convert_to_tensor(gradients[id(variable)]) for variable in variables]
-        sums = Sums(projection_stage.outputs, tf.reduce_sum(token_weights), dense)
-        return sums if loss_scale is None else tf.nest.map_structure(lambda x: x / loss_scale, sums)
+        with _on(projection_device):
+            lookups = [
+                tf.reshape(gradient, [-1, gradient.shape[-1]])  # [ids, embedding]
+                for gradient in (source_gradient, target_gradient, *sampled_gradients)
+            ]
+            rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, used)
+        of_variables = *encoder_gradients, *decoder_gradients, bias_gradient
+        gradients = dict(zip(map(id, (*encoder, *decoder, bias)), of_variables, strict=True))
+        others = [tf.convert_to_tensor(gradients[id(v)]) for v in variables if v is not embedding]
+        sums = Sums(projection_stage.outputs, share.counts[0], projection, others, rows)
+        return sums if loss_scale is None else _unscaled(sums, loss_scale)
 
     return tower_gradients
 
 
-def share_spec(source_length: int, target_length: int) -> tuple[tf.TensorSpec, ...]:
-    """Return the specs of a bucket's share: lengths are static, the number of rows is not."""
-    return (
-        tf.TensorSpec([None, source_length], tf.int32),
-        tf.TensorSpec([None, target_length], tf.int32),
-        tf.TensorSpec([None, target_length], tf.int32),
-        tf.TensorSpec([None, target_length], tf.float32),
-    )
+def dense(projection: Sequence[tf.Tensor], rows: tf.Tensor, used: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """Return the gradient of the embedding, [vocabulary, embedding], from the fields of `Sums`.
 
-
-def trim_padding(share: Share) -> Share:
-    """Remove the positions that are padding in every row: a bucket is often longer than all rows of a batch."""
-    source, *targets = share
-    source_length, target_length = (tf.reduce_max(tf.math.count_nonzero(ids, axis=1)) for ids in (source, targets[0]))
-    target_in, target_out, weights = (x[:, :target_length] for x in targets)
-    return source[:, :source_length], target_in, target_out, weights
-
-
-def accumulate_gradients(
-    gradients: Any, weights: list[tf.Tensor], share: Share, seed: tf.Tensor, pieces: int, device: str
-) -> Sums:
-    """Return the sums over a share, computed one piece of its rows after another to save memory.
-
-    pieces: the maximum number of pieces; a share with fewer rows has one piece for each row.
+    Optimizers need it dense. used: `ids_used`, [used] int64. No id repeats, so that the result is equal to the bit on
+    all replicas. shape: that of the embedding.
     """
-    if pieces == 1:
-        return gradients(weights, share, seed)
-    rows = tf.shape(share[0])[0]
-    pieces = tf.minimum(pieces, rows)
+    start = projection[0] if projection else tf.zeros(shape)
+    return tf.tensor_scatter_nd_add(start, used[:, None], rows)
 
-    def add_piece(i: tf.Tensor, sums: Sums) -> tuple[tf.Tensor, Sums]:
-        with tf.device(device):
-            piece = tuple(x[i * rows // pieces : (i + 1) * rows // pieces] for x in share)
-            piece_sums = gradients(weights, piece, tf.random.experimental.stateless_fold_in(seed, i))
-            return i + 1, tf.nest.map_structure(tf.add, sums, piece_sums)
 
-    zero = Sums(tf.constant(0.0), tf.constant(0.0), [tf.zeros_like(weight) for weight in weights])
-    return tf.while_loop(lambda i, _: i < pieces, add_piece, (tf.constant(0), zero), parallel_iterations=1)[1]
+def _unscaled(sums: Sums, loss_scale: tf.Tensor) -> Sums:
+    scale = 1.0 / loss_scale
+    projection, others = ([x * scale for x in gradients] for gradients in (sums.projection, sums.others))
+    return Sums(sums.loss * scale, sums.weight, projection, others, sums.rows * scale)

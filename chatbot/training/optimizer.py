@@ -42,27 +42,32 @@ def average_and_clip(
     return gradients, norm
 
 
+def beta_powers(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return Adam's powers of its two betas, for `apply_update`. number: int64, of the update, counted from 1."""
+    exponent = tf.cast(number, tf.float32)
+    return BETA_1**exponent, BETA_2**exponent
+
+
 def apply_update(
     rule: str,
     weight: tf.Variable,
     slots: Sequence[tf.Variable],
     gradient: tf.Tensor,
     rate: tf.Tensor,
-    number: tf.Tensor,
+    powers: tuple[tf.Tensor, tf.Tensor],
 ) -> tf.Operation:
     """Update one weight and its slots in place.
 
-    rate: scalar float32, the learning rate. number: scalar int64, the number of this update, counted from 1.
+    rate: scalar float32, the learning rate. powers: from `beta_powers`, used by Adam only.
     """
     handles = [slot.handle for slot in slots]
-    number = tf.cast(number, tf.float32)
     if rule == "adam":
         return tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
             m=handles[0],
             v=handles[1],
-            beta1_power=BETA_1**number,
-            beta2_power=BETA_2**number,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
             lr=rate,
             beta1=BETA_1,
             beta2=BETA_2,

@@ -22,7 +22,8 @@ from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.precision import AUTO
 from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.synchronous import StepResult, Synchronous
+from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.synchronous import Synchronous
 
 STEPS = 10
 TOLERANCE = 1e-5
@@ -68,9 +69,9 @@ def train_model(
     update.scatter_state(update.gather_state())
     batches = Batches(
         [pairs], settings.learning.batch_size * settings.learning.accumulate, settings.learning.seed
-    ).shares_from(0, len(towers))
+    ).from_step(0, len(towers))
     for number in range(steps):
-        update([tuple(map(tf.constant, share)) for share in next(batches)], number, settings.learning.learning_rate)
+        update(update.prepare(next(batches), number), settings.learning.learning_rate)
     update.gather_state()
     return [variable.numpy() for variable in model.trainable_variables], update.finished_steps(), update
 
@@ -105,9 +106,9 @@ def every_pair_once(towers: int) -> bool:
         SETTINGS.learning.seed,
     )
     seen: Counter[tuple[int, ...]] = Counter()
-    shares = batches.shares_from(0, towers)
+    global_batches = batches.from_step(0, towers)
     for _ in range(batches.steps_per_epoch):
-        for share in next(shares):
+        for share in next(global_batches).shares:
             real = share.weights[:, 0] > 0
             seen.update(tuple(source.tolist()) for source in share.source[real])
     return len(seen) == count and set(seen.values()) == {1}

@@ -1,15 +1,15 @@
 """The training loop, in the order in which it runs."""
 
+import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from chatbot.config.training import Settings
+from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.training.data import Data
 from chatbot.training.divergence import Divergence
-from chatbot.training.gradients import Share
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.reporter import Reporter, open_reporter
@@ -32,13 +32,14 @@ def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team
     divergence = Divergence(len(data.vocabulary))
     stop = team.agree(run.reason_to_stop())  # "" while the run goes on
     with open_reporter(run) as reporter, interrupts(announced=team.chief) as interrupted:
-        window = Window(run.batches.prefetched(progress.step, train_step.num_shares, team.machine, team.machines))
+        batches = run.batches.from_step(progress.step, train_step.num_shares, team.machine, team.machines)
+        window = Window(prefetched(zip(batches, itertools.count(progress.step)), train_step.prepare))
         while not stop:
             team.at_step(progress.step)
             rate = run.schedule.rate(progress.step)
-            shares = window.next_shares()
-            with reporter.compiling(bucket_of(shares)):
-                train_step(shares, progress.step, rate)
+            batch = window.next_batch()
+            with reporter.compiling("step"):
+                train_step(batch, rate)
             progress.step += 1
             reporter.advance()
 
@@ -82,12 +83,6 @@ def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:
     record["validation.nats_per_character"] = validation.nats_per_character
     reporter.validation(validation, best)
     return best
-
-
-def bucket_of(shares: Sequence[Share]) -> tuple[int, int]:
-    """Return the lengths of source and target of the batch's bucket."""
-    source, target, *_ = shares[0]
-    return source.shape[1], target.shape[1]
 
 
 def check_finite(record: dict[str, Any], saved: int) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.training.gradients import Share
-from chatbot.training.variable_update.synchronous import StepResult
+from chatbot.training.share import Prepared
+from chatbot.training.variable_update.step_result import StepResult
 
 
 class Window:
     """Times the steps between two records, and waits for their batches."""
 
-    def __init__(self, batches: Iterable[tuple[Share, ...]]) -> None:
-        self._batches: Iterator[tuple[Share, ...]] = iter(batches)
+    def __init__(self, batches: Iterable[Prepared]) -> None:
+        self._batches: Iterator[Prepared] = iter(batches)
         self.restart()
 
     def restart(self) -> None:
@@ -22,12 +22,12 @@ class Window:
         self._waited = 0.0
         self._started = time.perf_counter()
 
-    def next_shares(self) -> tuple[Share, ...]:
-        """Return the shares of the next batch. The time that this takes counts as input wait."""
+    def next_batch(self) -> Prepared:
+        """Return the next batch. The time that this takes counts as input wait."""
         started = time.perf_counter()
-        shares = next(self._batches)
+        batch = next(self._batches)
         self._waited += time.perf_counter() - started
-        return shares
+        return batch
 
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
         """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.

@@ -44,7 +44,7 @@ def test_likelihood_covers_every_token_of_whole_replies(model: Seq2Seq) -> None:
     data = EncodedPairs.question_to_answer(sources, targets, np.array([30, 2, 1]))
     expected = 0.0
     for i in range(len(pairs)):
-        state = model.encode(tf.constant(data.sources.row(i)[None]))
+        state = model.encode(model.sequences(data.sources.row(i)[None]))
         last = BOS
         for token in [*data.targets.row(i).tolist(), EOS]:
             logits, state = model.step(state, tf.constant([last]))

@@ -5,9 +5,14 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
+from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
+from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
-from chatbot.model.sampled import NUMBER, sampled_loss
+from chatbot.model.sampled import draw_samples, sampled_loss
 from chatbot.model.seq2seq import built_model
+from chatbot.training.gradients import gradient_function
+from chatbot.training.selftest import random_pairs
+from chatbot.training.share import Preparation, looked_up
 
 TOKENS, UNITS, VOCABULARY = 30, 4, 50
 SEED = [1, 2]
@@ -21,16 +26,25 @@ def random_values() -> tuple[np.ndarray, ...]:
 
 def loss_of(samples: int, dtype: str = "float32") -> tf.Tensor:
     attended, embeddings, bias, targets, weights = random_values()
-    x, e, b, w = (tf.constant(value, tf.float32) for value in (attended, embeddings, bias, weights))
-    return sampled_loss(x, e, b, tf.constant(targets, tf.int32), w, samples, SEED, dtype)
+    x, b, w = (tf.constant(value, tf.float32) for value in (attended, bias, weights))
+    ids = draw_samples(samples, VOCABULARY, SEED)
+    of_targets, of_samples = (tf.constant(embeddings[rows], tf.float32) for rows in (targets, ids))
+    return sampled_loss(x, of_targets, of_samples, b, tf.constant(targets), tf.constant(ids), w, dtype)
+
+
+def test_ids_are_drawn_by_zipfs_law() -> None:
+    count = 200_000
+    ids = draw_samples(count, VOCABULARY, SEED)
+    expected = np.log((np.arange(VOCABULARY) + 2) / (np.arange(VOCABULARY) + 1)) / np.log(VOCABULARY + 1)
+    np.testing.assert_allclose(np.bincount(ids, minlength=VOCABULARY) / count, expected, atol=0.003)
+    assert draw_samples(9, VOCABULARY, [1, 2]).tolist() != draw_samples(9, VOCABULARY, [1, 3]).tolist()
 
 
 def test_sampled_loss_equals_its_formula() -> None:
     """One position at a time, in float64."""
     samples = 7
     attended, embeddings, bias, targets, weights = random_values()
-    uniform = tf.random.stateless_uniform([samples], tf.random.experimental.stateless_fold_in(SEED, NUMBER)).numpy()
-    ids = (np.exp(uniform.astype(np.float64) * np.log(VOCABULARY + 1))).astype(int) - 1
+    ids = draw_samples(samples, VOCABULARY, SEED)
     expected = samples * np.log((np.arange(VOCABULARY) + 2) / (np.arange(VOCABULARY) + 1)) / np.log(VOCABULARY + 1)
     total = 0.0
     for x, target, weight in zip(attended, targets, weights, strict=True):
@@ -50,14 +64,19 @@ def test_sampled_loss_converges_to_exact_loss() -> None:
     assert many < 0.02 * exact < few
 
 
-def test_model_samples_in_training_only() -> None:
-    """Without a seed, as in validation, the loss is exact."""
+def test_training_samples_and_validation_does_not() -> None:
+    """The gradient of the embedding has rows only, of the ids in the batch and of the samples."""
     settings = ModelSettings(rnn_size=8, embedding_size=UNITS, sampled_softmax=4)
     model = built_model(settings, VOCABULARY, seed=1)
     attended, targets, weights = tf.ones([3, UNITS]), tf.constant([5, 6, 7]), tf.ones(3)
     exact = sequence_loss(model.project(attended), targets, weights)
     assert float(model.summed_loss(attended, targets, weights)) == pytest.approx(float(exact), rel=1e-6)
-    embeddings, bias = map(tf.convert_to_tensor, (model.embedding.embeddings, model.bias))
-    sampled = sampled_loss(attended, embeddings, bias, targets, weights, 4, SEED)
-    assert float(model.summed_loss(attended, targets, weights, SEED)) == pytest.approx(float(sampled), rel=1e-6)
-    assert float(sampled) != pytest.approx(float(exact), rel=1e-3)
+    batch = GlobalBatch((pad_batch(random_pairs(6, 1), np.arange(6), 9, 10),), 6, np.arange(VOCABULARY))
+    prepared = Preparation(model, 1, ["/CPU:0"])(batch, 0)
+    values = [variable.value for variable in model.trainable_variables]
+    sums = gradient_function(model)(values, prepared.shares[0][0], tf.constant(VOCABULARY))
+    assert sums.projection == []
+    read = {int(i) for ids in looked_up(prepared.shares[0][0], model) for i in ids.numpy().ravel()}
+    changed = set(np.nonzero(np.abs(sums.rows.numpy()).sum(axis=1))[0].tolist())
+    assert set(prepared.shares[0][0].samples.numpy().tolist()) <= read
+    assert changed - {PAD} == read - {PAD}

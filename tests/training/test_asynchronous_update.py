@@ -15,7 +15,8 @@ from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import asynchronous
 from chatbot.training.variable_update.asynchronous import Asynchronous, ServerShard
 from chatbot.training.variable_update.choose import VariableUpdate, open_update
-from chatbot.training.variable_update.synchronous import StepResult, Synchronous
+from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.synchronous import Synchronous
 
 # With dropout, and gradients that are clipped.
 DROPOUT = replace(SETTINGS, keep_prob=0.5, max_gradient_norm=0.1)
@@ -50,10 +51,10 @@ def opened(servers: int, model: Seq2Seq | None = None) -> Asynchronous:
 
 
 def run(update: VariableUpdate, first: int, last: int) -> None:
-    """Train from one step to another. The number of a step is int64, as on a worker: its type changes the masks."""
-    shares = Batches([PAIRS], DROPOUT.learning.batch_size, DROPOUT.learning.seed).shares_from(first, 1)
-    for number in map(np.int64, range(first, last)):
-        update([tuple(map(tf.constant, share)) for share in next(shares)], number, DROPOUT.learning.learning_rate)
+    """Train from one step to another."""
+    batches = Batches([PAIRS], DROPOUT.learning.batch_size, DROPOUT.learning.seed).from_step(first, 1)
+    for number in range(first, last):
+        update(update.prepare(next(batches), number), DROPOUT.learning.learning_rate)
 
 
 def weights_of(update: Asynchronous | Synchronous) -> list[np.ndarray]:

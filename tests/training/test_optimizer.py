@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.training.optimizer import MOMENTUM, apply_update, average_and_clip, make_slots
+from chatbot.training.optimizer import MOMENTUM, apply_update, average_and_clip, beta_powers, make_slots
 
 RATE = 0.1
 OPTIMIZERS = {
@@ -22,7 +22,7 @@ def test_three_updates_equal_those_of_keras(rule: str) -> None:
     (slots,) = make_slots(rule, [weight])
     optimizer = OPTIMIZERS[rule](RATE)
     for number, gradient in enumerate(tf.constant(gradients, tf.float32), 1):
-        apply_update(rule, weight, slots, gradient, tf.constant(RATE), tf.constant(number, tf.int64))
+        apply_update(rule, weight, slots, gradient, tf.constant(RATE), beta_powers(tf.constant(number)))
         optimizer.apply([gradient], [expected])
         np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=1e-5)
 

@@ -14,6 +14,7 @@ from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.devices import Parts, Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
+from chatbot.training.share import Share
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.out_of_memory import is_out_of_memory
 from chatbot.training.variable_update.synchronous import Synchronous
@@ -65,9 +66,9 @@ def with_memory_for(pairs: int) -> Callable[..., Any]:
                 raise MemoryError("injected")  # becomes a ResourceExhaustedError
             return rows
 
-        def checked(weights: Any, share: Any, seed: Any) -> Any:
-            with tf.control_dependencies([tf.py_function(check_rows, [tf.shape(share[0])[0]], tf.int32)]):
-                return gradients(weights, [tf.identity(x) for x in share], seed)
+        def checked(weights: Any, share: Share, used: tf.Tensor) -> Any:
+            with tf.control_dependencies([tf.py_function(check_rows, [tf.shape(share.source.mask)[0]], tf.int32)]):
+                return gradients(weights, tf.nest.map_structure(tf.identity, share), used)
 
         return checked
 
@@ -97,8 +98,8 @@ def test_errors_of_cudnn_and_xla_are_out_of_memory(error: tf.errors.OpError, exp
 
 def step_of(update: Synchronous) -> None:
     """Train on a batch of nine pairs."""
-    shares = next(Batches([random_pairs(9, 1)], 9, 1).shares_from(0, update.num_shares))
-    update([tuple(map(tf.constant, share)) for share in shares], 0, 0.1)
+    batch = next(Batches([random_pairs(9, 1)], 9, 1).from_step(0, update.num_shares))
+    update(update.prepare(batch, 0), 0.1)
 
 
 def test_error_of_cudnn_splits_shares(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,23 +11,23 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import Batch
 from chatbot.flags import compose, replace
 from chatbot.memory import keep_freed_memory
 from chatbot.model.seq2seq import built_model
 from chatbot.training import precision
 from chatbot.training.durable import write_json
-from chatbot.training.gradients import Sums, gradient_function
 from chatbot.training.precision import chosen_precision, gain_of_bfloat16
 from tests.commands import ENVIRONMENT, ROOT
+from tests.training.dense_gradients import dense_gradients
 
 SETTINGS = compose(Settings, rnn_size=16, embedding_size=12, keep_prob=1.0, attempt="x")
-SHARE = (
-    tf.constant([[5, 6, 7], [8, 9, 0]]),
-    tf.constant([[1, 5], [1, 6]]),
-    tf.constant([[5, 2], [6, 2]]),
-    tf.ones([2, 2]),
+BATCH = Batch(
+    source=np.array([[5, 6, 7], [8, 9, 0]]),
+    target_in=np.array([[1, 5], [1, 6]]),
+    target_out=np.array([[5, 2], [6, 2]]),
+    weights=np.ones([2, 2], np.float32),
 )
-SEED = tf.constant([1, 2])
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(1.9, "bfloat16"), (1.0, "float32"), (0.1, "float32")])
@@ -102,42 +102,37 @@ def test_resumed_attempt_keeps_its_precision(monkeypatch: pytest.MonkeyPatch, wo
     assert chosen_precision(SETTINGS, 20, "/CPU:0") == "bfloat16"
 
 
-def gradient_sums(settings: Settings = SETTINGS, precision: str = "float32") -> Sums:
+def gradients_at(settings: Settings = SETTINGS, precision: str = "float32", batch: Batch = BATCH) -> list[tf.Tensor]:
     model = built_model(settings.model, 10, settings.learning.seed, precision)
-    weights = [variable.value for variable in model.trainable_variables]
-    return gradient_function(model)(weights, SHARE, SEED)
+    return dense_gradients(model, batch)[1]
 
 
-def largest_difference(one: Sums, other: Sums) -> float:
+def largest_difference(one: list[tf.Tensor], other: list[tf.Tensor]) -> float:
     """The largest difference of a gradient, relative to its norm."""
-    pairs = zip(one.gradients, other.gradients, strict=True)
+    pairs = zip(one, other, strict=True)
     return max(float(tf.norm(a - b) / tf.maximum(tf.norm(a), 1e-3)) for a, b in pairs)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_precisions_have_similar_gradients(cell: str) -> None:
     settings = replace(SETTINGS, cell=cell)
-    exact = gradient_sums(settings=settings)
-    assert largest_difference(exact, gradient_sums(settings=settings, precision="bfloat16")) < 0.05
-    assert largest_difference(exact, gradient_sums(settings=settings, precision="float16")) < 0.01
+    exact = gradients_at(settings=settings)
+    assert largest_difference(exact, gradients_at(settings=settings, precision="bfloat16")) < 0.05
+    assert largest_difference(exact, gradients_at(settings=settings, precision="float16")) < 0.01
 
 
 def test_plain_model_has_the_same_gradients() -> None:
     plain = replace(SETTINGS, fast=("none",))
-    assert largest_difference(gradient_sums(), gradient_sums(settings=plain)) < 1e-5
+    assert largest_difference(gradients_at(), gradients_at(settings=plain)) < 1e-5
 
 
 def test_gradients_beyond_float16_are_computed_again_scaled_down() -> None:
     """The weights of targets are so large that the gradients of the loss sum exceed float16."""
-    source, target_in, target_out, weights = SHARE
-    share = source, target_in, target_out, 1e6 * weights
-    model = built_model(SETTINGS.model, 10, SETTINGS.learning.seed, "float16")
-    values = [variable.value for variable in model.trainable_variables]
-    sums = gradient_function(model)(values, share, SEED)
-    assert all(np.isfinite(gradient).all() for gradient in sums.gradients)
-    exact = gradient_function(built_model(SETTINGS.model, 10, SETTINGS.learning.seed))(values, share, SEED)
-    assert largest_difference(exact, sums) < 0.01
-    largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in exact.gradients)
+    batch = BATCH._replace(weights=1e6 * BATCH.weights)
+    gradients, exact = (gradients_at(precision=precision, batch=batch) for precision in ("float16", "float32"))
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    assert largest_difference(exact, gradients) < 0.01
+    largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in exact)
     assert largest > float(np.finfo(np.float16).max)
 
 

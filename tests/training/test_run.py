@@ -13,9 +13,11 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import prepare
+from chatbot.training.share import Prepared
 from chatbot.training.trainer import check_finite, train
 from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.synchronous import StepResult, Synchronous
+from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.synchronous import Synchronous
 from tests.training.attempts import metrics
 from tests.training.small_run import TOWERS, small_settings
 
@@ -25,8 +27,8 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> tuple[list[
     steps: list[tuple] = []
     settings, models = small_settings(**flags), []
 
-    def record(self: Synchronous, shares: Any, number: int, rate: float) -> None:
-        steps.append((number, rate, shares[0][0].numpy().tolist()))
+    def record(self: Synchronous, prepared: Prepared, rate: float) -> None:
+        steps.append((prepared.number, rate, prepared.batch.shares[0].source.tolist()))
         result = StepResult(tf.ones(1), tf.ones(1), tf.constant(1.0), tf.constant(1.0))
         self._finished.append(result)
 

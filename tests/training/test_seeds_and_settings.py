@@ -14,10 +14,12 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.dropout import uniform
+from chatbot.model.seq2seq import Seq2Seq, built_model, embedding_index
 from chatbot.training.devices import Tower
-from chatbot.training.gradients import Share, Sums
+from chatbot.training.gradients import Sums
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
+from chatbot.training.share import Share
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.replica import Replica
 from chatbot.training.variable_update.synchronous import Synchronous
@@ -31,9 +33,12 @@ def _drawn_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the gradient function."""
 
     def stub(model: Seq2Seq, parts: Any = None) -> Any:
-        def gradients(weights: list[tf.Tensor], share: Share, seed: tf.Tensor) -> Sums:
-            drawn = 1 + tf.random.stateless_uniform([], seed)
-            return Sums(drawn, tf.reduce_sum(share[3]), [tf.ones_like(weight) for weight in weights])
+        def gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor) -> Sums:
+            drawn = 1 + uniform([], share.key, 1)
+            embedding = embedding_index(model)
+            others = [tf.ones_like(weight) for i, weight in enumerate(weights) if i != embedding]
+            rows = tf.zeros([used, weights[embedding].shape[1]])
+            return Sums(drawn, share.counts[0], [tf.ones_like(weights[embedding])], others, rows)
 
         return gradients
 
@@ -52,9 +57,9 @@ def opened(settings: Settings, towers: list[Tower], machine: int = 0, machines: 
 def losses(settings: Settings, towers: list[Tower], machine: int = 0, machines: int = 1) -> np.ndarray:
     """[3, towers of all machines] the numbers that the towers of this machine draw in three steps."""
     update = opened(settings, towers, machine, machines)
-    shares = Batches([random_pairs(40, 1)], 8, 1).shares_from(0, len(towers), machine, machines)
+    batches = Batches([random_pairs(40, 1)], 8, 1).from_step(0, len(towers), machine, machines)
     for number in range(3):
-        update([tuple(map(tf.constant, share)) for share in next(shares)], number, 0.1)
+        update(update.prepare(next(batches), number), 0.1)
     return np.array([result.loss_sums.numpy() for result in update.finished_steps()])
 
 
@@ -82,9 +87,9 @@ def test_every_variable_update_uses_all_settings(cpus: list[Tower], name: str) -
     )
     update = opened(settings, cpus[:2], machine=machines - 1, machines=machines)
     before = [variable.numpy() for variable in update._model.trainable_variables]
-    shares = Batches([random_pairs(16, 1)], 16, 1).shares_from(0, 2)
+    batches = Batches([random_pairs(16, 1)], 16, 1).from_step(0, 2)
     for number in range(2):
-        update([tuple(map(tf.constant, share)) for share in next(shares)], number, 1.0)
+        update(update.prepare(next(batches), number), 1.0)
     update.gather_state()
     first, second = update.finished_steps()
     assert (first.loss_sums.numpy()[-2:] > 2).all()  # two pieces, each of which draws a number from 1 to 2
@@ -124,9 +129,12 @@ def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower
 
 def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) -> None:
     updates = [machine_of_two(cpus, machine, staged=True) for machine in range(2)]
-    pending = [sums for update in updates for sums in update._pending_sums([np.array([5.0, 6.0])], 7.0)]
+    gradients = [np.full(variable.shape, 5, np.float32) for variable in updates[0]._model.trainable_variables]
+    pending = [sums for update in updates for sums in update._pending_of(gradients, 7.0).sums]
     assert [float(sums.weight) for sums in pending] == [7, 0, 0, 0]
-    assert [sums.gradients[0].numpy().tolist() for sums in pending] == [[5, 6], [0, 0], [0, 0], [0, 0]]
+    for values in ([sums.rows for sums in pending], [sums.others[0] for sums in pending]):
+        assert [np.unique(value.numpy()).tolist() for value in values] == [[5], [0], [0], [0]]
+    assert not any(sums.projection[0].numpy().any() for sums in pending)
 
 
 def test_staged_step_of_several_machines_is_not_repeated(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +145,6 @@ def test_staged_step_of_several_machines_is_not_repeated(cpus: list[Tower], monk
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
     monkeypatch.setattr(update, "_run_staged_step", exhausted)
-    shares = next(Batches([random_pairs(9, 1)], 9, 1).shares_from(0, 2))
+    batch = next(Batches([random_pairs(9, 1)], 9, 1).from_step(0, 2))
     with pytest.raises(UserError, match="out of memory while the weights were updated"):
-        update([tuple(map(tf.constant, share)) for share in shares], 0, 0.1)
+        update(update.prepare(batch, 0), 0.1)

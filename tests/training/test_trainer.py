@@ -87,16 +87,16 @@ def test_validation_keeps_the_best_checkpoint_and_stops_early(
 def test_ctrl_c_saves_and_prints_how_to_resume(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    next_shares, calls = Window.next_shares, 0
+    next_batch, calls = Window.next_batch, 0
 
     def interrupt_third_call(window: Window) -> tuple:
         nonlocal calls
         calls += 1
         if calls == 3:
             signal.raise_signal(signal.SIGINT)
-        return next_shares(window)
+        return next_batch(window)
 
-    monkeypatch.setattr(Window, "next_shares", interrupt_third_call)
+    monkeypatch.setattr(Window, "next_batch", interrupt_third_call)
     before = signal.getsignal(signal.SIGINT)
     assert train_small(data=(str(pairs_file),), steps=9) == 130
     assert signal.getsignal(signal.SIGINT) is before

@@ -1,6 +1,7 @@
 """Several towers train the same weights as one device, each on its own device and in parallel."""
 
 import functools
+import itertools
 from itertools import islice
 from typing import Any
 
@@ -10,14 +11,13 @@ import pytest
 import tensorflow as tf
 
 from chatbot.corpus.batching.batches import Batches, pad_batch
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss
-from chatbot.model.packing import pack, packing_of
+from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
-from chatbot.training.gradients import gradient_function
 from chatbot.training.model_parallel import spread
 from chatbot.training.selftest import (
     ALWAYS_CLIPPED,
@@ -35,6 +35,7 @@ from chatbot.training.selftest import (
 )
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.parameter_server import parameter_server
+from tests.training.dense_gradients import dense_gradients
 
 UPDATES: dict[str, dict[str, Any]] = {
     "parameter_server": {},
@@ -101,9 +102,12 @@ def test_each_independent_tower_equals_its_own_run(cpus: list[Tower]) -> None:
     for i in range(2):
         model = built_model(settings.model, VOCABULARY, settings.learning.seed)
         single = parameter_server(model, settings, cpus[:1])
-        batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(0, 2)
+        batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 2)
         for number in range(STEPS):
-            single([tuple(map(tf.constant, next(batches)[i]))], number, settings.learning.learning_rate)
+            batch = next(batches)
+            single(
+                single.prepare(batch._replace(shares=batch.shares[i : i + 1]), number), settings.learning.learning_rate
+            )
         for actual, expected in zip(final_weights[i], model.trainable_variables, strict=True):
             np.testing.assert_allclose(actual, expected.numpy(), atol=1e-6)
     assert largest_difference(*final_weights) > 1000 * TOLERANCE
@@ -116,17 +120,15 @@ def test_staged_variables_are_one_step_late(cpus: list[Tower], variable_update: 
     pairs = random_pairs(67, 3)
     staged, results, _ = train_model(settings, cpus[:3], pairs)
     model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-    gradients = gradient_function(model)
     weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(0, 1)
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 1)
     pending = None
     for _ in range(STEPS):
-        (share,) = next(batches)
         values = [tf.constant(w, tf.float32) for w in weights]
-        sums = gradients(values, tuple(map(tf.constant, share)), tf.constant([0, 0]))
+        sums, gradients = dense_gradients(model, next(batches).shares[0], values)
         if pending is not None:
             weights = [w - settings.learning.learning_rate * g for w, g in zip(weights, pending, strict=True)]
-        pending = [g.numpy().astype(np.float64) / float(sums.weight) for g in sums.gradients]
+        pending = [g.numpy().astype(np.float64) / float(sums.weight) for g in gradients]
     for actual, expected in zip(staged, weights, strict=True):
         np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
     assert float(results[0].gradient_norm) == 0 < float(results[1].gradient_norm)
@@ -143,9 +145,9 @@ def test_pending_gradients_survive_a_checkpoint(cpus: list[Tower], variable_upda
     state = first.gather_state()
     second = open_update(first._model, settings, cpus[:2])
     second.scatter_state(state)
-    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).shares_from(4, 2)
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(4, 2)
     for number in range(4, STEPS):
-        second([tuple(map(tf.constant, s)) for s in next(batches)], number, settings.learning.learning_rate)
+        second(second.prepare(next(batches), number), settings.learning.learning_rate)
     second.gather_state()
     for actual, expected in zip(uninterrupted, first._model.trainable_variables, strict=True):
         np.testing.assert_array_equal(actual, expected.numpy())
@@ -168,9 +170,9 @@ def test_one_tower_equals_a_plain_training_loop(cpus: list[Tower], name: str) ->
     for rows in rows_of_steps[:STEPS]:
         batch = pad_batch(pairs, rows, 12, 12)
         with tf.GradientTape() as tape:
-            packing = packing_of(batch.target_in != PAD)
-            targets, weights = (pack(tf.constant(x), packing) for x in (batch.target_out, batch.weights))
-            loss = sequence_loss(model(batch.source, batch.target_in), targets, weights)
+            source, target_in = model.sequences(batch.source), model.sequences(batch.target_in)
+            targets, token_weights = (packed_array(x, target_in.packing, 0) for x in (batch.target_out, batch.weights))
+            loss = sequence_loss(model(source, target_in), targets, token_weights)
             mean = loss / batch.weights.sum()
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(mean, model.trainable_variables)]
         norms.append(float(tf.linalg.global_norm(gradients)))
@@ -213,38 +215,46 @@ def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     assert largest_difference(many, one) < TOLERANCE
 
 
-def test_step_is_traced_once_per_bucket_and_slots_exist_once(cpus: list[Tower]) -> None:
+@pytest.mark.parametrize(("variable_update", "traces"), [("parameter_server", 1), ("replicated", 2)])
+def test_step_is_traced_once_for_all_batches_and_slots_exist_once(
+    cpus: list[Tower], variable_update: str, traces: int
+) -> None:
+    """Replicas trace two graphs: for a batch that is larger than those before, and for all others."""
     pairs = random_pairs(200, 1)
-    settings = replace(SETTINGS, batch_size=8)
+    settings = replace(SETTINGS, batch_size=8, variable_update=variable_update)
     model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-    update = parameter_server(model, settings, cpus[:3])
+    update = open_update(model, settings, cpus[:3])
     batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
     assert len(batches.buckets) > 1
-    for number, shares in enumerate(islice(batches.prefetched(0, 3), 2 * batches.steps_per_epoch)):
-        update(shares, number, 0.01)
-    assert update.traces == len(batches.buckets)
-    assert update.gradient_functions[0].experimental_get_tracing_count() == len(batches.buckets)
+    steps = 2 * batches.steps_per_epoch
+    for batch in islice(prefetched(zip(batches.from_step(0, 3), itertools.count()), update.prepare), steps):
+        update(batch, 0.01)
+    assert update.traces == traces
+    assert update.gradient_functions[0].experimental_get_tracing_count() == 1
     # Adam: the number of updates, and two slots for each weight.
     updates, *slots = update.gather_state()
-    assert updates == 2 * batches.steps_per_epoch
+    assert updates == steps
     assert len(slots) == 2 * len(model.trainable_variables)
 
 
-def graph_of_the_step(cpus: list[Tower]) -> tf.Graph:
-    """The graph of a step with four towers."""
-    _, _, update = train_model(replace(SETTINGS, keep_prob=0.5), cpus, random_pairs(20, 1), steps=1)
-    (step,) = update.concrete_functions.values()
-    return step.graph
+def graph_of_the_step(cpus: list[Tower], **changes: Any) -> Any:
+    """The traced step of these towers."""
+    settings = replace(SETTINGS, **{"keep_prob": 0.5} | changes)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
+    update = open_update(model, settings, cpus)
+    batch = next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(cpus)))
+    prepared = update.prepare(batch, 0)
+    return update, update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1))
 
 
 def test_tower_gradients_are_one_call_on_their_device(cpus: list[Tower]) -> None:
-    calls = [op for op in graph_of_the_step(cpus).get_operations() if "PartitionedCall" in op.type]
+    calls = [op for op in graph_of_the_step(cpus)[1].graph.get_operations() if "PartitionedCall" in op.type]
     towers = [op for op in calls if b"tower_gradients" in op.node_def.attr["f"].func.name.encode()]
     assert [op.device.rsplit("device:", 1)[-1] for op in towers] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
 
 
 def test_towers_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
-    operations = graph_of_the_step(cpus).get_operations()
+    operations = graph_of_the_step(cpus)[1].graph.get_operations()
     towers = [op for op in operations if "tower_gradients" in op.node_def.attr["f"].func.name]
     assert len(towers) == 4
     for tower in towers:
@@ -264,7 +274,7 @@ def test_selftest_passes_and_fails_when_towers_disagree(
     assert "Verdict: these devices train together as one." in capsys.readouterr().out
 
     def mean_of_means(*arguments: Any) -> tf.Tensor:
-        *_, weights, _ = arguments
+        weights = arguments[4]
         return projection_loss(*arguments) / tf.reduce_sum(weights)
 
     monkeypatch.setattr("chatbot.model.seq2seq.projection_loss", mean_of_means)

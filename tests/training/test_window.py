@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from chatbot.training import window as module
 from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.variable_update.synchronous import StepResult
+from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.window import Window
 from tests.training.attempts import metrics
 from tests.training.small_run import train_small
@@ -38,11 +38,11 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
             yield ()
 
     window = Window(batches())
-    window.next_shares()
+    window.next_batch()
     clock.now += 50  # for example validation
     window.restart()
     for _ in range(2):
-        window.next_shares()
+        window.next_batch()
         clock.now += 3  # computation
     steps = [result([6.0, 4.0, 0.0], [2.0, 1.0, 0.0], 5.0, 7.0), result([2.0, 8.0, 0.0], [2.0, 3.0, 0.0], 4.0, 1.5)]
     assert window.record(9, 0.1, steps) == {
@@ -60,17 +60,17 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_time_of_saving_does_not_count(pairs_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of five pairs takes a second, and each checkpoint a thousand."""
     clock = Clock(monkeypatch)
-    next_shares, save = Window.next_shares, Checkpoints.save
+    next_batch, save = Window.next_batch, Checkpoints.save
 
     def in_a_second(window: Window) -> Any:
         clock.now += 1
-        return next_shares(window)
+        return next_batch(window)
 
     def slowly(*arguments: Any) -> None:
         clock.now += 1000
         save(*arguments)
 
-    monkeypatch.setattr(Window, "next_shares", in_a_second)
+    monkeypatch.setattr(Window, "next_batch", in_a_second)
     monkeypatch.setattr(Checkpoints, "save", slowly)
     train_small(1, data=(str(pairs_file),), batch_size=5, steps=2, save_every=1)
     assert [line["examples_per_s"] for line in metrics()] == [5.0, 5.0]

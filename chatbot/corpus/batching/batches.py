@@ -7,11 +7,10 @@ several machines agree on each batch without communication.
 import functools
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from chatbot.corpus.batching.buckets import Bucket, choose_buckets
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs, Ids
@@ -19,25 +18,28 @@ from chatbot.corpus.encoding.lengths import lengths_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.vocabulary import EOS, PAD
-from chatbot.errors import UserError
 
 # The number of shards that stay mapped into memory: the current shard, and shards with left-over pairs.
 MAPPED_SHARDS = 4
 
-# The number of batches that are prepared ahead of the training loop.
-PREFETCHED = 4
-
-Shares = tuple[tuple[tf.Tensor, ...], ...]  # a batch as tensors, one share for each tower
 Positions = npt.NDArray[np.int64]  # [pairs, 2] the shard and the row of each pair
 
 
 class Batch(NamedTuple):
-    """Padded pairs. The lengths are those of the bucket; only the number of rows varies."""
+    """Padded pairs. All shares of a batch have the lengths of its longest source and target."""
 
     source: Ids  # [rows, source_length]
     target_in: Ids  # [rows, target_length], BOS or ASK first
     target_out: Ids  # [rows, target_length], EOS last
     weights: npt.NDArray[np.float32]  # [rows, target_length], 1 at real tokens and 0 at padding
+
+
+class GlobalBatch(NamedTuple):
+    """The batch of a step: the shares of this machine's towers, and what all machines know of the whole."""
+
+    shares: tuple[Batch, ...]
+    pairs: int  # of all machines
+    ids: npt.NDArray[np.int64]  # sorted, each once: PAD, and all ids in the sources and targets of all machines
 
 
 class Batches:
@@ -89,25 +91,34 @@ class Batches:
                 left_over[i] = positions[full:]
             yield from (planned[i] for i in rng.permutation(len(planned)))
 
-    def shares_from(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[tuple[Batch, ...]]:
-        """Yield the shares of each batch, one for each tower of this machine, endlessly.
+    def from_step(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[GlobalBatch]:
+        """Yield each batch, divided into a share for each tower of this machine, endlessly.
 
-        step: the first step, counted from 0. towers: the number of towers on each machine. A machine reads only its
-        own shares. The pairs of a batch do not depend on the number of machines and towers.
+        step: the first step, counted from 0. towers: the number of towers on each machine. The pairs of a batch do not
+        depend on the number of machines and towers.
         """
         epoch, done = divmod(step, self.steps_per_epoch)
         while True:
-            for bucket, positions in islice(self.plan(epoch), done, None):
-                parts = np.array_split(positions, towers * machines)[machine * towers : (machine + 1) * towers]
-                yield tuple(self._share(part, positions, *bucket.shape) for part in parts)
+            for _, positions in islice(self.plan(epoch), done, None):
+                yield self._global_batch(positions, towers, machine, machines)
             epoch, done = epoch + 1, 0
+
+    def _global_batch(self, positions: Positions, towers: int, machine: int, machines: int) -> GlobalBatch:
+        """Return a batch of these pairs. A machine pads only its own shares."""
+        longest, ids = np.zeros(2, np.int64), [np.array([PAD, EOS])]
+        for shard in np.unique(positions[:, 0]).tolist():
+            pairs = self._mapped(shard).select(positions[positions[:, 0] == shard, 1])
+            longest = np.maximum(longest, [pairs.sources.lengths.max(), pairs.targets.lengths.max() + 1])
+            ids += [pairs.sources.joined(), pairs.targets.joined(), pairs.begins]
+        parts = np.array_split(positions, towers * machines)[machine * towers : (machine + 1) * towers]
+        shares = tuple(self._share(part, positions, *longest.tolist()) for part in parts)
+        return GlobalBatch(shares, len(positions), np.unique(np.concatenate(ids)).astype(np.int64))
 
     def _share(self, part: Positions, batch_positions: Positions, source_length: int, target_length: int) -> Batch:
         if len(part):
             return self._read(part, source_length, target_length)
         # cuDNN accepts no empty batch: a tower without pairs gets one row of weight 0.
-        batch = self._read(batch_positions[:1], source_length, target_length)
-        return batch._replace(weights=np.zeros_like(batch.weights))
+        return without_weight(self._read(batch_positions[:1], source_length, target_length))
 
     def _read(self, positions: Positions, source_length: int, target_length: int) -> Batch:
         shards, rows = positions.T
@@ -117,23 +128,20 @@ class Batches:
         batches = [self._read(part, source_length, target_length) for part in by_shard]
         return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
-    def prefetched(self, step: int, towers: int, machine: int = 0, machines: int = 1) -> Iterator[Shares]:
-        """Yield the batches of `shares_from`, prepared ahead in a thread, as tuples of tensors in the order of Batch.
 
-        Raises UserError if a shard was removed.
-        """
-        failures: list[UserError] = []
+def without_weight(batch: Batch) -> Batch:
+    """Return the batch with weights of 0."""
+    return batch._replace(weights=np.zeros_like(batch.weights))
 
-        def shares() -> Iterator[tuple[tuple[Any, ...], ...]]:
-            try:
-                yield from (tuple(map(tuple, s)) for s in self.shares_from(step, towers, machine, machines))
-            except UserError as error:  # tf.data would replace it by a tf.errors.OpError
-                failures.append(error)
 
-        ids, weights = (tf.TensorSpec([None, None], kind) for kind in (tf.int32, tf.float32))
-        signature = ((ids, ids, ids, weights),) * towers
-        yield from tf.data.Dataset.from_generator(shares, output_signature=signature).prefetch(PREFETCHED)
-        raise failures[0]
+def split(batch: Batch, pieces: int) -> list[Batch]:
+    """Divide the rows into pieces of about equal size. A piece without a row gets the first one, with weights of 0."""
+
+    def rows(part: npt.NDArray[np.int64]) -> Batch:
+        return Batch(batch.source[part], batch.target_in[part], batch.target_out[part], batch.weights[part])
+
+    parts = np.array_split(np.arange(len(batch.source)), pieces)
+    return [rows(part) if len(part) else without_weight(rows(np.array([0]))) for part in parts]
 
 
 def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: int, target_length: int) -> Batch:

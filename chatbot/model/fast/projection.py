@@ -9,12 +9,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from chatbot.model.gpu import on_gpu
 from chatbot.model.matmul import matmul, rounded
 
-# Logits of a chunk: 64 MB of float32.
-CHUNK = 1 << 24
+# Logits in memory at a time on a device of unknown memory: 64 MB of float32.
+LOGITS = 1 << 24
 # About the smallest normal float32. The loss of a less probable target is computed from its logits.
 SMALLEST_PROBABILITY = 2e-38
+
+
+def logits_in(memory: int | None) -> int:
+    """Return how many logits a device should hold at a time. memory: of the device in bytes, None if unknown.
+
+    About three tensors of this size are in memory at once. They may take a fifth of it.
+    """
+    return LOGITS if memory is None else max(LOGITS, memory // (5 * 3 * 4))
 
 
 def projection_loss(
@@ -24,42 +33,62 @@ def projection_loss(
     targets: tf.Tensor,
     weights: tf.Tensor,
     precision: str = "float32",
-    chunk: int = CHUNK,
+    logits: int = LOGITS,
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
     Equals `sequence_loss` of the logits attended embeddings^T + bias.
 
-    attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int32,
-    weights [tokens]. chunk: the number of logits in memory at a time, at least those of one token.
+    attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
+    weights [tokens]. logits: the number of logits in memory at a time. A chunk has at least as many tokens as units,
+    because each chunk adds a gradient of the size of the embeddings to their sum.
     """
+    vocabulary, units = embeddings.shape
+    chunk_tokens = max(units, logits // vocabulary)
 
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Any]:
         factor = rounded(embeddings, precision)
         tokens = tf.shape(attended)[0]
-        chunk_tokens = max(1, chunk // embeddings.shape[0])
-        chunks = tf.maximum(1, (tokens + chunk_tokens - 1) // chunk_tokens)  # without tokens, one empty chunk
+        compute = _chunk_on_gpu if on_gpu() else _chunk
 
-        def chunk_at(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-            part = slice(number * chunk_tokens, (number + 1) * chunk_tokens)
-            return _chunk(attended[part], factor, bias, targets[part], weights[part], precision)
+        def chunk_at(start: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+            part = slice(start, start + chunk_tokens)
+            return compute(attended[part], factor, bias, targets[part], weights[part], precision)
 
-        def add(number: tf.Tensor, d_attended: tf.TensorArray, *sums: tf.Tensor) -> tuple[Any, ...]:
-            loss, chunk_d_attended, *gradients = chunk_at(number)
+        def add(start: tf.Tensor, d_attended: tf.Tensor, *sums: tf.Tensor) -> tuple[Any, ...]:
+            loss, chunk_d_attended, *gradients = chunk_at(start)
             new_sums = (a + b for a, b in zip(sums, (loss, *gradients), strict=True))
-            return number + 1, d_attended.write(number, chunk_d_attended), *new_sums
+            return start + chunk_tokens, tf.concat([d_attended, chunk_d_attended], 0), *new_sums
 
         # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
-        loss, first_d_attended, *gradients = chunk_at(tf.constant(0))
-        d_attended = tf.TensorArray(attended.dtype, chunks, infer_shape=False).write(0, first_d_attended)
+        loss, d_attended, *gradients = chunk_at(0)
+        state = tf.constant(chunk_tokens), d_attended, loss, *gradients
+        shapes = tf.TensorShape([]), tf.TensorShape([None, units]), *(tensor.shape for tensor in (loss, *gradients))
         _, d_attended, loss, *gradients = tf.while_loop(
-            lambda number, *_: number < chunks, add, (1, d_attended, loss, *gradients), parallel_iterations=1
+            lambda start, *_: start < tokens, add, state, shapes, parallel_iterations=1
         )
-        gradients = [tf.ensure_shape(d_attended.concat(), attended.shape), *gradients]
+        gradients = [tf.ensure_shape(d_attended, attended.shape), *gradients]
         return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
 
     return run(attended, embeddings, bias)
+
+
+def _chunk_on_gpu(
+    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, precision: str
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return what `_chunk` returns, by one fused operation, which is exact for every target.
+
+    On a GPU, `_chunk` would make the host wait for the number of targets that underflow. On a CPU, this operation takes
+    eight times as long as a softmax.
+    """
+    logits = matmul(attended, factor, precision, transpose_b=True) + bias  # [tokens, vocabulary] float32
+    losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
+    d_logits, row_weights = rounded(d_logits, precision), weights[:, None]
+    d_attended = matmul(d_logits, factor, precision) * row_weights
+    d_embeddings = matmul(d_logits, attended * row_weights, precision, transpose_a=True)
+    d_bias = matmul(row_weights, d_logits, precision, transpose_a=True)[0]
+    return tf.reduce_sum(losses * weights), d_attended, d_embeddings, d_bias
 
 
 def _chunk(

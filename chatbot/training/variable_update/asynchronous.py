@@ -14,11 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
-from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.gradients import Share, gradient_function, share_spec
-from chatbot.training.optimizer import apply_update, average_and_clip, make_slots
+from chatbot.corpus.batching.batches import GlobalBatch
+from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.training.gradients import Sums, dense, gradient_function
+from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, make_slots
+from chatbot.training.share import Preparation, Prepared, Share
+from chatbot.training.variable_update.graph import Graph
 from chatbot.training.variable_update.replica import Values
-from chatbot.training.variable_update.synchronous import StepResult
+from chatbot.training.variable_update.step_result import StepResult
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Scheduled steps for each worker: one that it computes and one in its queue.
@@ -68,8 +71,9 @@ class ServerShard:
                     )
                     with tf.control_dependencies([recorded]):
                         updates = [self.updates.assign_add(1, read_value=False)]
+                        powers = beta_powers(number + 1)
                         for weight, slots, gradient in zip(self.weights, self.slots, gradients, strict=True):
-                            updates.append(apply_update(self._rule, weight, slots, gradient, rate, number + 1))
+                            updates.append(apply_update(self._rule, weight, slots, gradient, rate, powers))
                     with tf.control_dependencies(updates):
                         return tf.constant(True)
 
@@ -105,28 +109,29 @@ class Asynchronous:
             self._locations[i] = shard, len(shard.weights)
             shard.add(variables[i].value)
         self._gradients = gradient_function(model)
-        self._train_step_graph = tf.function(self._train_step)
-        self._concrete_functions: dict[tuple[int, int], Any] = {}
+        self._preparation = Preparation(model, settings.seed, [CHIEF_DEVICE])
+        self._train_step_graph = Graph(self._train_step)
         self._in_flight: collections.deque[Any] = collections.deque()
         self._finished: list[StepResult] = []
         self._next_step = 0
 
     @property
     def traces(self) -> int:
-        """The number of times the step was traced: once a bucket, for all workers together."""
-        return self._train_step_graph.experimental_get_tracing_count()
+        """The number of times the step was traced: once, for all workers."""
+        return self._train_step_graph.traces
 
-    def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
-        """Schedule step `number` on a worker. Waits while every worker has its full number of steps."""
-        (share,) = shares
-        shape = share[0].shape[1], share[1].shape[1]
+    def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
+        """Prepare the batch of step `number`, counted from 0. Any thread may call this."""
+        return self._preparation(batch, number)
+
+    def __call__(self, prepared: Prepared, rate: float) -> None:
+        """Schedule a step on a worker. Waits while every worker has its full number of steps."""
         with tf.device(CHIEF_DEVICE):
-            inputs = tuple(share), tf.constant(number, tf.int64), tf.constant(rate, tf.float32)
-            if shape not in self._concrete_functions:
-                function = self._train_step_graph.get_concrete_function(share_spec(*shape), *inputs[1:])
-                self._concrete_functions[shape] = function
-        self._in_flight.append(self._coordinator.schedule(self._concrete_functions[shape], args=inputs))
-        self._next_step = number + 1
+            number = tf.constant(prepared.number, tf.int64)
+            inputs = prepared.shares[0][0], prepared.used, number, tf.constant(rate, tf.float32)
+            function = self._train_step_graph.concrete(*inputs)
+        self._in_flight.append(self._coordinator.schedule(function, args=inputs))
+        self._next_step = prepared.number + 1
         if len(self._in_flight) > STEPS_PER_WORKER * len(self.tower_names):
             self._collect_oldest()
 
@@ -153,12 +158,14 @@ class Asynchronous:
         one_hot = np.eye(len(self.tower_names), dtype=np.float32)[int(worker)]
         self._finished.append(StepResult(*(tf.constant(x) for x in (one_hot * loss, one_hot * weight, pairs, norm))))
 
-    def _train_step(self, share: Share, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _train_step(self, share: Share, used: tf.Tensor, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
         weights = [tf.identity(shard.weights[index]) for shard, index in self._locations]
-        step_seed = tf.random.experimental.stateless_fold_in([self._settings.seed, 0], number)
-        sums = self._gradients(weights, share, tf.random.experimental.stateless_fold_in(step_seed, 0))
-        gradients, norm = average_and_clip(sums.gradients, sums.weight, self._settings.max_gradient_norm)
+        sums: Sums = self._gradients(weights, share, tf.shape(used)[0])
+        sums_of_weights = list(sums.others)
+        shape = self._model.embedding.embeddings.shape
+        sums_of_weights.insert(embedding_index(self._model), dense(sums.projection, sums.rows, used, shape))
+        gradients, norm = average_and_clip(sums_of_weights, sums.weight, self._settings.max_gradient_norm)
         applied = []
         for shard in self.shards:
             if shard.weights:
@@ -167,8 +174,7 @@ class Asynchronous:
                 applied.append(shard.apply(shard_gradients, rate, number))
         with tf.control_dependencies(applied):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            pairs = tf.math.count_nonzero(share[3][:, 0], dtype=tf.float32)
-            return tuple(tf.identity(x) for x in (sums.loss, sums.weight, pairs, norm, worker))
+            return tuple(tf.identity(x) for x in (sums.loss, sums.weight, share.counts[1], norm, worker))
 
     def gather_state(self) -> Values:
         """Wait for all scheduled steps, copy the weights into the model, and return the next step and the slots."""

@@ -4,17 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
-from chatbot.training.gradients import Share
 from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.share import Prepared
 from chatbot.training.variable_update.distributed_replicated import distributed_replicated
 from chatbot.training.variable_update.independent import independent
 from chatbot.training.variable_update.parameter_server import parameter_server
 from chatbot.training.variable_update.replica import Values
 from chatbot.training.variable_update.replicated import replicated
-from chatbot.training.variable_update.synchronous import StepResult, Synchronous
+from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.synchronous import Synchronous
 
 
 class VariableUpdate(Protocol):
@@ -28,8 +30,11 @@ class VariableUpdate(Protocol):
     def num_shares(self) -> int:
         """The number of shares of a global batch that a step takes in this process."""
 
-    def __call__(self, shares: Sequence[Share], number: int, rate: float) -> None:
-        """Train on the global batch of step `number`, from 0, at learning rate `rate`."""
+    def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
+        """Prepare the global batch of step `number`, counted from 0. Any thread may call this."""
+
+    def __call__(self, prepared: Prepared, rate: float) -> None:
+        """Train on a global batch. rate: the learning rate."""
 
     def finished_steps(self) -> list[StepResult]:
         """Return the results of the steps that finished since the last call, at least one."""

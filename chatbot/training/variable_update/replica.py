@@ -7,7 +7,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.optimizer import apply_update, average_and_clip, make_slots
+from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, make_slots
 
 Values = list[npt.NDArray[Any]]
 Place = str | Sequence[str] | None
@@ -54,10 +54,11 @@ class Replica:
             # an error, so are the weights.
             with tf.control_dependencies([norm]):
                 number = self.updates.assign_add(1, read_value=True)
+            powers = beta_powers(number)
         with tf.control_dependencies([number]):
             for weight, slots, gradient in zip(self.weights, self._slots, gradients, strict=True):
                 with tf.device(weight.device):
-                    apply_update(self._rule, weight, slots, gradient, rate, number)
+                    apply_update(self._rule, weight, slots, gradient, rate, powers)
         return norm
 
     def gather_state(self) -> Values:

@@ -1,7 +1,6 @@
 """Padding, shares, order: each pair once per epoch and one shape per step, for any shards and machines."""
 
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from chatbot.corpus.batching.batches import Batch, Batches, pad_batch
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
-from chatbot.errors import UserError
 
 # Batches are endless: a test that waits for one that never comes fails after this many seconds.
 pytestmark = pytest.mark.timeout(60)
@@ -33,9 +31,10 @@ def numbered(count: int, shards: int = 1) -> list[EncodedPairs]:
 
 
 def epoch_of(batches: Batches, epoch: int, towers: int) -> list[tuple[Batch, ...]]:
-    """The shares of one epoch. `shares_from` would not return from an epoch without a batch, so they are counted."""
+    """The shares of one epoch. `from_step` would not return from an epoch without a batch, so they are counted."""
     assert len(list(batches.plan(epoch))) == batches.steps_per_epoch > 0
-    return list(islice(batches.shares_from(epoch * batches.steps_per_epoch, towers), batches.steps_per_epoch))
+    first = batches.from_step(epoch * batches.steps_per_epoch, towers)
+    return [batch.shares for batch in islice(first, batches.steps_per_epoch)]
 
 
 def numbers_in(shares: tuple[Batch, ...]) -> list[int]:
@@ -82,13 +81,15 @@ def test_epoch_contains_every_pair_once(count: int, shards: int, size: int, towe
 @pytest.mark.parametrize("shards", [1, 3])
 def test_machines_split_the_batches_of_one_machine(shards: int) -> None:
     pairs = numbered(100, shards)
-    one_machine = Batches(pairs, 12, seed=1).shares_from(3, towers=4)
-    machines = [Batches(pairs, 12, seed=1).shares_from(3, 2, machine, machines=2) for machine in range(2)]
+    one_machine = Batches(pairs, 12, seed=1).from_step(3, towers=4)
+    machines = [Batches(pairs, 12, seed=1).from_step(3, 2, machine, machines=2) for machine in range(2)]
     for _ in range(30):
-        expected = next(one_machine)
-        actual = [next(machine) for machine in machines]
-        for share, expected_share in zip(actual[0] + actual[1], expected, strict=True):
+        expected, *parts = (next(batches) for batches in (one_machine, *machines))
+        actual = [part.shares for part in parts]
+        for share, expected_share in zip(actual[0] + actual[1], expected.shares, strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(share, expected_share, strict=True))
+        assert {part.pairs for part in parts} == {expected.pairs}
+        assert all(np.array_equal(part.ids, expected.ids) for part in parts)  # of the whole batch, on every machine
         assert not set(numbers_in(actual[0])) & set(numbers_in(actual[1]))
 
 
@@ -101,8 +102,8 @@ def test_machine_copies_only_its_own_pairs(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", recorded)
     batches = Batches(numbered(96), 12, seed=1)
-    for shares in islice(batches.shares_from(0, 2, machine=1, machines=3), batches.steps_per_epoch):
-        assert numbers_in(shares) == copied
+    for batch in islice(batches.from_step(0, 2, machine=1, machines=3), batches.steps_per_epoch):
+        assert numbers_in(batch.shares) == copied
         copied.clear()
 
 
@@ -126,20 +127,13 @@ def test_token_batch_has_at_least_one_pair() -> None:
     assert (first.weights.sum(), second.weights.sum()) == (31, 0)  # a tower without a pair has a row of weight 0
 
 
-def test_error_in_prefetch_thread_is_raised() -> None:
-    class RemovableShards(list[EncodedPairs]):
-        def __getitem__(self, index: Any) -> Any:
-            if self.removed:
-                raise UserError("removed")
-            return super().__getitem__(index)
-
-        removed = False
-
-    shards = RemovableShards(numbered(40, 8))
-    batches = Batches(shards, 4, seed=1)
-    shards.removed = True
-    with pytest.raises(UserError, match="removed"):
-        list(batches.prefetched(0, 1))
+def test_shares_have_the_lengths_of_the_longest_pair_of_the_batch() -> None:
+    """And the ids of the batch are known, each once: padding and the end symbol, too."""
+    batches = Batches([pairs_of([([7], [8]), ([5, 6, 7], [9, 9]), ([5], [6])])], 3, seed=1)
+    batch = next(batches.from_step(0, 3))
+    assert {(share.source.shape, share.target_in.shape) for share in batch.shares} == {((1, 3), (1, 3))}
+    assert batch.ids.tolist() == sorted([PAD, BOS, EOS, 5, 6, 7, 8, 9])
+    assert batch.pairs == 3
 
 
 def test_order_depends_on_seed_and_epoch() -> None:
@@ -174,17 +168,9 @@ def test_shards_follow_in_another_order_in_each_epoch() -> None:
 @pytest.mark.parametrize("step", [0, 1, 6, 7, 20])
 def test_batches_from_any_step_equal_those_of_a_full_run(step: int) -> None:
     batches = Batches(numbered(50, 3), 8, seed=1)
-    full, resumed = batches.shares_from(0, 2), batches.shares_from(step, 2)
+    full, resumed = batches.from_step(0, 2), batches.from_step(step, 2)
     for _ in range(step):
         next(full)
     for _ in range(10):
-        for share, expected_share in zip(next(resumed), next(full), strict=True):
+        for share, expected_share in zip(next(resumed).shares, next(full).shares, strict=True):
             assert all(np.array_equal(a, b) for a, b in zip(share, expected_share, strict=True))
-
-
-def test_prefetched_batches_equal_direct_batches() -> None:
-    batches = Batches(numbered(20), 8, seed=1)
-    expected = batches.shares_from(2, 2)
-    for shares in islice(batches.prefetched(2, 2), 5):
-        for tensors, share in zip(shares, next(expected), strict=True):
-            assert all(np.array_equal(t, a) for t, a in zip(tensors, share, strict=True))

@@ -13,13 +13,14 @@ from chatbot.model import recurrent
 from chatbot.model.fast.lstm import lstm_sequence
 from chatbot.model.packing import pack, packing_of, unpack
 from chatbot.model.recurrent import recurrent_layer
+from chatbot.model.sequences import sequences_of
 
 
 def padded_lstm(
     inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], mask: tf.Tensor, dtype: str = "float32"
 ) -> list[tf.Tensor]:
     """lstm_sequence with padded inputs and outputs, like keras.layers.LSTM."""
-    packing = packing_of(mask)
+    packing = packing_of(mask.numpy().sum(axis=1), mask.shape[1])
     kernel, recurrent_kernel, bias = weights
     outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, kernel, recurrent_kernel, bias, packing, dtype)
     return [unpack(outputs, packing), h, c]
@@ -111,5 +112,6 @@ def test_stack_uses_fast_lstm_without_gpu(monkeypatch: pytest.MonkeyPatch, fast:
 
     monkeypatch.setattr(recurrent, "lstm_sequence", recorded)
     stack = recurrent.Stack(ModelSettings(num_layers=2, keep_prob=1.0, fast=("lstm",) if fast else ("none",)), 5, 3, 0)
-    stack.call(tf.ones((2, 4, 5)), None, tf.ones((2, 4), tf.bool), None)
+    sequences = sequences_of(np.ones((2, 4)), packed=fast)
+    stack.call(tf.ones((*sequences.ids.shape, 5)), None, sequences, None)
     assert input_sizes == ([5, 3] if fast else [])

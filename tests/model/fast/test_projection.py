@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from chatbot.model.fast import projection
-from chatbot.model.fast.projection import projection_loss
+from chatbot.model.fast.projection import LOGITS, logits_in, projection_loss
 from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
 
@@ -34,11 +34,13 @@ def plain(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor) -> li
     return [loss, *tape.gradient(loss, values)]
 
 
-def chunked(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, dtype: str, chunk: int) -> list[tf.Tensor]:
+def chunked(
+    values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, dtype: str, logits: int
+) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         tape.watch(values)
         attended, embeddings, bias = values
-        loss = projection_loss(attended, embeddings, bias, targets, tf.cast(weights, tf.float32), dtype, chunk)
+        loss = projection_loss(attended, embeddings, bias, targets, tf.cast(weights, tf.float32), dtype, logits)
     return [loss, *tape.gradient(loss, values)]
 
 
@@ -57,6 +59,23 @@ def test_chunked_loss_and_gradients_equal_plain_loss(
     results = chunked(values, targets, weights, "float32", chunk)
     for actual, expected in zip(results, plain(values, targets, weights), strict=True):
         np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_loss_and_gradients_on_a_gpu_equal_plain_loss(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one fused operation, which is exact where probabilities underflow, too."""
+    monkeypatch.setattr(projection, "on_gpu", lambda: True)
+    values, targets, weights = random_values(40, 3, 70, seed=1)
+    values = [scale * value for value in values]
+    results = chunked(values, targets, weights, "float32", 700)
+    for actual, expected in zip(results, plain(values, targets, weights), strict=True):
+        assert tf.norm(actual - expected) <= 1e-5 * tf.norm(expected)
+
+
+def test_chunk_follows_the_memory_of_the_device() -> None:
+    assert logits_in(None) == LOGITS
+    assert logits_in(80 << 30) > 50 * LOGITS
+    assert 3 * 4 * logits_in(8 << 30) < (8 << 30) / 4
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.01), ("float16", 0.002)])

@@ -50,14 +50,20 @@ def count_steps(settings: Settings) -> int:
     import numpy as np
     import tensorflow as tf
 
-    from chatbot.corpus.batching.batches import pad_batch
-    from chatbot.model.seq2seq import Seq2Seq, built_model
+    from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
+    from chatbot.model.seq2seq import Seq2Seq, built_model, embedding_index
     from chatbot.training.gradients import Sums
     from chatbot.training.selftest import VOCABULARY, random_pairs
     from chatbot.training.variable_update import asynchronous
 
     def constant_gradients(model: Seq2Seq, parts: Parts | None = None) -> Any:
-        return lambda weights, share, seed: Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(w) for w in weights])
+        def gradients(weights: list[tf.Tensor], share: Any, used: tf.Tensor) -> Sums:
+            index = embedding_index(model)
+            others = [tf.ones_like(weight) for i, weight in enumerate(weights) if i != index]
+            rows = tf.zeros([used, weights[index].shape[1]])
+            return Sums(tf.constant(1.0), tf.constant(1.0), [tf.ones_like(weights[index])], others, rows)
+
+        return gradients
 
     asynchronous.gradient_function = constant_gradients
     cluster = cluster_of(settings.parallel)
@@ -70,10 +76,10 @@ def count_steps(settings: Settings) -> int:
     update = asynchronous.Asynchronous(model, settings.learning, coordinator, WORKERS, SERVERS)
     update.scatter_state(update.gather_state())
     before = [variable.numpy() for variable in model.trainable_variables]
-    share = tuple(map(tf.constant, pad_batch(random_pairs(4, 1), np.arange(4), 12, 12)))
+    batch = GlobalBatch((pad_batch(random_pairs(4, 1), np.arange(4), 12, 12),), 4, np.arange(VOCABULARY))
     number, results = 0, 0.0
     while not Path("stop").exists():
-        update([share], number, 1.0)
+        update(update.prepare(batch, number), 1.0)
         number += 1
         if number % 20 == 0:
             results += sum(float(tf.reduce_sum(result.loss_sums)) for result in update.finished_steps())

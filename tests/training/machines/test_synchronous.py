@@ -89,16 +89,16 @@ def test_machine_pads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", recording_pad_batch)
     pairs = random_pairs(60, 1)
     batches = Batches([pairs], 12, 1)
-    one_machine = batches.shares_from(0, 6)
-    parts = [batches.shares_from(0, 2, machine, 3) for machine in range(3)]
+    one_machine = batches.from_step(0, 6)
+    parts = [batches.from_step(0, 2, machine, 3) for machine in range(3)]
     for _ in range(2 * batches.steps_per_epoch):
         padded_rows.clear()
-        expected, expected_rows = next(one_machine), padded_rows.copy()
+        expected, expected_rows = next(one_machine).shares, padded_rows.copy()
         shares: list[Any] = []
         rows_by_machine = []
         for part in parts:
             padded_rows.clear()
-            shares += next(part)
+            shares += next(part).shares
             rows_by_machine.append(padded_rows.copy())
         assert [*itertools.chain(*rows_by_machine)] == expected_rows
         assert max(map(len, rows_by_machine)) <= -(-len(expected_rows) // 3) + 1

@@ -1,0 +1,268 @@
+"""The copies between host and GPU in a training step, counted in its traced graph. No GPU is needed.
+
+TensorFlow's package contains the registrations of the GPU kernels, with the inputs and outputs that are in host memory.
+An operation is taken to run on the GPU if there is a GPU kernel for its types. At an edge from device memory to host
+memory, the host waits until the GPU has computed all queued operations, and the GPU is idle until the next one is
+queued. At an edge in the other direction, it does not wait.
+
+A loop is counted as one pass, and a function once for each call.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Sequence
+from graphlib import TopologicalSorter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.model_flags import ModelFlags
+from benchmarks.report import print_json
+from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.flags import compose, parse_flags
+from chatbot.training.devices import open_towers
+
+TOWERS = (1, 4)
+PRECISIONS = ("float32", "bfloat16", "float16")
+# Operations without a computation: their results are known before the step, or are their inputs.
+NO_WORK = frozenset({"Const", "NoOp", "Identity", "IdentityN"})
+CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+LOOPS, BRANCHES = frozenset({"While", "StatelessWhile"}), frozenset({"If", "StatelessIf"})
+# GPU kernels that copy the size of their result to the host.
+WAITING = frozenset({"Where", "Unique", "UniqueV2", "DynamicPartition"})
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossingsBenchmark(ModelFlags):
+    """The flags of python -m benchmarks crossings."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the model."""
+        return compose(
+            Settings,
+            rnn_size=self.rnn_size,
+            embedding_size=self.embedding_size,
+            max_length=self.max_length,
+            batch_size=self.batch_size,
+            num_layers=2,
+        )
+
+
+def crossings_benchmark(arguments: Sequence[str]) -> int:
+    """Count, print tables and a verdict, and as the last line one JSON object."""
+    about = "Count the copies between host and GPU in a training step, from its graph. No GPU is needed."
+    flags = CrossingsBenchmark(**parse_flags(CrossingsBenchmark, "-m benchmarks crossings", about, arguments))
+    rows: list[dict[str, Any]] = []
+    for towers in TOWERS:
+        for precision in PRECISIONS:
+            crossings = step_crossings(flags.settings, flags.vocabulary_size, towers, precision)
+            rows.append({"towers": towers, "precision": precision, **crossings.counts()})
+            print(f"{towers} tower{'s' * (towers > 1)}, {precision}\n{crossings.table()}\n", flush=True)
+    first = rows[0]
+    print(
+        f"Verdict: a {first['precision']} step of one tower makes the host wait {first['device_to_host']} times for "
+        f"the GPU, and has {first['operations']:,} operations."
+    )
+    print_json({**dataclasses.asdict(flags), **first, "steps": rows})
+    return 0
+
+
+def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precision: str) -> "Crossings":
+    """Trace a training step as on GPUs, and count its crossings.
+
+    The towers are logical devices of the CPU, and tf.config reports as many GPUs, since the model asks it for them.
+    """
+    devices = open_towers([], max(TOWERS))[:towers]
+    import tensorflow as tf
+
+    from chatbot.model.seq2seq import built_model
+    from chatbot.training.variable_update.choose import open_update
+
+    model = built_model(settings.model, vocabulary_size, settings.learning.seed, precision)
+    update = open_update(model, settings, devices)
+    rng = np.random.default_rng(1)
+    rows = rng.integers(len(SPECIALS), vocabulary_size, (2, settings.learning.batch_size, 8)).tolist()
+    sources, targets = map(Ragged.from_rows, rows)
+    pairs = EncodedPairs.question_to_answer(sources, targets, targets.lengths)
+    batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, towers))
+    list_devices = tf.config.list_logical_devices
+
+    def with_gpus(device_type: str | None = None) -> Any:
+        return list_devices("CPU" if device_type == "GPU" else device_type)
+
+    tf.config.list_logical_devices = with_gpus
+    try:
+        prepared = update.prepare(batch, 0)
+        step = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1))
+    finally:
+        tf.config.list_logical_devices = list_devices
+    return crossings_of(step)
+
+
+class Value(NamedTuple):
+    """A tensor of a graph."""
+
+    on_device: bool
+    kind: str  # the operation that computes it
+    place: str  # the name scope of that operation
+
+
+class Crossings:
+    """The operations of a graph, and the edges between host and device memory."""
+
+    def __init__(self) -> None:
+        # Edges are counted by (kind of the producer, kind of the consumer, name scope of the consumer).
+        self.device_to_host: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.host_to_device: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.operations: collections.Counter[str] = collections.Counter()
+        self.operations_on_cpu: collections.Counter[str] = collections.Counter()
+
+    def counts(self) -> dict[str, int]:
+        """Return the totals, by their keys in the JSON object."""
+        return {
+            "device_to_host": self.device_to_host.total(),
+            "host_to_device": self.host_to_device.total(),
+            "operations": self.operations.total(),
+            "operations_on_cpu": self.operations_on_cpu.total(),
+        }
+
+    def table(self) -> str:
+        """Return a line for each kind and place of edges, for each kind of operation on the CPU, and the totals."""
+        lines = []
+        for direction, edges in (("device to host", self.device_to_host), ("host to device", self.host_to_device)):
+            for (producer, consumer, place), number in edges.most_common():
+                lines.append(f"{direction} {number:4}  {producer} -> {consumer} in {place}")
+        lines += [f"on the CPU     {number:4}  {kind}" for kind, number in self.operations_on_cpu.most_common()]
+        return "\n".join([*lines, ", ".join(f"{n.replace('_', ' ')} {v:,}" for n, v in self.counts().items())])
+
+    def use(self, value: Value, on_device: bool, consumer: str, place: str) -> None:
+        """Count an edge if the value is not in the memory that its consumer wants."""
+        if value.on_device != on_device:
+            edges = self.host_to_device if on_device else self.device_to_host
+            edges[value.kind, consumer, place] += 1
+
+
+def crossings_of(step: Any) -> Crossings:
+    """Count the crossings of a concrete function."""
+    crossings = Crossings()
+    functions = {function.signature.name: function for function in step.graph.as_graph_def().library.function}
+    functions[step.function_def.signature.name] = step.function_def
+    signature = step.function_def.signature
+    arguments = [Value(_on_device("_Arg", (("T", a.type),), "output"), "argument", "") for a in signature.input_arg]
+    _walk(signature.name, arguments, functions, crossings)
+    return crossings
+
+
+def _walk(name: str, arguments: Sequence[Value], functions: dict[str, Any], crossings: Crossings) -> list[Value]:
+    """Count the operations of a function, and return its results."""
+    function = functions[name]
+    values = {a.name: value for a, value in zip(function.signature.input_arg, arguments, strict=True)}
+    nodes = {node.name: node for node in function.node_def}
+    order = TopologicalSorter(
+        {
+            node.name: [i.lstrip("^").split(":")[0] for i in node.input if i.lstrip("^").split(":")[0] in nodes]
+            for node in function.node_def
+        }
+    )
+    for node_name in order.static_order():
+        node = nodes[node_name]
+        inputs = [values[reference] for reference in node.input if not reference.startswith("^")]
+        results = iter(_results(node, inputs, functions, crossings))
+        for output in _definition(node.op).output_arg:
+            for index in range(len(_types(node, output))):
+                values[f"{node.name}:{output.name}:{index}"] = next(results)
+    return [values[function.ret[result.name]] for result in function.signature.output_arg]
+
+
+def _results(node: Any, inputs: list[Value], functions: dict[str, Any], crossings: Crossings) -> list[Value]:
+    """Count one operation, with the functions that it calls, and return its results."""
+    definition, place = _definition(node.op), _place(node.name)
+    types = [kind for output in definition.output_arg for kind in _types(node, output)]
+
+    def border(value: Value, kind: int, consumer: str) -> Value:
+        """Pass a value into or out of a function: an Identity, which has int32 in host memory."""
+        on_device = _on_device("Identity", (("T", kind),), "output")
+        crossings.use(value, on_device, consumer, place)
+        return value if on_device == value.on_device else Value(on_device, consumer, place)
+
+    def call(name: str, arguments: Sequence[Value], consumer: str) -> list[Value]:
+        kinds = [argument.type for argument in functions[name].signature.input_arg]
+        passed = [border(value, kind, consumer) for value, kind in zip(arguments, kinds, strict=True)]
+        return _walk(name, passed, functions, crossings)
+
+    if node.op in LOOPS:
+        crossings.use(call(node.attr["cond"].func.name, inputs, "Enter")[0], False, "LoopCond", place)
+        results = call(node.attr["body"].func.name, inputs, "Enter")
+        return [border(value, kind, "NextIteration") for value, kind in zip(results, types, strict=True)]
+    if node.op in BRANCHES:
+        crossings.use(inputs[0], False, "Switch", place)
+        call(node.attr["else_branch"].func.name, inputs[1:], "Switch")
+        results = call(node.attr["then_branch"].func.name, inputs[1:], "Switch")
+        return [border(value, kind, "Merge") for value, kind in zip(results, types, strict=True)]
+    if node.op in CALLS:
+        results = call(node.attr["f"].func.name, inputs, "Identity")
+        return [border(value, kind, "Identity") for value, kind in zip(results, types, strict=True)]
+
+    attributes = tuple((name, value.type) for name, value in sorted(node.attr.items()) if value.HasField("type"))
+    crossings.operations[node.op] += 1
+    if node.op not in NO_WORK and not _gpu_kernels(node.op, attributes):
+        crossings.operations_on_cpu[node.op] += 1
+    remaining = iter(inputs)
+    for argument in definition.input_arg:
+        for _ in _types(node, argument):
+            crossings.use(next(remaining), _on_device(node.op, attributes, argument.name), node.op, place)
+    if node.op in WAITING and _gpu_kernels(node.op, attributes):
+        crossings.device_to_host[node.op, "size of the result", place] += 1
+    return [
+        Value(_on_device(node.op, attributes, output.name), node.op, place)
+        for output in definition.output_arg
+        for _ in _types(node, output)
+    ]
+
+
+@functools.cache
+def _gpu_kernels(op: str, attributes: tuple[tuple[str, int], ...]) -> list[Any]:
+    """Return the GPU kernels of an operation for the types in its attributes. DEFAULT kernels run on any device."""
+    from tensorflow.python.framework import kernels
+
+    types = dict(attributes)
+    found = [
+        kernel
+        for kernel in kernels.get_registered_kernels_for_op(op).kernel
+        if kernel.device_type in ("GPU", "DEFAULT")
+        and all(types.get(c.name) in (None, *c.allowed_values.list.type) for c in kernel.constraint)
+    ]
+    return sorted(found, key=lambda kernel: kernel.device_type == "DEFAULT")  # used if there is none for GPUs
+
+
+def _on_device(op: str, attributes: tuple[tuple[str, int], ...], argument: str) -> bool:
+    """Return whether an operation has this argument or result in device memory."""
+    found = _gpu_kernels(op, attributes)
+    return bool(found) and argument not in found[0].host_memory_arg
+
+
+@functools.cache
+def _definition(op: str) -> Any:
+    from tensorflow.python.framework import op_def_registry
+
+    return op_def_registry.get(op)
+
+
+def _types(node: Any, argument: Any) -> list[int]:
+    """Return the types of the tensors that an argument or result stands for: one, or those of a list."""
+    if argument.type_list_attr:
+        return list(node.attr[argument.type_list_attr].list.type)
+    kind = node.attr[argument.type_attr].type if argument.type_attr else argument.type
+    return [kind] * (node.attr[argument.number_attr].i if argument.number_attr else 1)
+
+
+def _place(name: str) -> str:
+    """Return the name scope of an operation without the numbers that make names unique."""
+    scopes = [scope.rstrip("0123456789").rstrip("_") for scope in name.split("/")[:-1]]
+    return "/".join(scopes) or "the step"

@@ -1,0 +1,132 @@
+"""A tower's share of a batch, with everything that is known before the step. It is computed on the host."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import Batch, GlobalBatch, split
+from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.model.packing import packed_array
+from chatbot.model.sampled import draw_samples
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences
+
+
+class Share(NamedTuple):
+    """Arrays on the host, tensors in a graph. "tokens" includes the fillers of the target's packing."""
+
+    source: Sequences
+    target_in: Sequences
+    targets: Any  # [tokens] int64, packed
+    weights: Any  # [tokens] float32, 1 at real tokens and 0 at fillers; all 0 for a tower without a pair
+    samples: Any  # [samples] int64, the ids of a sampled softmax; empty for an exact one
+    counts: Any  # [2] float32, the number of real target tokens, and of pairs
+    key: Any  # [1] uint64, for the dropout masks
+    places: Any  # [lookups] int64, the index of each of `looked_up` among the ids that the step's towers look up
+
+
+def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArray[np.int64]) -> Share:
+    """Prepare a share of a batch.
+
+    seed: the key and the samples are a function of it. used: `ids_used` of the global batch.
+    """
+    target_in = model.sequences(batch.target_in)
+    weights = packed_array(batch.weights, target_in.packing, 0.0)
+    share = Share(
+        source=model.sequences(batch.source),
+        target_in=target_in,
+        targets=packed_array(batch.target_out, target_in.packing, PAD).astype(np.int64),
+        weights=weights,
+        samples=samples_of(model, seed),
+        counts=np.array([weights.sum(), np.count_nonzero(batch.weights[:, 0])], np.float32),
+        key=np.random.SeedSequence(list(seed)).generate_state(1, np.uint64),
+        places=used,
+    )
+    return share._replace(
+        places=np.searchsorted(used, np.concatenate([ids.ravel() for ids in looked_up(share, model)]))
+    )
+
+
+def samples_of(model: Seq2Seq, seed: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Draw the ids of a sampled softmax; none if the model's softmax is exact."""
+    return draw_samples(model.sampled or 0, model.bias.shape[0], seed)
+
+
+def ids_used(batch: GlobalBatch, model: Seq2Seq, seeds: Iterable[Sequence[int]]) -> npt.NDArray[np.int64]:
+    """Return all ids that the towers of all machines look up in a step, sorted, each once.
+
+    seeds: those of all shares of all machines.
+    """
+    if model.sampled is None:
+        return batch.ids
+    return np.unique(np.concatenate([batch.ids, *(samples_of(model, seed) for seed in seeds)]))
+
+
+def looked_up(share: Share, model: Seq2Seq) -> list[Any]:
+    """Return the ids of the embedding's rows that a tower reads, in order: arrays or tensors of any shape.
+
+    With an exact softmax, the projection reads the whole matrix, and its ids are not among them.
+    """
+    inputs = [share.source.ids, share.target_in.ids]
+    return inputs if model.sampled is None else [*inputs, share.targets, share.samples]
+
+
+class Prepared(NamedTuple):
+    """A global batch with all that the step needs of it, on the devices."""
+
+    number: int  # the step, counted from 0
+    batch: GlobalBatch
+    pieces: int  # the number that each share was to be divided into
+    shares: list[tuple[Share, ...]]  # [piece][tower]
+    used: tf.Tensor  # [used] int64, `ids_used`
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """The pairs of the batch, and the lengths of its longest source and target, the same on all machines."""
+        share = self.batch.shares[0]
+        return self.batch.pairs, share.source.shape[1], share.target_in.shape[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """Prepares the batches of a step.
+
+    devices: those of this process's towers. machine, machines: the index of this process, and the number of processes.
+    """
+
+    model: Seq2Seq
+    seed: int
+    devices: Sequence[str]
+    machine: int = 0
+    machines: int = 1
+
+    def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
+        """Compute on the host all that step `number` needs, and copy it to the towers' devices.
+
+        Each share is divided into pieces, or into single pairs if it has fewer pairs.
+        """
+        parts = min(pieces, max(len(share.source) for share in batch.shares))
+        towers = len(self.devices) * self.machines
+        seeds = [[(self.seed, number, tower, piece) for tower in range(towers)] for piece in range(parts)]
+        used = ids_used(batch, self.model, itertools.chain(*seeds))
+        divided = [split(share, parts) for share in batch.shares]
+        first = self.machine * len(self.devices)
+        shares = [
+            tuple(
+                on_device(share_of(divided[i][piece], self.model, seeds[piece][first + i], used), device)
+                for i, device in enumerate(self.devices)
+            )
+            for piece in range(parts)
+        ]
+        return Prepared(number, batch, pieces, shares, on_device(used, self.devices[0]))
+
+
+def on_device(share: Any, device: str) -> Any:
+    """Copy arrays to a device. What is int32 stays in the host's memory, where the step wants it."""
+    with tf.device(device):
+        return tf.nest.map_structure(tf.constant, share)

@@ -1,0 +1,105 @@
+"""The sums of gradients over towers and replicas, exchanged while the backward pass goes on."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.training.devices import Tower
+from chatbot.training.exchange import Exchange
+from chatbot.training.gradients import Sums, dense
+from chatbot.training.variable_update.replica import Replica
+
+# Gradients of one stage are exchanged together up to this size. A smaller one would pay the latency of an exchange more
+# often; with a larger one, the first gradients would wait longer for the others.
+GROUP_BYTES = 4 << 20
+
+
+class Summation:
+    """Sums gradients over the towers of each replica, then over the replicas of all processes.
+
+    replicas: those of this process, each with its towers. exchange: None if replicas do not exchange gradients.
+    """
+
+    def __init__(
+        self, model: Seq2Seq, replicas: Sequence[tuple[Replica, Sequence[Tower]]], exchange: Exchange | None
+    ) -> None:
+        self._replicas, self._exchange = list(replicas), exchange
+        self._embedding = embedding_index(model)
+        self._groups = exchange_groups(model, projection=model.sampled is None)
+
+    def __call__(
+        self, sums: Sequence[Sums], report: tf.Tensor, used: tf.Tensor
+    ) -> list[tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]]:
+        """Return for each replica the gradients, target tokens and report, summed over all towers.
+
+        sums: of each tower of this process. report: of this process, of any shape. used: [used] int64, `ids_used`.
+        The gradients are dense, in the order of model.trainable_variables.
+        """
+        parts, remaining = [], list(sums)
+        for i, (replica, towers) in enumerate(self._replicas):
+            of_replica, remaining = remaining[: len(towers)], remaining[len(towers) :]
+            *others, embedding = self._weights_of(replica)
+            with tf.device(embedding.device):
+                projection = [tf.add_n(terms) for terms in zip(*(s.projection for s in of_replica), strict=True)]
+                rows = tf.add_n([s.rows for s in of_replica])
+            gradients = []
+            for weight, *terms in zip(others, *(s.others for s in of_replica), strict=True):
+                with tf.device(weight.device):
+                    gradients.append(tf.add_n(terms))
+            with tf.device(replica.home):
+                tokens = tf.add_n([s.weight for s in of_replica])
+                replica_report = tf.identity(report) if i == 0 else tf.zeros_like(report)
+            parts.append([*projection, *gradients, rows, tokens, replica_report])
+        totals = []
+        for (replica, _), total in zip(self._replicas, self._exchanged(parts), strict=True):
+            *gradients, rows, tokens, total_report = total
+            *others, embedding = self._weights_of(replica)
+            projection, gradients = gradients[: -len(others)], gradients[-len(others) :]
+            with tf.device(embedding.device):
+                gradients.insert(self._embedding, dense(projection, rows, used, embedding.shape))
+            totals.append((gradients, tokens, total_report))
+        return totals
+
+    def _weights_of(self, replica: Replica) -> list[tf.Variable]:
+        """Return the weights in the order of the fields of `Sums`: the embedding is the last."""
+        others = [weight for i, weight in enumerate(replica.weights) if i != self._embedding]
+        return [*others, replica.weights[self._embedding]]
+
+    def _exchanged(self, parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
+        """Return the sums over the replicas of all processes, [replica][tensor]."""
+        if self._exchange is None:
+            return parts
+        totals: list[list[Any]] = [[None] * len(part) for part in parts]
+        for group in self._groups:
+            for total, summed in zip(totals, self._exchange([[p[i] for i in group] for p in parts]), strict=True):
+                for i, tensor in zip(group, summed, strict=True):
+                    total[i] = tensor
+        return totals
+
+
+def exchange_groups(model: Seq2Seq, projection: bool) -> list[list[int]]:
+    """Return groups of indices into [projection, *others, rows, tokens, report], each to be exchanged in one operation.
+
+    The first four are fields of `Sums`. A group depends on one stage of the backward pass only: the projection, then
+    the decoder, its last layer first, then the encoder, and last the rows of the embedding. projection: whether there
+    is a projection's gradient, as without a sampled softmax.
+    """
+    others = [v for v in model.trainable_variables if v is not model.embedding.embeddings]
+    index = {id(variable): projection + i for i, variable in enumerate(others)}
+    rows = projection + len(others)
+    sizes = {index[id(variable)]: 4 * int(variable.value.shape.num_elements()) for variable in others}
+    stages = [[rows + 1, rows + 2, *([0] if projection else []), index[id(model.bias)]]]
+    for layer in (model.decoder, model.encoder):
+        stages += _groups([index[id(v)] for v in reversed(layer.trainable_variables)], sizes)
+    return [*stages, [rows]]
+
+
+def _groups(indices: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
+    groups: list[list[int]] = [[]]
+    for index in indices:
+        if groups[-1] and sum(sizes[i] for i in groups[-1]) + sizes[index] > GROUP_BYTES:
+            groups.append([])
+        groups[-1].append(index)
+    return groups

@@ -1,0 +1,73 @@
+"""cuDNN's recurrent operation, computed one step at a time, and a model that believes to be on a GPU.
+
+The layout of the parameters is that of cudnnGetRNNWeightParams: for each gate its input matrix, then for each gate its
+recurrent matrix, each [units, inputs], then the two biases of each gate. Gates: input, forget, cell, output of an LSTM;
+reset, update, new of a GRU.
+"""
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from chatbot.model import gpu
+
+
+def emulated_rnn(
+    input: tf.Tensor,
+    input_h: tf.Tensor,
+    input_c: tf.Tensor,
+    params: tf.Tensor,
+    sequence_lengths: tf.Tensor,
+    rnn_mode: str,
+    time_major: bool,
+    is_training: bool,
+) -> tuple[tf.Tensor | None, ...]:
+    """tf.raw_ops.CudnnRNNV3 for one layer, batch-major, with gradients by TensorFlow."""
+    assert is_training
+    assert not time_major
+    h, features = input_h[:, 0], input.shape[2]
+    c = input_c[:, 0] if rnn_mode == "lstm" else None
+    units, gates = h.shape[1], 4 if rnn_mode == "lstm" else 3
+    sizes = [units * features] * gates + [units * units] * gates + [units] * 2 * gates
+    parts = tf.split(params, sizes)
+    kernels = [tf.reshape(part, [units, features]) for part in parts[:gates]]
+    recurrents = [tf.reshape(part, [units, units]) for part in parts[gates : 2 * gates]]
+    biases = parts[2 * gates :]
+    outputs = []
+    for t in range(input.shape[1]):
+        x = [tf.matmul(input[:, t], k, transpose_b=True) + b for k, b in zip(kernels, biases[:gates], strict=True)]
+        r = [tf.matmul(h, k, transpose_b=True) + b for k, b in zip(recurrents, biases[gates:], strict=True)]
+        if rnn_mode == "lstm":
+            i, f, g, o = (a + b for a, b in zip(x, r, strict=True))
+            new_c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+            new_h = tf.sigmoid(o) * tf.tanh(new_c)
+        else:
+            reset, update = tf.sigmoid(x[0] + r[0]), tf.sigmoid(x[1] + r[1])
+            new_h, new_c = (1 - update) * tf.tanh(x[2] + reset * r[2]) + update * h, None
+        goes_on = (t < sequence_lengths)[:, None]  # [rows, 1]
+        h = tf.where(goes_on, new_h, h)
+        c = None if new_c is None else tf.where(goes_on, new_c, c)
+        outputs.append(tf.where(goes_on, new_h, 0))
+    return tf.stack(outputs, 1), h[:, None], None if c is None else c[:, None], None, None
+
+
+def emulate_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the model run as on a GPU, with cuDNN emulated."""
+    for module in ("chatbot.model.recurrent", "chatbot.model.fast.projection"):
+        monkeypatch.setattr(f"{module}.{gpu.on_gpu.__name__}", lambda: True)
+    monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", emulated_rnn)
+
+
+def recorded_arguments(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Record the arguments of cuDNN; its results are zeros."""
+    calls: list[dict[str, Any]] = []
+
+    def record(**arguments: Any) -> tuple[tf.Tensor, ...]:
+        calls.append(arguments)
+        rows, time, _ = arguments["input"].shape
+        state = tf.zeros_like(arguments["input_h"])
+        return tf.zeros([rows, time, state.shape[2]], state.dtype), state, state, tf.zeros(0), tf.zeros(0)
+
+    monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", record)
+    return calls

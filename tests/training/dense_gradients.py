@@ -1,0 +1,31 @@
+"""The gradients of a tower, dense and in the order of the model's variables."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import Batch, GlobalBatch
+from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.training.gradients import Sums, dense, gradient_function
+from chatbot.training.share import Preparation
+
+
+def dense_gradients(
+    model: Seq2Seq, batch: Batch, values: Sequence[tf.Tensor] | None = None
+) -> tuple[Sums, list[tf.Tensor]]:
+    """The sums of a batch, and the gradients. values: of the model's variables, by default their own."""
+    values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
+    prepared = Preparation(model, 1, ["/CPU:0"])(whole_batch(batch), 0)
+    sums: Any = gradient_function(model)(values, prepared.shares[0][0], tf.shape(prepared.used)[0])
+    gradients = list(sums.others)
+    embedding = dense(sums.projection, sums.rows, prepared.used, model.embedding.embeddings.shape)
+    gradients.insert(embedding_index(model), embedding)
+    return sums, gradients
+
+
+def whole_batch(batch: Batch) -> GlobalBatch:
+    """A global batch of one share."""
+    ids = np.unique(np.concatenate([array.ravel() for array in batch[:3]] + [[0]])).astype(np.int64)
+    return GlobalBatch((batch,), len(batch.source), ids)
