@@ -2,8 +2,10 @@
 
 TensorFlow's gradient of Keras's loop adds up the gradients of the weights at each time step: six megabytes a step at
 512 units. Here the products with the inputs and the gradients of the weights are computed outside the loop, for all
-steps at once, as in cuDNN (Appleyard et al., 2016), and so are the local derivatives of the backward pass. Rows that
-have ended are left out of the loop (`packing`). BENCHMARKS.md measures the effect of each.
+steps at once, as in cuDNN (Appleyard et al., 2016). Rows that have ended are left out of the loop (`packing`).
+
+The forward loop pushes the gates of each step onto a tensor list, and the backward loop pops them. Unlike the elements
+of a TensorArray that is concatenated, they are never copied. BENCHMARKS.md measures the effect of each choice.
 """
 
 from typing import Any
@@ -28,6 +30,8 @@ def lstm_sequence(
 
     inputs [tokens, features], packed; h and c [rows, units], the first state; kernel [features, 4 units],
     recurrent [units, 4 units], bias [4 units], with the gates in Keras's order: input, forget, candidate, output.
+
+    At a lower precision, the outputs and the last h are rounded as a factor of a product; their type is that of h.
     """
 
     @tf.custom_gradient
@@ -35,14 +39,15 @@ def lstm_sequence(
         inputs, h, c, kernel, recurrent, bias = arguments
         inputs, kernel, recurrent = (rounded(x, precision) for x in (inputs, kernel, recurrent))
         projected = matmul(inputs, kernel, precision) + bias  # [tokens, 4 units]
-        first_h, first_c = tf.gather(h, packing.order), tf.gather(c, packing.order)
-        gates, cs, hs = _forward(projected, first_h, first_c, recurrent, packing, precision)
+        first_h, first_c = rounded(tf.gather(h, packing.order), precision), tf.gather(c, packing.order)
+        hs, cs, gates = _forward(projected, first_h, first_c, recurrent, packing, precision)
+        rows = tf.shape(h)[0]
+        outputs = tf.cast(hs[rows:], h.dtype)
 
-        def gradient(d_hs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            previous_h = tf.gather(rounded(tf.concat([first_h, hs], 0), precision), packing.previous)  # [tokens, units]
-            previous_c = tf.gather(tf.concat([first_c, cs], 0), packing.previous)
+        def gradient(d_outputs: tf.Tensor, d_h: tf.Tensor, d_c: tf.Tensor) -> tuple[tf.Tensor, ...]:
             d_h, d_c = tf.gather(d_h, packing.order), tf.gather(d_c, packing.order)
-            d_z, d_h, d_c = _backward(d_hs, d_h, d_c, gates, cs, previous_c, recurrent, packing, precision)
+            d_z, d_h, d_c = _backward(d_outputs, d_h, d_c, cs, gates, recurrent, packing, precision)
+            previous_h = tf.gather(hs, packing.previous)  # [tokens, units]
             ones = tf.ones([1, tf.shape(d_z)[0]], d_z.dtype)  # a product with ones is faster than tf.reduce_sum
             return (
                 matmul(d_z, kernel, precision, transpose_b=True),
@@ -53,93 +58,132 @@ def lstm_sequence(
                 matmul(ones, d_z, precision)[0],
             )
 
-        return (hs, tf.gather(hs, packing.last), tf.gather(cs, packing.last)), gradient
+        return (outputs, tf.gather(outputs, packing.last), tf.gather(cs, rows + packing.last)), gradient
 
     return run(inputs, h, c, kernel, recurrent, bias)
 
 
-def _arrays(number: int, units: int, dtype: tf.DType, packing: Packing) -> list[tf.TensorArray]:
-    """Return arrays for the results of each step, [rows at the step, units], with the fillers after the last step."""
-    time, fillers = tf.shape(packing.counts)[0], tf.zeros([packing.fillers, units], dtype)
-    arrays = (tf.TensorArray(dtype, time + 1, element_shape=[None, units], infer_shape=False) for _ in range(number))
-    return [array.write(time, fillers) for array in arrays]
+def _push(tensors: tf.Tensor, *values: tf.Tensor) -> tf.Tensor:
+    for value in values:
+        tensors = tf.raw_ops.TensorListPushBack(input_handle=tensors, tensor=value)
+    return tensors
+
+
+def _pop(tensors: tf.Tensor, number: int, units: int, dtype: tf.DType) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Pop tensors of [rows, units], the last one first. Return the list without them, and them."""
+    values = []
+    for _ in range(number):
+        tensors, value = tf.raw_ops.TensorListPopBack(
+            input_handle=tensors, element_shape=[-1, units], element_dtype=dtype
+        )
+        value.set_shape([None, units])
+        values.append(value)
+    return tensors, values
+
+
+def _list(*values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return _push(tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=dtype), *values)
+
+
+def _concatenated(tensors: tf.Tensor, units: int, dtype: tf.DType) -> tf.Tensor:
+    no_dims = tf.zeros([0], tf.int64)
+    x, _ = tf.raw_ops.TensorListConcatV2(
+        input_handle=tensors, element_shape=[-1, units], leading_dims=no_dims, element_dtype=dtype
+    )
+    return tf.ensure_shape(x, [None, units])
+
+
+def _ranges(first: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    """Return tf.slice's begin and size of a number of rows from the first one on, at each step, [longest, 2, 2]."""
+    zeros = tf.zeros_like(first)
+    return tf.stack([tf.stack([first, zeros], 1), tf.stack([number, zeros - 1], 1)], 1)
+
+
+def _at(ranges: tf.Tensor, t: tf.Tensor) -> list[tf.Tensor]:
+    return tf.unstack(tf.gather(ranges, t), num=2)
 
 
 def _loop(condition: Any, step: Any, start: tuple[Any, ...], units: int) -> Any:
-    """tf.while_loop over (step number, two tensors [rows at the step, units], *arrays)."""
+    """tf.while_loop over (step number, two tensors [rows at the step, units], *tensor lists)."""
     rows = tf.TensorShape([None, units])
-    shapes = (tf.TensorShape([]), rows, rows, *(tf.TensorShape(None) for _ in start[3:]))
+    shapes = (tf.TensorShape([]), rows, rows, *(tf.TensorShape([]) for _ in start[3:]))
     return tf.while_loop(condition, step, start, shape_invariants=shapes)
 
 
 def _forward(
     projected: tf.Tensor, h: tf.Tensor, c: tf.Tensor, recurrent: tf.Tensor, packing: Packing, precision: str
-) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-    """Return the four gates after their activation, c and h of each token, each [tokens, units]."""
-    units = recurrent.shape[0]
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return h, rounded, and c, of the first states and then of each token, each [rows + tokens, units].
 
-    def step(t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, *arrays: tf.TensorArray) -> tuple[Any, ...]:
-        rows, start = packing.counts[t], packing.starts[t]
-        z = projected[start : start + rows] + matmul(h[:rows], recurrent, precision)  # [rows at the step, 4 units]
+    c has no fillers. Also return a list of the gates after activation, and of tanh(c), at each step.
+    """
+    units, time, dtype = recurrent.shape[0], tf.shape(packing.counts)[0], projected.dtype
+    tokens = _ranges(packing.starts, packing.counts)
+
+    def step(t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, hs: tf.Tensor, cs: tf.Tensor, gates: tf.Tensor) -> Any:
+        start, size = _at(tokens, t)
+        h, c = tf.slice(h, [0, 0], size), tf.slice(c, [0, 0], size)
+        z = matmul(h, recurrent, precision) + tf.slice(projected, start, size)  # [rows at the step, 4 units]
         i, f, g, o = tf.split(z, 4, axis=-1)
         i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
-        c = f * c[:rows] + i * g
-        h = o * tf.tanh(c)
-        results = zip(arrays, (i, f, g, o, c, h), strict=True)
-        return t + 1, h, c, *(array.write(t, value) for array, value in results)
+        c = f * c + i * g
+        tanh_c = tf.tanh(c)
+        h = rounded(o * tanh_c, precision)
+        return t + 1, h, c, _push(hs, h), _push(cs, c), _push(gates, i, f, g, o, tanh_c)
 
-    time = tf.shape(packing.counts)[0]
-    arrays = _arrays(6, units, projected.dtype, packing)
-    _, _, _, *arrays = _loop(lambda t, *_: t < time, step, (0, h, c, *arrays), units)
-    *gates, cs, hs = (tf.ensure_shape(array.concat(), [None, units]) for array in arrays)
-    return gates, cs, hs
+    start = (0, h, c, _list(h, dtype=h.dtype), _list(c, dtype=dtype), _list(dtype=dtype))
+    _, _, _, hs, cs, gates = _loop(lambda t, *_: t < time, step, start, units)
+    hs = _push(hs, tf.zeros([packing.fillers, units], h.dtype))
+    return _concatenated(hs, units, h.dtype), _concatenated(cs, units, dtype), gates
 
 
 def _backward(
-    d_hs: tf.Tensor,
+    d_outputs: tf.Tensor,
     d_h: tf.Tensor,
     d_c: tf.Tensor,
-    gates: list[tf.Tensor],
     cs: tf.Tensor,
-    previous_c: tf.Tensor,
+    gates: tf.Tensor,
     recurrent: tf.Tensor,
     packing: Packing,
     precision: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the gradients with respect to z and to the first h and c, each [rows, units].
 
-    z: the gates before activation; its gradient is [tokens, 4 units], rounded. d_hs [tokens, units]: the gradient with
-    respect to the outputs. d_h and d_c [rows, units]: those with respect to the last states. Rows are in packing.order.
+    z: the gates before activation; its gradient is [tokens, 4 units], rounded. d_outputs [tokens, units]: the gradient
+    with respect to the outputs. d_h and d_c [rows, units]: those with respect to the last states. Rows are in
+    packing.order. cs and gates are from `_forward`.
     """
-    units = recurrent.shape[0]
+    units, time, dtype = recurrent.shape[0], tf.shape(packing.counts)[0], d_outputs.dtype
     # In float32, a product with a matrix that is transposed beforehand is twice as fast; in bfloat16 it is not.
     if transposed := precision == "float32":
         recurrent = tf.transpose(recurrent)
-    i, f, g, o = gates
-    tanh_c = tf.tanh(cs)
     sigmoid_grad, tanh_grad = tf.raw_ops.SigmoidGrad, tf.raw_ops.TanhGrad  # one operation each, not three
-    # Derivatives: of c with respect to z of the first three gates, of h with respect to z of the output gate.
-    local = (
-        sigmoid_grad(y=i, dy=g),
-        sigmoid_grad(y=f, dy=previous_c),
-        tanh_grad(y=g, dy=i),
-        sigmoid_grad(y=o, dy=tanh_c),
-    )
-    by_z = tf.concat(local, -1)  # [tokens, 4 units]
-    h_by_c = tanh_grad(y=tanh_c, dy=o)  # [tokens, units]
+    later_counts = tf.concat([packing.counts[1:], [0]], 0)
+    tokens, ended = _ranges(packing.starts, packing.counts), _ranges(later_counts, packing.counts - later_counts)
+    # The step before, in cs: it begins with the first states.
+    before = _ranges(tf.concat([[0], packing.counts[0] + packing.starts[:-1]], 0), packing.counts)
 
-    def step(t: tf.Tensor, later_h: tf.Tensor, later_c: tf.Tensor, array: tf.TensorArray) -> tuple[Any, ...]:
-        rows, start, later_rows = packing.counts[t], packing.starts[t], tf.shape(later_h)[0]
-        tokens = slice(start, start + rows)
+    def step(t: tf.Tensor, later_h: tf.Tensor, later_c: tf.Tensor, gates: tf.Tensor, d_zs: tf.Tensor) -> Any:
+        ended_rows = _at(ended, t)
+        gates, (tanh_c, o, g, f, i) = _pop(gates, 5, units, dtype)  # [rows at the step, units] each
         # Rows that end at this step start from the gradient of their last state.
-        dh = tf.concat([later_h, d_h[later_rows:rows]], 0) + d_hs[tokens]  # [rows at the step, units]
-        dc = tf.concat([later_c, d_c[later_rows:rows]], 0) + dh * h_by_c[tokens]
-        d_z = rounded(tf.concat([dc, dc, dc, dh], -1) * by_z[tokens], precision)  # [rows at the step, 4 units]
+        dh = tf.concat([later_h, tf.slice(d_h, *ended_rows)], 0) + tf.slice(d_outputs, *_at(tokens, t))
+        dc = tf.concat([later_c, tf.slice(d_c, *ended_rows)], 0) + tanh_grad(y=tanh_c, dy=dh * o)
+        by_gate = (
+            sigmoid_grad(y=i, dy=dc * g),
+            sigmoid_grad(y=f, dy=dc * tf.slice(cs, *_at(before, t))),
+            tanh_grad(y=g, dy=dc * i),
+            sigmoid_grad(y=o, dy=dh * tanh_c),
+        )
+        d_z = rounded(tf.concat(by_gate, -1), precision)  # [rows at the step, 4 units]
         d_previous_h = matmul(d_z, recurrent, precision, transpose_b=not transposed)
-        return t - 1, d_previous_h, dc * f[tokens], array.write(t, d_z)
+        d_zs = tf.raw_ops.TensorListSetItem(input_handle=d_zs, index=t, item=d_z)
+        return t - 1, d_previous_h, dc * f, gates, d_zs
 
-    time = tf.shape(packing.counts)[0]
-    no_rows = tf.zeros([0, units], d_hs.dtype)
-    (array,) = _arrays(1, 4 * units, recurrent.dtype, packing)
-    _, d_h, d_c, array = _loop(lambda t, *_: t >= 0, step, (time - 1, no_rows, no_rows, array), units)
-    return tf.ensure_shape(array.concat(), [None, 4 * units]), d_h, d_c
+    no_rows = tf.zeros([0, units], dtype)
+    d_zs = tf.raw_ops.TensorListReserve(element_shape=-1, num_elements=time + 1, element_dtype=recurrent.dtype)
+    fillers = tf.zeros([packing.fillers, 4 * units], recurrent.dtype)
+    d_zs = tf.raw_ops.TensorListSetItem(input_handle=d_zs, index=time, item=fillers)
+    start = (time - 1, no_rows, no_rows, gates, d_zs)
+    _, d_h, d_c, _, d_zs = _loop(lambda t, *_: t >= 0, step, start, units)
+    return _concatenated(d_zs, 4 * units, recurrent.dtype), d_h, d_c
