@@ -102,6 +102,30 @@ def test_rounded_products_change_outputs_and_gradients_little(dtype: str, tolera
         assert 0 < tf.norm(exact - rounded) < tolerance * tf.norm(exact)
 
 
+def test_one_graph_serves_batches_of_all_shapes() -> None:
+    """Its results equal those computed eagerly, where tf.while_loop is a loop of Python."""
+    rng = np.random.default_rng(3)
+    weights = [tf.constant(rng.normal(size=shape), tf.float32) for shape in [(3, 16), (4, 16), (16,)]]
+
+    def gradients(*arguments: tf.Tensor) -> list[tf.Tensor]:
+        inputs, h, c, mask = arguments
+        with tf.GradientTape() as tape:
+            tape.watch([inputs, h, c, *weights])
+            results = padded_lstm(inputs, h, c, weights, mask)
+            loss = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in results])
+        return [*results, *tape.gradient(loss, [inputs, h, c, *weights])]
+
+    shapes = ([None, None, 3], [None, 4], [None, 4])
+    signature = [*(tf.TensorSpec(shape) for shape in shapes), tf.TensorSpec([None, None], tf.bool)]
+    graph = tf.function(gradients, input_signature=signature, autograph=False)
+    for lengths in ([3, 1, 3], [1], [5, 4]):
+        rows, time = len(lengths), max(lengths)
+        values = [tf.constant(rng.normal(size=s), tf.float32) for s in ((rows, time, 3), (rows, 4), (rows, 4))]
+        mask = tf.constant(np.arange(time) < np.array(lengths)[:, None])
+        for a, b in zip(graph(*values, mask), gradients(*values, mask), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_stack_uses_fast_lstm_without_gpu(monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
     input_sizes: list[int] = []
