@@ -40,11 +40,16 @@ class Peers:
             if not needed.exists():
                 raise UserError(f"{needed}: not found; see --peers, --torch and --opennmt in --help")
 
-    def train_torch(self, steps: int, bf16: bool, vocabulary_size: int) -> float:
-        """Train the tuned PyTorch model. Returns real target tokens a second."""
+    def train_torch(self, steps: int, vocabulary_size: int, *, bf16: bool, tied: bool) -> float:
+        """Train the tuned PyTorch model. Returns real target tokens a second.
+
+        bf16: use bfloat16 where PyTorch's autocast does. tied: use the embedding as the projection too, as this project
+        does.
+        """
         command: list[object] = [self.torch / "bin/python", (self.scripts / "torch_seq2seq.py").resolve()]
         command += ["--source", "train.src", "--target", "train.tgt", "--steps", steps, "--warmup", WARM_UP_STEPS]
-        command += ["--vocab", vocabulary_size, "--threads", self.cores, *(["--bf16"] if bf16 else [])]
+        command += ["--vocab", vocabulary_size, "--threads", self.cores]
+        command += [flag for flag, given in (("--bf16", bf16), ("--tied", tied)) if given]
         return float(json.loads(self._run(command).splitlines()[-1])["target_tokens_per_s"])
 
     def train_opennmt(self, steps: int) -> float:

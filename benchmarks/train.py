@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ FLOAT32, BFLOAT16 = "float32", "bfloat16"
 # Batches over which the parts of a step are averaged.
 PROFILED_BATCHES = 6
 PROFILE = "profile"  # a request to the worker
+
+# Rows of the tuned PyTorch model. The tied one is the same model as this project's: the embedding is the projection.
+TORCH = {
+    "torch_tied_float32": {"bf16": False, "tied": True},
+    "torch_tied_bfloat16": {"bf16": True, "tied": True},
+    "torch_float32": {"bf16": False, "tied": False},
+    "torch_bfloat16": {"bf16": True, "tied": False},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +99,8 @@ def train_benchmark(arguments: Sequence[str]) -> int:
                 pairs.write(Path(folder), "train")
                 pairs.write(Path(folder), "valid")
                 peers.prepare_opennmt()
-                systems["torch_float32"] = lambda: peers.train_torch(flags.steps, False, flags.vocabulary_size)
-                systems["torch_bfloat16"] = lambda: peers.train_torch(flags.steps, True, flags.vocabulary_size)
+                for name, options in TORCH.items():
+                    systems[name] = partial(peers.train_torch, flags.steps, flags.vocabulary_size, **options)
                 systems["opennmt"] = lambda: peers.train_opennmt(flags.steps)
             rates = measure_in_turns(systems, flags.rounds)
             results["target_tokens_per_s"] = {name: statistics.median(values) for name, values in rates.items()}
@@ -117,18 +126,23 @@ def measure_in_turns(systems: dict[str, Callable[[], float]], rounds: int) -> di
 
 def print_rates(rates: dict[str, list[float]]) -> None:
     """Print the median rate of each system, and its lowest and highest."""
-    print(f"{'system':>16}  target tokens/s  lowest and highest round")
+    print(f"{'system':>19}  target tokens/s  lowest and highest round")
     for name, values in rates.items():
-        print(f"{name:>16}  {statistics.median(values):15,.0f}  {min(values):,.0f} to {max(values):,.0f}")
+        print(f"{name:>19}  {statistics.median(values):15,.0f}  {min(values):,.0f} to {max(values):,.0f}")
 
 
 def ratios(medians: dict[str, float], best: str) -> dict[str, float]:
-    """Return this project's rate over that of each other system, at the best precision of both and in float32."""
+    """Return this project's rate over that of each other system, at the best precision of both and in float32.
+
+    torch_tied_best and torch_tied_float32 compare equal models. medians: the rates by system. best: this project's
+    faster precision. Empty without other systems.
+    """
     of_others = {}
     if "opennmt" in medians:
         of_others["opennmt"] = medians[best] / medians["opennmt"]
-        of_others["torch_best"] = medians[best] / max(medians["torch_float32"], medians["torch_bfloat16"])
-        of_others["torch_float32"] = medians[FLOAT32] / medians["torch_float32"]
+        for model in ("torch_tied", "torch"):
+            of_others[f"{model}_best"] = medians[best] / max(medians[f"{model}_{name}"] for name in (FLOAT32, BFLOAT16))
+            of_others[f"{model}_float32"] = medians[FLOAT32] / medians[f"{model}_float32"]
     return of_others
 
 
@@ -140,8 +154,10 @@ def verdict(results: dict[str, Any]) -> str:
     ]
     if results["ratios"]:
         parts.append(
-            "{opennmt:.2f} times OpenNMT-py, {torch_best:.2f} times tuned PyTorch at its best, {torch_float32:.2f} "
-            "times in float32".format(**results["ratios"])
+            "{torch_tied_best:.2f} times the same model in tuned PyTorch at its best, {torch_tied_float32:.2f} times "
+            "in float32; {torch_best:.2f} times the untied one at its best; {opennmt:.2f} times OpenNMT-py".format(
+                **results["ratios"]
+            )
         )
     return "; ".join(parts)
 
