@@ -12,59 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.model_flags import ModelFlags
 from benchmarks.report import log, print_json
 from benchmarks.ring import LINKS, plan, ring_bytes
+from benchmarks.scaling_flags import ScalingBenchmark
+from benchmarks.startup import measure_startup
 from benchmarks.worker import Worker, ask_all
-from chatbot.config.training import Settings
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import compose, parse_flags, setting
+from chatbot.flags import parse_flags
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices import choose_gpus, find_gpus, open_towers
 from chatbot.training.machines.cluster import WORKER, Cluster, free_addresses
 
-TOWERS = (1, 2, 4)
 # Steps before the measurement, which trace the graph and touch the memory.
 WARM_UP_STEPS = 2
 EXCHANGE = "exchange"  # a request to a worker
-
-
-@dataclasses.dataclass(frozen=True)
-class ScalingBenchmark(ModelFlags):
-    """The flags of python -m benchmarks scaling."""
-
-    batch_size: int = setting(
-        256, "model", "pairs in a step of towers, and in a step of one process", kind=int, least=4
-    )
-    steps: int = setting(3, "measuring", "steps in a turn", kind=int, least=1)
-    towers: bool = setting(True, "measuring", "measure 1, 2 and 4 towers", kind=bool)
-    processes: bool = setting(True, "measuring", "measure 1 and 2 processes, each pinned to a core", kind=bool)
-    plan: bool = setting(False, "plan", "predict the speed-up of 2 to 1,024 GPUs from the measured step", kind=bool)
-    link: str | None = setting(None, "plan", "the slowest link between the GPUs; default: all", choices=tuple(LINKS))
-    step_ms: float | None = setting(
-        None, "plan", "milliseconds of a step of one GPU, if measured elsewhere", kind=float, above=0
-    )
-
-    @property
-    def settings(self) -> Settings:
-        """The settings of the model."""
-        return compose(
-            Settings,
-            rnn_size=self.rnn_size,
-            embedding_size=self.embedding_size,
-            max_length=self.max_length,
-            batch_size=self.batch_size,
-        )
-
-    def pairs(self) -> EncodedPairs:
-        """Return pairs of one length, so that all batches have one shape and no position is padding."""
-        rng, count = np.random.default_rng(1), 4 * self.batch_size
-        rows = rng.integers(len(SPECIALS), self.vocabulary_size, (2, count, self.max_length)).tolist()
-        sources, targets = Ragged.from_rows(rows[0]), Ragged.from_rows([row[:-1] for row in rows[1]])
-        return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
 
 
 def scaling_benchmark(arguments: Sequence[str]) -> int:
@@ -74,6 +35,8 @@ def scaling_benchmark(arguments: Sequence[str]) -> int:
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     verdicts = []
     if flags.towers:
+        log("Start of towers ...")
+        results["startup"] = measure_startup(flags)
         log("Towers ...")
         results["towers"] = _measure_towers(flags)
         most = results["towers"][-1]
@@ -98,7 +61,7 @@ def scaling_benchmark(arguments: Sequence[str]) -> int:
 
 
 def _measure_towers(flags: ScalingBenchmark) -> list[dict[str, float]]:
-    """Return rows for 1, 2 and 4 towers, all with the same global batch."""
+    """Return a row for each number of towers, all with the same global batch."""
     with Worker(_towers_worker, flags) as worker:
         rounds = [ask_all([worker])[0] for _ in range(flags.rounds)]
     rows = [_median(turns) for turns in zip(*rounds, strict=True)]
@@ -118,12 +81,12 @@ def tower_devices(towers: int, gpus: int) -> int:
 
 def _towers_worker(flags: ScalingBenchmark) -> Callable[[str], list[dict[str, float]]]:
     gpus = choose_gpus(None, None, find_gpus())
-    towers = open_towers(gpus, max(TOWERS) if len(gpus) < 2 else None)
+    towers = open_towers(gpus, flags.tower_numbers[-1] if len(gpus) < 2 else None)
     from chatbot.training.variable_update.choose import open_update
 
     turns = [
         _make_turn(flags, lambda model, n=n: open_update(model, flags.settings, towers[:n]))
-        for n in TOWERS
+        for n in flags.tower_numbers
         if n <= len(towers)
     ]
     return lambda _: [turn() for turn in turns]

@@ -13,6 +13,7 @@ from benchmarks.cost import growth_ratios
 from benchmarks.peers import REPORT, TRANSLATED, Peers
 from benchmarks.ring import LINKS, Link, plan, ring_bytes, ring_seconds, speed_up
 from benchmarks.scaling import tower_devices
+from benchmarks.scaling_flags import ScalingBenchmark
 from benchmarks.train import ratios, verdict
 from tests.commands import ENVIRONMENT, ROOT, run
 
@@ -61,7 +62,7 @@ def test_speed_up_of_exchange_after_and_during_compute() -> None:
 
 def test_plan_uses_a_given_step_time() -> None:
     completed = run(
-        "benchmarks", "scaling", "--plan", "--step-ms", "100", "--link", "nvlink", "--no-towers", "--no-processes"
+        "benchmarks", "scaling", "--plan", "--step-ms", "100", "--link", "nvlink", "--towers", "0", "--no-processes"
     )
     assert completed.returncode == 0
     report = json.loads(completed.stdout.decode().splitlines()[-1])
@@ -70,7 +71,7 @@ def test_plan_uses_a_given_step_time() -> None:
 
 
 def test_plan_without_step_time_is_refused() -> None:
-    completed = run("benchmarks", "scaling", "--plan", "--no-towers", "--no-processes")
+    completed = run("benchmarks", "scaling", "--plan", "--towers", "0", "--no-processes")
     assert completed.returncode == 2
     assert b"no step was measured" in completed.stderr
 
@@ -78,17 +79,28 @@ def test_plan_without_step_time_is_refused() -> None:
 @pytest.mark.slow
 def test_scaling_benchmark_runs() -> None:
     sizes = ["--rnn-size", "8", "--embedding-size", "8", "--vocabulary-size", "300", "--batch-size", "8"]
-    command = [sys.executable, "-m", "benchmarks", "scaling", *sizes, "--max-length", "4", "--rounds", "1"]
-    completed = subprocess.run(
-        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=True
-    )
-    report = json.loads(completed.stdout.splitlines()[-1])
-    assert [row["number"] for row in report["towers"]] == [1, 2, 4]
+    report = benchmark("scaling", *sizes, "--max-length", "4", "--rounds", "1", "--towers", "8")
+    assert [row["number"] for row in report["towers"]] == [1, 2, 4, 8]
+    assert [row["number"] for row in report["startup"]] == [1, 2, 4, 8]
+    assert all(row["startup_s"] > row["first_step_s"] > row["second_step_s"] > 0 for row in report["startup"])
+    assert {row["traces"] for row in report["startup"]} == {1}
+    assert all(row["peak_gb"] > 0.1 for row in report["startup"])
     assert [row["number"] for row in report["processes"]] == [1, 2]
     assert report["least_bytes"] <= report["sent_bytes"] * 1.01
     assert [row["efficiency"] for row in report["towers"]] == [row["speed_up"] for row in report["towers"]]
     assert report["processes"][1]["efficiency"] == pytest.approx(report["processes"][1]["speed_up"] / 2, rel=1e-4)
-    assert "a step of 4 towers takes" in report["verdict"]
+    assert "a step of 8 towers takes" in report["verdict"]
+
+
+@pytest.mark.parametrize(("towers", "numbers"), [(0, []), (1, [1]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])])
+def test_numbers_of_towers_are_powers_of_two(towers: int, numbers: list[int]) -> None:
+    assert ScalingBenchmark(towers=towers).tower_numbers == numbers
+
+
+def test_more_towers_than_pairs_are_refused() -> None:
+    completed = run("benchmarks", "scaling", "--towers", "8", "--batch-size", "4")
+    assert completed.returncode == 2
+    assert b"--towers 8: more than the 4 pairs of a step" in completed.stderr
 
 
 @pytest.mark.parametrize(("towers", "gpus", "devices"), [(4, 0, 1), (4, 1, 1), (2, 4, 2), (4, 4, 4)])

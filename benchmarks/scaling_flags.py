@@ -1,0 +1,63 @@
+"""The flags of python -m benchmarks scaling, and the pairs that it trains on."""
+
+import dataclasses
+
+import numpy as np
+
+from benchmarks.model_flags import ModelFlags
+from benchmarks.ring import LINKS
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.errors import UserError
+from chatbot.flags import compose, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingBenchmark(ModelFlags):
+    """The flags of python -m benchmarks scaling."""
+
+    batch_size: int = setting(
+        256, "model", "pairs in a step of towers, and in a step of one process", kind=int, least=2
+    )
+    steps: int = setting(3, "measuring", "steps in a turn", kind=int, least=1)
+    towers: int = setting(
+        4, "measuring", "measure 1, 2, 4, ... towers up to this number, and their start; 0: none", kind=int, least=0
+    )
+    processes: bool = setting(True, "measuring", "measure 1 and 2 processes, each pinned to a core", kind=bool)
+    plan: bool = setting(False, "plan", "predict the speed-up of 2 to 1,024 GPUs from the measured step", kind=bool)
+    link: str | None = setting(None, "plan", "the slowest link between the GPUs; default: all", choices=tuple(LINKS))
+    step_ms: float | None = setting(
+        None, "plan", "milliseconds of a step of one GPU, if measured elsewhere", kind=float, above=0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.towers > self.batch_size:
+            raise UserError(
+                f"--towers {self.towers}: more than the {self.batch_size} pairs of a step; give a larger --batch-size"
+            )
+
+    @property
+    def tower_numbers(self) -> list[int]:
+        """The measured numbers of towers: the powers of two up to --towers."""
+        return [2**i for i in range(self.towers.bit_length())]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the model."""
+        return compose(
+            Settings,
+            rnn_size=self.rnn_size,
+            embedding_size=self.embedding_size,
+            max_length=self.max_length,
+            batch_size=self.batch_size,
+        )
+
+    def pairs(self) -> EncodedPairs:
+        """Return pairs of one length, so that all batches have one shape and no position is padding."""
+        rng, count = np.random.default_rng(1), 4 * self.batch_size
+        rows = rng.integers(len(SPECIALS), self.vocabulary_size, (2, count, self.max_length)).tolist()
+        sources, targets = Ragged.from_rows(rows[0]), Ragged.from_rows([row[:-1] for row in rows[1]])
+        return EncodedPairs.question_to_answer(sources, targets, targets.lengths)

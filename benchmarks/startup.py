@@ -1,0 +1,77 @@
+"""Time and memory until the first step of a run, for each number of towers."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.scaling_flags import ScalingBenchmark
+from benchmarks.worker import Worker, ask_all
+from chatbot.training.devices import choose_gpus, find_gpus, open_towers
+
+
+def measure_startup(flags: ScalingBenchmark) -> list[dict[str, float]]:
+    """Print a table of the start, with a row for each number of towers, and return its rows.
+
+    Each start is in a new process, which ends before the next one begins. More towers than GPUs are left out, unless
+    there is at most one GPU. The keys of a row: number, towers; import_s, build_s and first_step_s, seconds of the
+    import of TensorFlow, of building the model and its update, and of the first step with its tracing; startup_s, their
+    sum; second_step_s; traces, of the step; weights, numbers in the model; peak_gb, memory of the process in GB.
+    """
+    gpus = len(choose_gpus(None, None, find_gpus()))
+    rows = []
+    print("   towers  import, s  build, s  first step, s  second step, s  traces  peak, GB")
+    for number in flags.tower_numbers:
+        if 1 < gpus < number:
+            break
+        with Worker(_starting_worker, flags, number) as worker:
+            row = ask_all([worker])[0]
+        rows.append(row)
+        print(
+            f"{row['number']:9.0f}  {row['import_s']:9.1f}  {row['build_s']:8.1f}  {row['first_step_s']:13.1f}  "
+            f"{row['second_step_s']:14.2f}  {row['traces']:6.0f}  {row['peak_gb']:8.2f}",
+            flush=True,
+        )
+    return rows
+
+
+def _starting_worker(flags: ScalingBenchmark, number: int) -> Callable[[str], dict[str, float]]:
+    """Start a run with this many towers and train for two steps. Every request gets the row of the start."""
+    times = [time.perf_counter()]
+    gpus = choose_gpus(None, number, find_gpus())
+    towers = open_towers(gpus, number if len(gpus) < 2 else None)
+    from chatbot.corpus.batching.batches import Batches
+    from chatbot.model.seq2seq import built_model
+    from chatbot.training.variable_update.choose import open_update
+
+    times.append(time.perf_counter())
+    model = built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed)
+    step = open_update(model, flags.settings, towers)
+    step.scatter_state(step.gather_state())
+    batches = Batches([flags.pairs()], flags.batch_size, seed=1).prefetched(0, step.num_shares)
+    times.append(time.perf_counter())
+    for _ in range(2):
+        step(next(batches), 0, 1e-3)
+        step.finished_steps()[-1].gradient_norm.numpy()  # waits for the step
+        times.append(time.perf_counter())
+    opened, imported, built, first, second = times
+    row = {
+        "number": number,
+        "import_s": imported - opened,
+        "build_s": built - imported,
+        "first_step_s": first - built,
+        "startup_s": first - opened,
+        "second_step_s": second - first,
+        "traces": step.traces,
+        "weights": sum(variable.shape.num_elements() for variable in model.trainable_variables),
+        "peak_gb": _peak_gb(),
+    }
+    return lambda _: row
+
+
+def _peak_gb() -> float:
+    """Return the peak resident memory of this process in GB.
+
+    getrusage would also count the peak of the process that spawned this one, since Linux keeps it across execve.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e9
