@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.cost import growth_ratios
 from benchmarks.peers import REPORT, TRANSLATED, Peers
-from benchmarks.ring import LINKS, Link, plan, ring_bytes, ring_seconds, speed_up
+from benchmarks.ring import LINKS, Link, overlapped_speed_up, plan, ring_bytes, ring_seconds, speed_up
 from benchmarks.scaling import tower_devices
 from benchmarks.scaling_flags import ScalingBenchmark
 from benchmarks.train import ratios, verdict
@@ -54,10 +54,20 @@ def test_speed_up_of_exchange_after_and_during_compute() -> None:
     assert speed_up(10.0, 0, 4, SLOW) == 4
     assert speed_up(10.0, 10, 2, SLOW) == 2 * 10 / (10 + 10)
     assert speed_up(10.0, 10, 2, SLOW, staged=True) == 2
-    rows = plan(0.1, 60e6, [LINKS["25gbe"]])
+    rows = plan(0.1, 60e6, 20e6, [LINKS["25gbe"]])
     assert [row["gpus"] for row in rows] == [2**i for i in range(1, 11)]
-    efficiencies = [row["speed_up"] / row["gpus"] for row in rows]
-    assert efficiencies == sorted(efficiencies, reverse=True)
+    for exchange in ("speed_up", "overlapped"):
+        efficiencies = [row[exchange] / row["gpus"] for row in rows]
+        assert efficiencies == sorted(efficiencies, reverse=True)
+    assert all(row["speed_up"] < row["overlapped"] < row["staged"] for row in rows[:8])
+
+
+def test_exchange_overlaps_with_two_thirds_of_the_step() -> None:
+    """Two members send as many bytes as they have gradients, a byte a second."""
+    hidden, last = overlapped_speed_up(9.0, 6 + 1, 1, 2, SLOW), 1  # all but the last byte fits into 6 of 9 seconds
+    assert hidden == pytest.approx(2 * 9 / (9 + last))
+    assert overlapped_speed_up(9.0, 8 + 1, 1, 2, SLOW) == pytest.approx(2 * 9 / (9 + (8 - 6) + last))
+    assert overlapped_speed_up(9.0, 5, 5, 2, SLOW) == speed_up(9.0, 5, 2, SLOW)
 
 
 def test_plan_uses_a_given_step_time() -> None:
@@ -67,7 +77,7 @@ def test_plan_uses_a_given_step_time() -> None:
     assert completed.returncode == 0
     report = json.loads(completed.stdout.decode().splitlines()[-1])
     assert report["plan"][0]["link"] == "nvlink"
-    assert 1.9 < report["plan"][0]["speed_up"] <= 2
+    assert 1.9 < report["plan"][0]["speed_up"] < report["plan"][0]["overlapped"] <= 2
 
 
 def test_plan_without_step_time_is_refused() -> None:
@@ -87,6 +97,8 @@ def test_scaling_benchmark_runs() -> None:
     assert all(row["peak_gb"] > 0.1 for row in report["startup"])
     assert [row["number"] for row in report["processes"]] == [1, 2]
     assert report["least_bytes"] <= report["sent_bytes"] * 1.01
+    assert 0 < report["last_stage_bytes"] < report["gradient_bytes"]
+    assert 0 < report["predicted_speed_up"] <= report["predicted_overlapped_speed_up"]
     assert [row["efficiency"] for row in report["towers"]] == [row["speed_up"] for row in report["towers"]]
     assert report["processes"][1]["efficiency"] == pytest.approx(report["processes"][1]["speed_up"] / 2, rel=1e-4)
     assert "a step of 8 towers takes" in report["verdict"]
