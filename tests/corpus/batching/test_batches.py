@@ -146,6 +146,36 @@ def test_order_depends_on_seed_and_epoch() -> None:
     assert order(1, 0) != order(1, 1)
 
 
+def earlier_plan(batches: Batches, pairs: list[EncodedPairs], epoch: int) -> list[list[list[int]]]:
+    """The positions of each batch in the order of the first release; a resumed attempt goes on in this order."""
+    rng = np.random.default_rng((batches.seed, epoch))
+    left_over = [np.zeros((0, 2), np.int64) for _ in batches.buckets]
+    order, epoch_plan = rng.permutation(len(pairs)).tolist(), []
+    for shard in order:
+        planned = []
+        for i, bucket in enumerate(batches.buckets):
+            rows = rng.permutation(bucket.rows(pairs[shard]))
+            rows = rows[np.argsort(pairs[shard].sources.lengths[rows], kind="stable")]
+            positions = np.concatenate([left_over[i], np.stack([np.full_like(rows, shard), rows], axis=1)])
+            size = bucket.batch_size
+            full = len(positions) if shard == order[-1] else len(positions) - len(positions) % size
+            planned += [rng.permutation(positions[start : min(start + size, full)]) for start in range(0, full, size)]
+            left_over[i] = positions[full:]
+        epoch_plan += [planned[i].tolist() for i in rng.permutation(len(planned))]
+    return epoch_plan
+
+
+@pytest.mark.parametrize("longest", [20, 300])  # lengths of one byte, and of two
+def test_order_of_batches_is_that_of_earlier_versions(longest: int) -> None:
+    lengths = np.random.default_rng(2).integers(1, longest, (4, 50, 2))
+    pairs = [pairs_of([([5] * int(source), [5] * int(target)) for source, target in part]) for part in lengths]
+    batches = Batches(pairs, 6, seed=3)
+    assert len(batches.buckets) > 2
+    expected = earlier_plan(batches, pairs, 1)
+    for start in (0, 1, 9, len(expected) - 1, len(expected)):
+        assert [positions.tolist() for _, positions in batches.plan(1, start)] == expected[start:]
+
+
 def test_batches_are_shuffled_among_questions_of_similar_length() -> None:
     """Seven batches of ten pairs, whose questions have 1 to 5 tokens, in one bucket."""
     pairs = pairs_of([([5] * (i % 5 + 1), [5]) for i in range(70)])
