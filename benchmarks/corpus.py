@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.planning import measure_planning
 from benchmarks.report import log, print_json
 from benchmarks.synthetic import write_corpus
 from chatbot.flags import check_fields, compose, parse_flags, setting
@@ -23,6 +24,12 @@ from chatbot.flags import check_fields, compose, parse_flags, setting
 # The jieba loop is timed on at most this many pairs: its rate does not change with more.
 JIEBA_PAIRS = 1_100_000
 TRAINING_STEPS, WARM_UP_STEPS = 300, 100
+# Pairs of a measurement of the input.
+INPUT_PAIRS = 200_000
+# An estimate of what one GPU of A100's class trains at rnn_size 512. With the default model, a pair of ten tokens on
+# each side takes 0.44 GFLOP: six for each weight and token, where a token passes half of the 3.2 million recurrent
+# weights and a target token also the 4.1 million of the projection. 12,500 pairs a second are then 5.5 TFLOP/s.
+GPU_PAIRS_PER_S = 12_500
 ROOT = Path(__file__).parents[1]
 
 
@@ -34,6 +41,9 @@ class CorpusBenchmark:
     data: str | None = setting(None, "corpus", "pairs to measure padding on, at --max-length 20", metavar="FILE")
     folder: str | None = setting(
         None, "corpus", "folder that keeps the corpus and the cache; default: a temporary folder", metavar="FOLDER"
+    )
+    plan_pairs: int = setting(
+        100_000_000, "corpus", "pairs of generated lengths for which batches are planned; 0: none", kind=int, least=0
     )
     training: bool = setting(
         True, "corpus", "train for 300 steps and measure the share of the time that steps wait for input", kind=bool
@@ -64,6 +74,10 @@ def corpus_benchmark(arguments: Sequence[str]) -> int:
         results |= _in_own_process(_measure_second_start, file, folder)
         log("An epoch's batches ...")
         results |= _in_own_process(_measure_batching, file, folder)
+        results |= _in_own_process(_measure_input, file, folder)
+        if flags.plan_pairs:
+            log("Batches of many pairs ...")
+            results |= _in_own_process(measure_planning, flags.plan_pairs)
         if flags.training:
             log("Training ...")
             results |= _measure_input_wait(file, folder)
@@ -169,6 +183,42 @@ def _measure_batching(file: Path, folder: Path) -> dict[str, Any]:
         "epoch_peak_gb": _peak_gb(),
         "tensorflow_alone_gb": before,
     }
+
+
+def _measure_input(file: Path, folder: Path) -> dict[str, Any]:
+    """Measure how many pairs a second the input thread makes on one core, and how many GPUs it feeds.
+
+    A row for each number of towers and of pairs in a share: planned_and_padded_per_s, pairs a second of `shares_from`;
+    prefetched_per_s, those of `prefetched`, whose consumer has the same core; gpus_fed, the latter by GPU_PAIRS_PER_S.
+    """
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    from chatbot.quiet import import_tensorflow
+
+    import_tensorflow()
+    from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.training_set import training_set
+
+    settings = _settings(file, folder)
+    shards = dataclasses.replace(
+        training_set(settings.corpus, settings.encoding).shards, max_length=settings.model.max_length
+    )
+    rows = []
+    for towers, batch_size in itertools.product((1, 8), (64, 256, 1024)):
+        batches = Batches(shards, towers * batch_size, settings.learning.seed)
+        steps = max(3, min(INPUT_PAIRS // (towers * batch_size), batches.steps_per_epoch - 1))
+        made = [batches.shares_from(0, towers), batches.prefetched(0, towers)]
+        alone, prefetched = (_pairs_per_s(shares, steps) for shares in made)
+        rates = {"planned_and_padded_per_s": alone, "prefetched_per_s": prefetched}
+        rows.append({"towers": towers, "batch_size": batch_size, **rates, "gpus_fed": prefetched / GPU_PAIRS_PER_S})
+    return {"input": rows}
+
+
+def _pairs_per_s(batches: Iterator[Sequence[Sequence[Any]]], steps: int) -> float:
+    """Return the pairs a second in the shares of this many batches, after a first one."""
+    next(batches)
+    began = time.perf_counter()
+    pairs = sum(len(share[0]) for shares in itertools.islice(batches, steps) for share in shares)
+    return pairs / (time.perf_counter() - began)
 
 
 def _measure_input_wait(file: Path, folder: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from benchmarks.resident_memory import peak_gb
 from benchmarks.scaling_flags import ScalingBenchmark
 from benchmarks.worker import Worker, ask_all
 from chatbot.training.devices import choose_gpus, find_gpus, open_towers
@@ -63,15 +63,6 @@ def _starting_worker(flags: ScalingBenchmark, number: int) -> Callable[[str], di
         "second_step_s": second - first,
         "traces": step.traces,
         "weights": sum(variable.shape.num_elements() for variable in model.trainable_variables),
-        "peak_gb": _peak_gb(),
+        "peak_gb": peak_gb(),
     }
     return lambda _: row
-
-
-def _peak_gb() -> float:
-    """Return the peak resident memory of this process in GB.
-
-    getrusage would also count the peak of the process that spawned this one, since Linux keeps it across execve.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e9

@@ -11,10 +11,12 @@ import pytest
 
 from benchmarks.cost import growth_ratios
 from benchmarks.peers import REPORT, TRANSLATED, Peers
+from benchmarks.planning import generated_shards, measure_planning
 from benchmarks.ring import LINKS, Link, overlapped_speed_up, plan, ring_bytes, ring_seconds, speed_up
 from benchmarks.scaling import tower_devices
 from benchmarks.scaling_flags import ScalingBenchmark
 from benchmarks.train import ratios, verdict
+from chatbot.corpus.encoding.shards import PAIRS_PER_SHARD
 from tests.commands import ENVIRONMENT, ROOT, run
 
 SLOW = Link("a byte a second", 1.0, 0.0)
@@ -138,6 +140,26 @@ def benchmark(*arguments: str) -> dict[str, Any]:
     )
     report: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return report
+
+
+def test_generated_shards_are_planned(tmp_path: Path) -> None:
+    pairs = 5 * PAIRS_PER_SHARD
+    shards = generated_shards(tmp_path, pairs, max_length=20)
+    assert len(shards) == 5
+    assert shards.lengths.pairs == sum(map(len, shards)) > 0.8 * pairs
+    report = measure_planning(pairs)
+    assert 0.8 * pairs < report["plan_pairs"] <= pairs
+    assert 0 < report["plan_first_batch_s"] < report["plan_resume_s"]
+
+
+@pytest.mark.slow
+def test_corpus_benchmark_runs() -> None:
+    report = benchmark("corpus", "--pairs", "3000", "--plan-pairs", "1000", "--no-training")
+    assert {(row["towers"], row["batch_size"]) for row in report["input"]} == {
+        (towers, size) for towers in (1, 8) for size in (64, 256, 1024)
+    }
+    assert all(row["planned_and_padded_per_s"] > 0 and row["gpus_fed"] > 0 for row in report["input"])
+    assert report["plan_shards"] == 1
 
 
 @pytest.mark.slow
