@@ -1,4 +1,4 @@
-"""Metrics on disk: metrics.jsonl, and TensorBoard with one run per tower."""
+"""Metrics on disk: metrics.jsonl, and TensorBoard with one run for the whole batch and one for each tower."""
 
 import json
 import math
@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.training import Settings
+from chatbot.training.tower_curves import TowerCurves
 
-# TensorBoard's run for the values of the whole batch, beside one run for each tower.
+# TensorBoard's run for the values of the whole batch.
 ALL_TOWERS = "all"
 
 
@@ -19,51 +20,48 @@ class Summaries:
     """Writes each record to metrics.jsonl and to TensorBoard.
 
     Each tower has a separate TensorBoard run with the tag `loss`, and the whole batch has another: one chart shows all.
+    With many towers, theirs have fewer points (`TowerCurves`).
     """
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
         """towers: their names. step: that of the checkpoint; records of later steps, which a killed run leaves, go."""
         metrics, tensorboard = settings.run.directory / "metrics.jsonl", TENSORBOARD / settings.run.attempt
         tensorboard.mkdir(parents=True, exist_ok=True)
-        self._towers = list(towers)
         _drop_after(metrics, step)
         self._file = metrics.open("a", encoding="utf-8")
         for folder in tensorboard.iterdir():
             _remove_events_after(folder, step)
-        self._writers = {name: tf.summary.create_file_writer(str(tensorboard / name)) for name in (*towers, ALL_TOWERS)}
+        self._tower_curves = TowerCurves(tensorboard, towers)
+        self._writer = tf.summary.create_file_writer(str(tensorboard / ALL_TOWERS))
 
     def write(self, record: dict[str, Any]) -> None:
         """Write a logged step. NaN and infinity become null, since JSON has neither."""
         self._file.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
         self._file.flush()
         step = record["step"]
-        for name, loss in zip(self._towers, record.get("tower_losses", ()), strict=False):
-            if loss is not None:
-                with self._writers[name].as_default():
-                    tf.summary.scalar("loss", loss, step)
-        with self._writers[ALL_TOWERS].as_default():
+        self._tower_curves.add(record.get("tower_losses", ()), step)
+        with self._writer.as_default():
             for name, value in record.items():
                 if name not in ("step", "tower_losses"):
                     tf.summary.scalar(name.replace(".", "/"), value, step)
-        for writer in self._writers.values():
-            writer.flush()
+        self._writer.flush()
 
     def replies(self, pairs: Sequence[tuple[str, str]], replies: Sequence[str], step: int) -> None:
         """Write sample replies and the reference answers as a table for TensorBoard's Text page."""
         rows = [(q, r, a) for (q, a), r in zip(pairs, replies, strict=True)]
         cells = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
         table = "\n".join(["question | reply | reference", "--- | --- | ---", *cells])
-        with self._writers[ALL_TOWERS].as_default():
+        with self._writer.as_default():
             tf.summary.text("replies", table, step)
 
     def __enter__(self) -> "Summaries":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close the files."""
+        """Write what is left, and close the files."""
         self._file.close()
-        for writer in self._writers.values():
-            writer.close()
+        self._writer.close()
+        self._tower_curves.flush()
 
 
 def _finite(value: Any) -> Any:

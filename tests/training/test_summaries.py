@@ -1,6 +1,7 @@
 """The curves, read back through the HTTP API of TensorBoard."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.summaries import Summaries
+from chatbot.training.tower_curves import MOST_TOWERS_EACH_STEP
 
 
 @pytest.fixture
@@ -75,6 +78,12 @@ def test_one_chart_shows_the_curves_of_all_towers(tensorboard: str) -> None:
     assert "<table>" in text["text"]
 
 
+def points(run: str) -> list[tuple[int, float]]:
+    """The step and the value of each point of a loss curve, as TensorBoard reads them."""
+    reader = EventAccumulator(f"tensorboard/a/{run}", size_guidance={TENSORS: 0}, purge_orphaned_data=True)
+    return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in reader.Reload().Tensors("loss")]
+
+
 def test_points_after_the_restored_step_are_removed(work_dir: Path) -> None:
     """A run is killed at step 35, within an event, and resumed at step 20 with other devices and a longer interval."""
     settings = compose(Settings, attempt="a")
@@ -84,10 +93,6 @@ def test_points_after_the_restored_step_are_removed(work_dir: Path) -> None:
         with Summaries(settings, towers, first) as summaries:
             for step in steps:
                 summaries.write({"step": step, "loss": float(first), "tower_losses": [1.0] * len(towers)})
-
-    def points(run: str) -> list[tuple[int, float]]:
-        reader = EventAccumulator(f"tensorboard/a/{run}", size_guidance={TENSORS: 0}, purge_orphaned_data=True)
-        return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in reader.Reload().Tensors("loss")]
 
     write(["cpu_0", "cpu_1"], 0, range(1, 36))
     for file in Path("tensorboard").glob("a/*/events*"):
@@ -100,6 +105,37 @@ def test_points_after_the_restored_step_are_removed(work_dir: Path) -> None:
     before = {path: path.read_bytes() for path in Path("tensorboard").glob("a/*/events*")}
     write([], 40, range(0))
     assert all(path.read_bytes() == content for path, content in before.items())  # nothing to remove
+
+
+def test_curves_of_an_earlier_version_go_on(work_dir: Path) -> None:
+    """Earlier versions wrote each tower's curve with a writer of TensorFlow's."""
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
+    with tf.summary.create_file_writer("tensorboard/a/cpu_0").as_default():
+        for step in (1, 2, 3):
+            tf.summary.scalar("loss", float(step), step)
+    with Summaries(settings, ["cpu_0"], 2) as summaries:
+        summaries.write({"step": 3, "loss": 1.0, "tower_losses": [5.0]})
+    assert points("cpu_0") == [(1, 1.0), (2, 2.0), (3, 5.0)]
+
+
+def test_many_towers_have_a_point_a_minute(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([100.0, 100.0, 159.0, 160.0, 160.0, 161.0, 161.0])  # now, and once more after each point
+    monkeypatch.setattr(
+        "chatbot.training.tower_curves.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
+    )
+    towers = [f"gpu_{i}" for i in range(MOST_TOWERS_EACH_STEP + 1)]
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
+    open_files = len(os.listdir("/dev/fd"))
+    with Summaries(settings, towers, 0) as summaries:
+        for step in (1, 2, 3, 4):
+            losses = [*[float(step)] * (len(towers) - 1), None]
+            summaries.write({"step": step, "loss": float(step), "tower_losses": losses})
+        assert len(os.listdir("/dev/fd")) < open_files + 10
+    assert points("gpu_0") == [(1, 1.0), (3, 2.5), (4, 4.0)]
+    assert points("all") == [(step, float(step)) for step in (1, 2, 3, 4)]
+    assert not Path("tensorboard/a", towers[-1]).exists()  # its tower had no tokens
 
 
 def test_non_finite_numbers_are_null(work_dir: Path) -> None:
