@@ -91,9 +91,9 @@ def test_plan_without_step_time_is_refused() -> None:
 @pytest.mark.slow
 def test_scaling_benchmark_runs() -> None:
     sizes = ["--rnn-size", "8", "--embedding-size", "8", "--vocabulary-size", "300", "--batch-size", "8"]
-    report = benchmark("scaling", *sizes, "--max-length", "4", "--rounds", "1", "--towers", "8")
-    assert [row["number"] for row in report["towers"]] == [1, 2, 4, 8]
-    assert [row["number"] for row in report["startup"]] == [1, 2, 4, 8]
+    report = benchmark("scaling", *sizes, "--max-length", "4", "--rounds", "1")
+    assert [row["number"] for row in report["towers"]] == [1, 2, 4]
+    assert [row["number"] for row in report["startup"]] == [1, 2, 4]
     assert all(row["startup_s"] > row["first_step_s"] > row["second_step_s"] > 0 for row in report["startup"])
     assert {row["traces"] for row in report["startup"]} == {1}
     assert all(row["peak_gb"] > 0.1 for row in report["startup"])
@@ -103,7 +103,7 @@ def test_scaling_benchmark_runs() -> None:
     assert 0 < report["predicted_speed_up"] <= report["predicted_overlapped_speed_up"]
     assert [row["efficiency"] for row in report["towers"]] == [row["speed_up"] for row in report["towers"]]
     assert report["processes"][1]["efficiency"] == pytest.approx(report["processes"][1]["speed_up"] / 2, rel=1e-4)
-    assert "a step of 8 towers takes" in report["verdict"]
+    assert "a step of 4 towers takes" in report["verdict"]
 
 
 @pytest.mark.parametrize(("towers", "numbers"), [(0, []), (1, [1]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])])
