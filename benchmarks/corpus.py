@@ -120,6 +120,7 @@ def _measure_jieba(file: Path) -> dict[str, Any]:
 
 def _settings(file: Path, folder: Path, **changes: Any) -> Any:
     from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import GlobalBatch
 
     return compose(Settings, data=(str(file),), cache=str(folder / "cache"), **changes)
 
@@ -189,36 +190,44 @@ def _measure_batching(file: Path, folder: Path) -> dict[str, Any]:
 def _measure_input(file: Path, folder: Path) -> dict[str, Any]:
     """Measure how many pairs a second the input thread makes on one core, and how many GPUs it feeds.
 
-    A row for each number of towers and of pairs in a share: planned_and_padded_per_s, pairs a second of `shares_from`;
-    prefetched_per_s, those of `prefetched`, whose consumer has the same core; gpus_fed, the latter by GPU_PAIRS_PER_S.
+    A row for each number of towers and of pairs in a share: planned_and_padded_per_s, pairs a second of `from_step`;
+    prefetched_per_s, those of batches with all that a step needs, whose consumer has the same core; gpus_fed, the
+    latter by GPU_PAIRS_PER_S.
     """
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
     from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batching.prefetch import prefetched
     from chatbot.corpus.training_set import training_set
+    from chatbot.model.seq2seq import built_model
+    from chatbot.training.share import Preparation
 
     settings = _settings(file, folder)
     shards = dataclasses.replace(
         training_set(settings.corpus, settings.encoding).shards, max_length=settings.model.max_length
     )
+    small = dataclasses.replace(settings.model, rnn_size=2, embedding_size=1)  # only its layout of batches matters
+    model = built_model(small, settings.encoding.vocabulary_size, settings.learning.seed)
     rows = []
     for towers, batch_size in itertools.product((1, 8), (64, 256, 1024)):
         batches = Batches(shards, towers * batch_size, settings.learning.seed)
         steps = max(3, min(INPUT_PAIRS // (towers * batch_size), batches.steps_per_epoch - 1))
-        made = [batches.shares_from(0, towers), batches.prefetched(0, towers)]
-        alone, prefetched = (_pairs_per_s(shares, steps) for shares in made)
-        rates = {"planned_and_padded_per_s": alone, "prefetched_per_s": prefetched}
-        rows.append({"towers": towers, "batch_size": batch_size, **rates, "gpus_fed": prefetched / GPU_PAIRS_PER_S})
+        alone = _pairs_per_s(batches.from_step(0, towers), steps)
+        prepare = Preparation(model, settings.learning.seed, ["/CPU:0"] * towers)
+        prepared = prefetched(zip(batches.from_step(0, towers), itertools.count()), prepare)
+        ready = _pairs_per_s((each.batch for each in prepared), steps)
+        rates = {"planned_and_padded_per_s": alone, "prefetched_per_s": ready}
+        rows.append({"towers": towers, "batch_size": batch_size, **rates, "gpus_fed": ready / GPU_PAIRS_PER_S})
     return {"input": rows}
 
 
-def _pairs_per_s(batches: Iterator[Sequence[Sequence[Any]]], steps: int) -> float:
-    """Return the pairs a second in the shares of this many batches, after a first one."""
+def _pairs_per_s(batches: Iterator[GlobalBatch], steps: int) -> float:
+    """Return the pairs a second of this many batches, after a first one."""
     next(batches)
     began = time.perf_counter()
-    pairs = sum(len(share[0]) for shares in itertools.islice(batches, steps) for share in shares)
+    pairs = sum(batch.pairs for batch in itertools.islice(batches, steps))
     return pairs / (time.perf_counter() - began)
 
 

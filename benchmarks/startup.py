@@ -47,10 +47,10 @@ def _starting_worker(flags: ScalingBenchmark, number: int) -> Callable[[str], di
     model = built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed)
     step = open_update(model, flags.settings, towers)
     step.scatter_state(step.gather_state())
-    batches = Batches([flags.pairs()], flags.batch_size, seed=1).prefetched(0, step.num_shares)
+    batches = Batches([flags.pairs()], flags.batch_size, seed=1).from_step(0, step.num_shares)
     times.append(time.perf_counter())
-    for _ in range(2):
-        step(next(batches), 0, 1e-3)
+    for number_of_step in range(2):
+        step(step.prepare(next(batches), number_of_step), 1e-3)
         step.finished_steps()[-1].gradient_norm.numpy()  # waits for the step
         times.append(time.perf_counter())
     opened, imported, built, first, second = times
