@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.planning import measure_planning
 from benchmarks.report import log, print_json
 from benchmarks.synthetic import write_corpus
+from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.flags import check_fields, compose, parse_flags, setting
 
 # The jieba loop is timed on at most this many pairs: its rate does not change with more.
@@ -120,7 +121,6 @@ def _measure_jieba(file: Path) -> dict[str, Any]:
 
 def _settings(file: Path, folder: Path, **changes: Any) -> Any:
     from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import GlobalBatch
 
     return compose(Settings, data=(str(file),), cache=str(folder / "cache"), **changes)
 
