@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-# A nest of tensors whose first dimension is the row.
+# What changes with each id: a nest of tensors whose first dimension is the hypothesis. Beam search keeps its best
+# hypotheses by a gather over all of it, so what belongs to the question is a part of the step instead.
 State = Any
-# (state, ids [rows] int32) -> (logits [rows, vocabulary], the state after these ids)
+# (state, ids [hypotheses] int32) -> (logits [hypotheses, vocabulary], the state after these ids)
 Step = Callable[[State, tf.Tensor], tuple[tf.Tensor, State]]
 
 

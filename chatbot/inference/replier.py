@@ -15,7 +15,7 @@ from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.beam import beam_search
 from chatbot.decoding.greedy import greedy
 from chatbot.decoding.search import search
-from chatbot.decoding.step import Automaton, SpecialIds
+from chatbot.decoding.step import Automaton, SpecialIds, State
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
 
@@ -60,8 +60,13 @@ class Replier:
         automaton = Automaton(*spelling_automaton(vocabulary))
 
         def decode(source: Sequences) -> tuple[tf.Tensor, tf.Tensor]:
-            state, rows = model.encode(source), tf.shape(source.mask)[0]
-            return chosen_search(model.step, state, rows, SPECIAL_IDS, automaton, max_length)
+            question = model.encode(source)
+
+            def step(cells: State, ids: tf.Tensor) -> tuple[tf.Tensor, State]:
+                logits, state = model.step({**question, "cells": cells}, ids)
+                return logits, state["cells"]
+
+            return chosen_search(step, question["cells"], tf.shape(source.mask)[0], SPECIAL_IDS, automaton, max_length)
 
         self._sequences = model.sequences
         specs = specs_of(model.sequences(np.ones([1, 1])))

@@ -17,8 +17,8 @@ from chatbot.model.packing import pack, unpack
 from chatbot.model.recurrent import Stack, State, is_packed
 from chatbot.model.sequences import Sequences
 
-# "cells", the recurrent states, change at each step; "memory", "keys" and "mask" belong to the question.
-# The first dimension of each tensor is the row.
+# "cells", the recurrent states, change at each step: their first dimension is the hypothesis, of which each row has the
+# same number, one after another. "memory", "keys" and "mask" belong to the question: their first dimension is the row.
 DecoderState = dict[str, Any]
 
 ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": BahdanauAttention}
@@ -69,17 +69,16 @@ class Decoder(keras.layers.Layer):
         return self.combined(packed)
 
     def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
-        """embedded [rows, embedding] -> attended [rows, embedding], the state after this token."""
-        output, cells = self.stack.step(embedded, state["cells"])
-        with_context = self.with_context(output[:, None, :], state)  # [rows, 1, units or 2 units]
-        return self.combined(with_context[:, 0]), {**state, "cells": cells}
+        """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], the state after this token.
 
-    def with_context(self, outputs: tf.Tensor, state: DecoderState) -> tf.Tensor:
-        """outputs [rows, target, units] -> [rows, target, 2 units]; unchanged without attention."""
-        if self.attention is None:
-            return outputs
-        context = self.attention(outputs, state["keys"], state["memory"], state["mask"])
-        return tf.concat([outputs, context], axis=-1)
+        Attention takes the hypotheses of a row for target positions, so that no hypothesis needs a copy of the memory.
+        """
+        outputs, cells = self.stack.step(embedded, state["cells"])  # [hypotheses, units]
+        if self.attention is not None:
+            of_rows = tf.reshape(outputs, [tf.shape(state["memory"])[0], -1, outputs.shape[-1]])  # [rows, beams, units]
+            context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
+            outputs = tf.concat([outputs, tf.reshape(context, tf.shape(outputs))], axis=-1)  # [hypotheses, 2 units]
+        return self.combined(outputs), {**state, "cells": cells}
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
         """outputs [rows, units or 2 units] -> attended [rows, embedding]."""

@@ -103,7 +103,10 @@ class Seq2Seq(keras.Model):
         return sampled_loss(attended, *embeddings, bias, targets, samples, weights, self.precision)
 
     def step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
-        """Decode one token: ids [rows] int32 -> logits [rows, vocabulary], the state after these ids."""
+        """Decode one token: ids [hypotheses] int32 -> logits [hypotheses, vocabulary], the state after these ids.
+
+        The hypotheses of a row are one after another; with one a row, they are the rows.
+        """
         attended, state = self.decoder.step(self.embed(ids), state)
         return self.project(attended), state
 
