@@ -39,6 +39,18 @@ def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
     assert replier.traces == 1
 
 
+def test_beam_search_gathers_no_memory_and_no_keys(model: Seq2Seq) -> None:
+    """At each token, only recurrent states follow their hypotheses: of float tensors, those of rank 2."""
+    graph = Replier(model, VOCABULARY, SETTINGS, 4)._decode.get_concrete_function().graph
+    inputs = [
+        node.inputs[0]
+        for function in graph._functions.values()
+        for node in function.graph.get_operations()
+        if node.type == "GatherV2"
+    ]
+    assert {x.shape.rank for x in inputs if x.dtype == tf.float32} == {2}
+
+
 def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
     """The text 你好 is one token or two."""
     model.bias.assign(tf.concat([tf.fill([VOCABULARY.first_byte], 9.0), tf.zeros([len(BYTES)])], 0))

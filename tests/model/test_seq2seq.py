@@ -56,6 +56,19 @@ def test_decoding_step_by_step_equals_teacher_forcing(settings: ModelSettings) -
         np.testing.assert_allclose(logits, all_at_once[:, position], atol=1e-5)
 
 
+@pytest.mark.parametrize("settings", KINDS, ids=NAMES)
+def test_hypotheses_of_a_row_share_its_question(settings: ModelSettings) -> None:
+    """Three hypotheses a row, with one memory a row, equal three rows with the same question."""
+    model = built_model(settings, VOCABULARY, SEED)
+    source, ids = tf.constant([[7, 8, 9], [4, 5, PAD]]), tf.constant([BOS, 5, 6, 7, 8, 9])
+    state, copies = model.encode(source), model.encode(tf.repeat(source, 3, axis=0))
+    state["cells"] = copies["cells"]
+    for _ in range(2):  # the states differ after the first step
+        logits, state = model.step(state, ids)
+        expected, copies = model.step(copies, ids)
+        np.testing.assert_allclose(logits, expected, atol=1e-6)
+
+
 def test_logits_depend_on_the_question_and_its_order() -> None:
     model = built_model(SMALL, VOCABULARY, SEED)
     logits = all_logits(model, [[7, 8, 9], [9, 8, 7], [7, 8, 8]], [[BOS]] * 3)
