@@ -3,10 +3,18 @@
 All target positions are computed at once in training, and one at a time in decoding.
 """
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
 from chatbot.model.matmul import matmul, policy
+
+# The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed in
+# chunks of CHUNK elements beyond. On a CPU, chunks that stay in its cache are faster than the whole tensor, although
+# they are computed twice; on a GPU, which needs few kernels, a chunk is as large as the limit.
+LARGEST, CHUNK = 1 << 22, 1 << 20
+LARGEST_ON_GPU = 1 << 24
 
 
 class Attention(keras.layers.Layer):
@@ -53,11 +61,82 @@ class BahdanauAttention(Attention):
     def __init__(self, units: int, precision: str = "float32") -> None:
         super().__init__(units, precision)
         self.query = keras.layers.Dense(units, dtype=policy(precision))
-        self.score = keras.layers.Dense(1, use_bias=False)
+        self.score = keras.layers.Dense(1, use_bias=False)  # only its kernel is used
         for layer in (self.query, self.score):
             layer.build((None, None, units))
 
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         projected = tf.cast(self.query(queries), queries.dtype)  # [rows, target, units]
-        sums = projected[:, :, None, :] + keys[:, None, :, :]  # [rows, target, source, units]
-        return tf.squeeze(self.score(tf.tanh(sums)), axis=-1)
+        vector = tf.cast(tf.convert_to_tensor(self.score.kernel)[:, 0], queries.dtype)  # [units]
+        if tf.config.list_logical_devices("GPU"):
+            return additive_scores(projected, keys, vector, LARGEST_ON_GPU, LARGEST_ON_GPU)
+        return additive_scores(projected, keys, vector, LARGEST, CHUNK)
+
+
+def additive_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, largest: int, chunk: int) -> tf.Tensor:
+    """Return vector . tanh(query + key) of each query and key of a row, [rows, target, source].
+
+    tanh(query + key) has units times as many elements as the result. If these are more than `largest`, they are
+    computed in chunks of `chunk` elements, in the forward pass and again in the backward pass. A chunk has at least one
+    row.
+
+    queries [rows, target, units], keys [rows, source, units], vector [units], all of one float type.
+    """
+    rows, target, units = tf.unstack(tf.shape(queries))
+    row_elements = target * tf.shape(keys)[1] * units
+    return tf.cond(
+        rows * row_elements <= largest,
+        lambda: tf.tensordot(_activations(queries, keys), vector, 1),
+        lambda: _chunked_scores(queries, keys, vector, tf.maximum(1, chunk // row_elements)),
+    )
+
+
+def _activations(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """Return tanh(query + key), [rows, target, source, units]."""
+    return tf.tanh(queries[:, :, None, :] + keys[:, None, :, :])
+
+
+def _chunked_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, chunk_rows: tf.Tensor) -> tf.Tensor:
+    """Return `additive_scores`. chunk_rows: scalar int32, the rows of a chunk."""
+
+    @tf.custom_gradient
+    def scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        chunks = (tf.shape(queries)[0] + chunk_rows - 1) // chunk_rows
+
+        def rows_of(x: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+            return x[number * chunk_rows : (number + 1) * chunk_rows]
+
+        def unfinished(number: tf.Tensor, *_: Any) -> tf.Tensor:
+            return number < chunks
+
+        def forward(number: tf.Tensor, parts: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            activations = _activations(rows_of(queries, number), rows_of(keys, number))
+            return number + 1, parts.write(number, tf.tensordot(activations, vector, 1))
+
+        def parts() -> tf.TensorArray:
+            return tf.TensorArray(queries.dtype, chunks, infer_shape=False)  # the last chunk may be smaller
+
+        def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            def backward(
+                number: tf.Tensor, d_queries: tf.TensorArray, d_keys: tf.TensorArray, d_vector: tf.Tensor
+            ) -> tuple[Any, ...]:
+                activations = _activations(rows_of(queries, number), rows_of(keys, number))
+                d_scores = rows_of(upstream, number)  # [rows, target, source]
+                flat = tf.reshape(activations, [-1, tf.size(vector)])
+                d_vector += tf.linalg.matvec(flat, tf.reshape(d_scores, [-1]), transpose_a=True)
+                # The vector is a factor of every element, and is multiplied after the sums.
+                d_sums = d_scores[..., None] * (1 - tf.square(activations))  # [rows, target, source, units]
+                d_queries = d_queries.write(number, tf.reduce_sum(d_sums, 2) * vector)
+                return number + 1, d_queries, d_keys.write(number, tf.reduce_sum(d_sums, 1) * vector), d_vector
+
+            start = tf.constant(0), parts(), parts(), tf.zeros_like(vector)
+            _, d_queries, d_keys, d_vector = tf.while_loop(unfinished, backward, start, parallel_iterations=1)
+            d_queries, d_keys = (
+                tf.ensure_shape(x.concat(), of.shape) for x, of in ((d_queries, queries), (d_keys, keys))
+            )
+            return d_queries, d_keys, d_vector
+
+        _, result = tf.while_loop(unfinished, forward, (tf.constant(0), parts()), parallel_iterations=1)
+        return tf.ensure_shape(result.concat(), [*queries.shape[:2], keys.shape[1]]), gradients
+
+    return scores(queries, keys, vector)
