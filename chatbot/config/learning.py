@@ -63,8 +63,8 @@ class LearningSettings:
     precision: str = setting(
         "auto",
         SPEED,
-        "type of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16 if a "
-        "measurement shows that it is faster on this device, else float32",
+        "type of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16, or on a GPU "
+        "float16, if a measurement shows that it is faster on this device, else float32",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     deterministic: bool = setting(

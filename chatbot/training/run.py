@@ -69,11 +69,13 @@ class Run:
             self.checkpoints.save(self.progress, state, best)
 
 
-def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team) -> Run:
+def open_run(
+    settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team, local_towers: int = 1
+) -> Run:
     """Begin or resume a run. All files of a resumed attempt are read before any is written.
 
-    device: the device of the model that validates and replies. Raises UserError for a damaged attempt, and for a batch
-    with fewer pairs than towers.
+    device: the device of the model that validates and replies. local_towers: of this machine. Raises UserError for a
+    damaged attempt, and for a batch with fewer pairs than towers.
     """
     learning = settings.learning
     batch_size = learning.batch_size * learning.accumulate
@@ -81,7 +83,8 @@ def open_run(settings: Settings, data: Data, device: str, open_step: OpenStep, t
     batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
     pairs = batch_size if batch_tokens is None else batches.pairs / batches.steps_per_epoch
 
-    own_precision = chosen_precision(settings, len(data.vocabulary), device) if team.chief else ""
+    all_towers = local_towers * team.machines
+    own_precision = chosen_precision(settings, len(data.vocabulary), device, all_towers) if team.chief else ""
     precision = team.broadcast_text(own_precision)
     both_directions = "on" if data.both_directions else "off"
     settings = replace(

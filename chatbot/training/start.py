@@ -157,7 +157,13 @@ def train_alone(settings: Settings, data: Data) -> TrainingResult:
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
 
-    return train(settings, data, towers[0].device, lambda model, chosen: open_update(model, chosen, towers))
+    return train(
+        settings,
+        data,
+        towers[0].device,
+        lambda model, chosen: open_update(model, chosen, towers),
+        local_towers=len(towers),
+    )
 
 
 def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
@@ -175,7 +181,12 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
         check_identical_settings(team, settings, data, towers)
         print(f"{team.machines} workers with {len(towers)} towers each train together.")
         return train(
-            settings, data, towers[0].device, lambda model, chosen: open_update(model, chosen, towers, team), team
+            settings,
+            data,
+            towers[0].device,
+            lambda model, chosen: open_update(model, chosen, towers, team),
+            team,
+            len(towers),
         )
     except tf.errors.OpError as error:
         heartbeat.exit_after_error(error)

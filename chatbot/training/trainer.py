@@ -19,14 +19,17 @@ from chatbot.training.schedule import describe
 from chatbot.training.window import Window
 
 
-def train(settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team = ALONE) -> TrainingResult:
+def train(
+    settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team = ALONE, local_towers: int = 1
+) -> TrainingResult:
     """Train until the last step, until validation stops improving, or until Ctrl-C.
 
-    device: the device of the model that validates and replies. open_step: makes the training step of that model. All
-    machines run this loop; only the chief validates, reports and writes. Raises UserError for a damaged attempt, for a
-    batch with fewer pairs than towers, and for a loss that is not finite or stays far above where it began.
+    device: the device of the model that validates and replies. open_step: makes the training step of that model.
+    local_towers: of this machine. All machines run this loop; only the chief validates, reports and writes. Raises
+    UserError for a damaged attempt, for a batch with fewer pairs than towers, and for a loss that is not finite or
+    stays far above where it began.
     """
-    run = open_run(settings, data, device, open_step, team)
+    run = open_run(settings, data, device, open_step, team, local_towers)
     announce(run)
     progress, train_step, saved = run.progress, run.train_step, run.progress.step
     divergence = Divergence(len(data.vocabulary))
