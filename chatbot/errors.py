@@ -1,4 +1,4 @@
-"""Errors that a user can fix: one line on standard error, exit code 2, no traceback."""
+"""Errors that a user can fix, and lost devices: one line on standard error and no traceback."""
 
 import codecs
 import io
@@ -6,11 +6,23 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+# The exit code of a process that lost a device or another process: the same commands resume from the last checkpoint.
+# Kubeflow's TFJob retries it.
+EXIT_LOST = 138
 
 
 class UserError(Exception):
     """An error that the user can fix. The message says what is wrong, where, and what to do."""
+
+    exit_code = 2
+
+
+class DeviceError(UserError):
+    """A device failed in mid-run. It is nobody's mistake, and the run may succeed when it is started again."""
+
+    exit_code = EXIT_LOST
 
 
 def in_c_locale(stream: io.TextIOWrapper) -> bool:
@@ -34,7 +46,9 @@ def as_user_errors() -> Iterator[None]:
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Run a command's `main` and return its exit code. A UserError or OSError prints one line and gives exit code 2.
+    """Run a command's `main` and return its exit code.
+
+    A UserError or OSError prints one line and gives exit code 2, a DeviceError `EXIT_LOST`.
 
     Until the command installs a handler, Ctrl-C ends the process at once: a KeyboardInterrupt inside an import or a
     destructor of TensorFlow would be printed and ignored.
@@ -52,7 +66,11 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 2
+        if isinstance(error, DeviceError):
+            with suppress(AttributeError, OSError):  # no standard output, or a reader that has exited
+                sys.stdout.flush()
+            os._exit(error.exit_code)  # at the usual exit, TensorFlow may wait for the device for ever
+        return error.exit_code
     except BrokenPipeError:
         # The reader of a pipe has exited. Without this, the interpreter would print an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

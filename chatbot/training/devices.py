@@ -9,33 +9,11 @@ import re
 import sys
 from typing import Any, NamedTuple
 
-import pynvml
-
 from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
-
-
-@dataclasses.dataclass(frozen=True)
-class Gpu:
-    """A physical GPU, with the id that nvidia-smi shows, or a MIG instance of one."""
-
-    number: int
-    name: str
-    memory: int  # bytes
-    uuid: str  # GPU-..., or MIG-... of an instance
-    old_uuid: str = ""  # of an instance, for drivers before R470: MIG-GPU-<GPU>/<GPU instance>/<compute instance>
-    instances: "tuple[Gpu, ...]" = ()  # the MIG instances of a GPU
-
-    @property
-    def is_instance(self) -> bool:
-        """Whether this is a MIG instance."""
-        return self.uuid.startswith("MIG-")
-
-    @property
-    def id(self) -> str:
-        """The entry of CUDA_VISIBLE_DEVICES; an instance has no number."""
-        return self.uuid if self.is_instance else str(self.number)
+from chatbot.training.cuda_requirements import why_unusable
+from chatbot.training.gpus import Gpu
 
 
 class Parts(NamedTuple):
@@ -56,53 +34,6 @@ class Tower:
     memory: int | None  # bytes; None if unknown
     parts: Parts | None = None  # with --model-parallel, the devices to use instead of `device`
     virtual: bool = False  # one of several logical devices of a GPU
-
-
-def find_gpus() -> list[Gpu]:
-    """Return the GPUs of this machine, read from NVIDIA's management library; none without a driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        handles = [(i, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            Gpu(
-                number=i,
-                name=pynvml.nvmlDeviceGetName(handle),
-                memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
-                uuid=pynvml.nvmlDeviceGetUUID(handle),
-                instances=_find_instances(i, handle),
-            )
-            for i, handle in handles
-        ]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _find_instances(number: int, gpu: Any) -> tuple[Gpu, ...]:
-    """Return the MIG instances of a GPU. gpu: its handle."""
-    try:
-        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
-    except pynvml.NVMLError:  # an old driver
-        return ()
-    instances = []
-    for i in range(most):
-        try:
-            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)
-        except pynvml.NVMLError:
-            continue  # fewer instances than the GPU could have
-        place = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
-        instances.append(
-            Gpu(
-                number=number,
-                name=pynvml.nvmlDeviceGetName(handle),
-                memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
-                uuid=pynvml.nvmlDeviceGetUUID(handle),
-                old_uuid="/".join(map(str, (f"MIG-{pynvml.nvmlDeviceGetUUID(gpu)}", *place))),
-            )
-        )
-    return tuple(instances)
 
 
 def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
@@ -165,7 +96,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     """Create TensorFlow's logical devices and return the tower of each.
 
     Sets GPU visibility, memory growth and soft placement. Without a GPU, or with a single one, the device is split
-    into `towers` logical devices. Raises UserError if TensorFlow does not see the selected GPUs, or was used before in
+    into `towers` logical devices. Raises UserError if TensorFlow cannot use the selected GPUs, or was used before in
     this process with fewer logical devices.
     """
     running = "tensorflow" in sys.modules
@@ -190,6 +121,9 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
             f"{len(gpus)} GPUs selected, but TensorFlow already computes in this process with {len(physical)}; "
             "train in a new process"
         )
+    unusable = why_unusable(gpus, len(physical), tf.sysconfig.get_build_info())
+    if unusable:
+        raise UserError(f"{unusable}, or train on the CPU: CUDA_VISIBLE_DEVICES= and --towers N")
     if len(physical) != len(gpus):
         raise UserError(
             f"TensorFlow sees {len(physical)} of the GPUs {', '.join(gpu.id for gpu in gpus)}; "

@@ -11,7 +11,8 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
-from chatbot.training.devices import Gpu, Tower, choose_gpus, find_gpus, open_towers, table
+from chatbot.training.devices import Tower, choose_gpus, open_towers, table
+from chatbot.training.gpus import Gpu, find_gpus, nvml_error, silent_gpus
 from chatbot.training.machines.cluster import (
     CHIEF,
     PS,
@@ -156,14 +157,16 @@ def train_alone(settings: Settings, data: Data) -> TrainingResult:
     towers = devices(settings)
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.variable_update.device_failure import device_errors
 
-    return train(
-        settings,
-        data,
-        towers[0].device,
-        lambda model, chosen: open_update(model, chosen, towers),
-        local_towers=len(towers),
-    )
+    with device_errors(towers):
+        return train(
+            settings,
+            data,
+            towers[0].device,
+            lambda model, chosen: open_update(model, chosen, towers),
+            local_towers=len(towers),
+        )
 
 
 def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
@@ -174,20 +177,22 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
     from chatbot.training.machines.ring import check_identical_settings, join
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.variable_update.device_failure import device_errors
 
     heartbeat = Heartbeat(cluster, settings.parallel.start_limit)
     try:
         team = join(cluster, heartbeat, towers)
         check_identical_settings(team, settings, data, towers)
         print(f"{team.machines} workers with {len(towers)} towers each train together.")
-        return train(
-            settings,
-            data,
-            towers[0].device,
-            lambda model, chosen: open_update(model, chosen, towers, team),
-            team,
-            len(towers),
-        )
+        with device_errors(towers):
+            return train(
+                settings,
+                data,
+                towers[0].device,
+                lambda model, chosen: open_update(model, chosen, towers, team),
+                team,
+                len(towers),
+            )
     except tf.errors.OpError as error:
         heartbeat.exit_after_error(error)
         raise
@@ -231,7 +236,9 @@ def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
     parallel = settings.parallel
     gpus = choose_gpus(parallel.gpus, parallel.towers, find_gpus())
     if not gpus and not parallel.selftest and not parallel.task_index:  # the first of several processes prints it
-        print("NO GPU: training on the CPU, many times slower than on a GPU.", file=sys.stderr)
+        print(f"NO GPU: training on the CPU, many times slower than on a GPU.{nvml_error()}", file=sys.stderr)
+    for number, reason in silent_gpus().items():
+        print(f"GPU {number} does not answer, and is left out: {reason}", file=sys.stderr)
     count = parallel.towers or (fewest if len(gpus) < fewest else None)
     towers = open_towers(gpus, count, parallel.log_device_placement)
     if settings.learning.deterministic:

@@ -2,16 +2,17 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.training.devices import Gpu, Tower, choose_gpus, find_gpus, open_towers, table
+from chatbot.training.devices import Tower, choose_gpus, open_towers, table
+from chatbot.training.gpus import Gpu
 from chatbot.training.start import divide_gpus
 
 FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
@@ -101,47 +102,6 @@ def test_table_has_one_line_per_tower() -> None:
     ]
 
 
-def test_gpus_and_mig_instances_are_found_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second GPU can have three instances and has one."""
-
-    def instance_count(gpu: int) -> int:
-        if gpu == 0:
-            raise RuntimeError("not supported")
-        return 3
-
-    def instance(gpu: int, index: int) -> int:
-        if index != 2:
-            raise RuntimeError("not found")
-        return 10 * gpu + index
-
-    library = SimpleNamespace(
-        NVMLError=RuntimeError,
-        nvmlDeviceGetMaxMigDeviceCount=instance_count,
-        nvmlDeviceGetMigDeviceHandleByIndex=instance,
-        nvmlDeviceGetGpuInstanceId=lambda handle: 5,
-        nvmlDeviceGetComputeInstanceId=lambda handle: 0,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda i: i,
-        nvmlDeviceGetName=lambda i: f"NVIDIA {i}",
-        nvmlDeviceGetMemoryInfo=lambda i: SimpleNamespace(total=i << 30),
-        nvmlDeviceGetUUID=lambda i: f"GPU-{i}" if i < 10 else "MIG-x",
-    )
-    monkeypatch.setattr("chatbot.training.devices.pynvml", library)
-    part = Gpu(1, "NVIDIA 12", 12 << 30, "MIG-x", "MIG-GPU-1/5/0")
-    assert find_gpus() == [
-        Gpu(0, "NVIDIA 0", 0, "GPU-0"),
-        Gpu(1, "NVIDIA 1", 1 << 30, "GPU-1", instances=(part,)),
-    ]
-
-    def no_driver() -> None:
-        raise RuntimeError
-
-    library.nvmlInit = no_driver
-    assert find_gpus() == []
-
-
 def run_open_towers(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
     """Run open_towers in a new process, because a process can create its devices only once."""
     code = (
@@ -164,9 +124,32 @@ def test_cpu_is_split_into_towers() -> None:
     assert completed.stderr == ""
 
 
-def test_gpus_invisible_to_tensorflow_are_listed_in_the_error() -> None:
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        (None, "TensorFlow sees 1 of the GPUs 3, 1; install the CUDA libraries with `make gpu`, or train on the CPU"),
+        ("a reason; a remedy", "a reason; a remedy, or train on the CPU: CUDA_VISIBLE_DEVICES= and --towers N"),
+    ],
+)
+def test_gpus_that_tensorflow_cannot_use_are_an_error(
+    reason: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = [Gpu(3, "x", 1, ""), Gpu(1, "x", 1, "")]
+    monkeypatch.setitem(os.environ, "CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setitem(os.environ, "CUDA_DEVICE_ORDER", "")
+    monkeypatch.delitem(sys.modules, "tensorflow")  # as in a process that has not used it
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind="": ["A"])
+    monkeypatch.setattr("chatbot.training.devices.why_unusable", lambda gpus, seen, build: reason)
+    with pytest.raises(UserError, match="^" + re.escape(message)):
+        open_towers(gpus, None)
+
+
+def test_missing_cuda_library_is_named() -> None:
+    """Without a GPU, this machine has no CUDA libraries; with them, TensorFlow sees no GPU 1 and 3."""
     completed = run_open_towers("[Gpu(1, 'x', 1, ''), Gpu(3, 'x', 1, '')]", "None")
-    assert "TensorFlow sees 0 of the GPUs 1, 3; install the CUDA libraries with `make gpu`" in completed.stderr
+    missing, unseen = "TensorFlow cannot open the CUDA library libcudart.so.12", "TensorFlow sees 0 of the GPUs 1, 3"
+    assert missing in completed.stderr or unseen in completed.stderr
+    assert "`make gpu`" in completed.stderr
 
 
 def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +161,7 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
     monkeypatch.setattr(config, "set_soft_device_placement", lambda on: calls.append(("soft", on)))
     monkeypatch.setattr(config, "LogicalDeviceConfiguration", lambda memory_limit: memory_limit)
     monkeypatch.setattr(config, "set_logical_device_configuration", lambda device, split: calls.append((device, split)))
+    monkeypatch.setattr("chatbot.training.devices.why_unusable", lambda gpus, seen, build: None)
     monkeypatch.setattr(config.experimental, "set_memory_growth", lambda d, on: calls.append((d, "grow", on)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")

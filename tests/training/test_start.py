@@ -1,15 +1,18 @@
-"""The processes of a run on this machine: their jobs, addresses and GPUs."""
+"""The processes of a run on this machine: their jobs, addresses and GPUs, and a GPU that fails."""
 
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.errors import UserError
+from chatbot.errors import DeviceError, UserError
 from chatbot.flags import compose
 from chatbot.training import start as module
-from chatbot.training.devices import Gpu
+from chatbot.training.devices import Tower
+from chatbot.training.gpus import Gpu
 from chatbot.training.machines.processes import Job
+from tests.training.nvml import Nvml
 
 FOUR = [Gpu(number, "NVIDIA Test", 24 << 30, f"GPU-{number}abc") for number in range(4)]
 
@@ -73,3 +76,15 @@ def test_number_of_asynchronous_workers(
 def test_gpus_that_cannot_be_divided_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="4 GPUs cannot be divided evenly among 3 workers"):
         jobs_of(monkeypatch, FOUR, local_workers=3)
+
+
+def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise tf.errors.InternalError(None, None, "GPU sync failed")
+
+    Nvml(monkeypatch).lost = {1}
+    monkeypatch.setattr("chatbot.training.trainer.train", fail)
+    monkeypatch.setattr(module, "devices", lambda settings: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
+    data: Any = None
+    with pytest.raises(DeviceError, match=r"^tower 0 \(gpu_1, NVIDIA\) does not answer \(GPU is lost\)"):
+        module.train_alone(Settings(), data)

@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from chatbot.errors import UserError, exit_code_of
+from chatbot.errors import DeviceError, UserError, exit_code_of
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.watch import print_status
 
@@ -134,6 +134,8 @@ def _child(job: Job, error_token: Any) -> None:
     def target() -> int:
         try:
             return job.target(*job.arguments)
+        except DeviceError:
+            raise  # of this process alone
         except (UserError, OSError):
             error_token.recv_bytes()  # blocks in all jobs but the first, until the parent kills them
             raise

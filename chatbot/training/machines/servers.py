@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from chatbot.config.training import Settings
-from chatbot.training.devices import choose_gpus, find_gpus, open_towers
+from chatbot.training.devices import choose_gpus, open_towers
+from chatbot.training.gpus import find_gpus
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
 

@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import WORKER, host_and_port
 
-# Exit code of a process that lost another one; all processes must be started again. Kubeflow's TFJob retries it.
-PEER_LOST = 138
 # Times in seconds. A peer is lost when its port was closed for PEER_TIMEOUT; a busy peer may refuse one connection.
 PEER_TIMEOUT = 5.0
 PROBE_INTERVAL = 1.0
@@ -181,7 +180,7 @@ def connection_failed(error: BaseException) -> str:
 def end_process(reason: str) -> None:
     """End this process with a line on standard error."""
     print_status(f"\nerror: {reason}. The last checkpoint is kept: start all machines again with the same commands")
-    os._exit(PEER_LOST)
+    os._exit(EXIT_LOST)
 
 
 def print_status(text: str) -> None:

@@ -1,11 +1,13 @@
 """The reaction to a device that is out of memory: smaller pieces of each share, or an error."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 from tqdm import tqdm
 
 from chatbot.errors import UserError
-
-RESUME = "the last checkpoint is kept, and the same command resumes from it"
+from chatbot.training.devices import Tower
+from chatbot.training.variable_update.device_failure import RESUME, device_failure
 
 # Texts of an InternalError or UnknownError on a GPU that lacks memory, in lower case; TensorFlow 2.21 has them all.
 # cuDNN's recurrent kernels report any failure as the first two, and their status only in the log: a batch that was too
@@ -22,12 +24,17 @@ MEMORY_TEXTS = (
 )
 
 
-def is_out_of_memory(error: tf.errors.OpError) -> bool:
-    """Return whether an error of a step is, or may be, caused by a device that is out of memory."""
+def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
+    """Return whether an error of a step is, or may be, caused by a device that is out of memory.
+
+    towers: an uncertain error is not, if one of their GPUs has failed.
+    """
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return True
     text = str(error).lower()
-    return isinstance(error, tf.errors.InternalError | tf.errors.UnknownError) and any(t in text for t in MEMORY_TEXTS)
+    if not isinstance(error, tf.errors.InternalError | tf.errors.UnknownError):
+        return False
+    return any(t in text for t in MEMORY_TEXTS) and device_failure(error, towers) is None
 
 
 def more_pieces(

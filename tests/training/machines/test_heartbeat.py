@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.watch import PEER_LOST
 from tests.training.machines.running import Command, kill, train, until
 from tests.training.machines.test_synchronous import EXACT, worker_flags
 
@@ -61,7 +61,7 @@ def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: in
         "The last checkpoint is kept: start all machines again with the same commands"
     )
     for command in others:
-        assert command.wait(15) == PEER_LOST
+        assert command.wait(15) == EXIT_LOST
         assert command.output.strip().splitlines()[-1] == reason
     commands[lost].process.kill()
 
@@ -86,7 +86,7 @@ def test_stopped_worker_of_a_run_ends_the_others(pairs_folder: Path) -> None:
     time.sleep(3)
     os.kill(commands[1].process.pid, signal.SIGSTOP)
     stopped = time.monotonic()
-    assert commands[0].wait(30) == PEER_LOST
+    assert commands[0].wait(30) == EXIT_LOST
     print(f"noticed after {time.monotonic() - stopped:.1f} seconds")
     assert f"error: worker 1 ({flags[0][1].split(',')[1]}) was lost at step " in commands[0].output
     kill(commands[1].process.pid)

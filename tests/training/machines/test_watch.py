@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.watch import PEER_LOST, is_answering, is_listening
+from chatbot.training.machines.watch import is_answering, is_listening
 from tests.training.machines.running import Command, until
 
 WATCHING = """
@@ -70,7 +71,7 @@ def test_watch_waits_for_late_peer_and_reports_lost_peer(pairs_folder: Path) -> 
             time.sleep(2.5)  # longer than the timeout
             assert command.process.poll() is None
         closed = time.monotonic()
-        assert command.wait() == PEER_LOST
+        assert command.wait() == EXIT_LOST
         assert time.monotonic() - closed < 6
     lines = command.output.strip().split("\n")
     assert lines[-1] == (
@@ -83,7 +84,7 @@ def test_peer_that_never_starts_is_reported(pairs_folder: Path) -> None:
     on_time, never = free_addresses(2)
     with peer(on_time):
         command = watching(3, 5, "exit", on_time, never)
-        assert command.wait() == PEER_LOST
+        assert command.wait() == EXIT_LOST
     assert f"error: worker 1 ({never}) did not start within 3 seconds (--start-limit): start it" in command.output
     assert "worker 0" not in command.output
 
@@ -100,7 +101,7 @@ def test_peer_may_return_until_all_are_lost(pairs_folder: Path) -> None:
         until(lambda: command.output.count("worker 1 lost") == 2, 10)
         time.sleep(5)  # longer than the limit, which applies only when all workers are lost
         assert command.process.poll() is None
-    assert command.wait() == PEER_LOST
+    assert command.wait() == EXIT_LOST
     assert "all workers were lost: none has answered for 4 seconds (--start-limit)" in command.output
 
 

@@ -1,0 +1,134 @@
+"""The GPUs of this machine and their driver, as NVIDIA's management library (NVML) reports them."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pynvml
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A physical GPU, with the id that nvidia-smi shows, or a MIG instance of one."""
+
+    number: int
+    name: str
+    memory: int  # bytes
+    uuid: str  # GPU-..., or MIG-... of an instance
+    old_uuid: str = ""  # of an instance, for drivers before R470: MIG-GPU-<GPU>/<GPU instance>/<compute instance>
+    instances: "tuple[Gpu, ...]" = ()  # the MIG instances of a GPU
+    capability: tuple[int, int] | None = None  # CUDA's compute capability; None if unknown
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether this is a MIG instance."""
+        return self.uuid.startswith("MIG-")
+
+    @property
+    def id(self) -> str:
+        """The entry of CUDA_VISIBLE_DEVICES; an instance has no number."""
+        return self.uuid if self.is_instance else str(self.number)
+
+
+class Driver(NamedTuple):
+    """NVIDIA's driver."""
+
+    version: str  # such as 550.54.15
+    cuda: tuple[int, int]  # the newest CUDA version that it supports
+
+
+def find_gpus() -> list[Gpu]:
+    """Return the GPUs of this machine that answer; none without a driver."""
+    gpus = []
+    with _nvml() as numbers:
+        for i in numbers:
+            with contextlib.suppress(pynvml.NVMLError):
+                gpus.append(_gpu(i))
+    return gpus
+
+
+def silent_gpus() -> dict[int, str]:
+    """Return the GPUs that do not answer, such as one that has fallen off the bus: for each number, NVML's reason."""
+    reasons = {}
+    with _nvml() as numbers:
+        for i in numbers:
+            try:
+                _gpu(i)
+            except pynvml.NVMLError as error:
+                reasons[i] = str(error)
+    return reasons
+
+
+def nvml_error() -> str:
+    """Return why NVML cannot be opened, as a sentence that follows another; "" if it can, or without a driver."""
+    try:
+        with contextlib.suppress(pynvml.NVMLError_LibraryNotFound):
+            pynvml.nvmlInit()
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:  # such as a driver that was updated and needs a restart of the machine
+        return f" NVIDIA's driver reports: {error}."
+    return ""
+
+
+def driver() -> Driver | None:
+    """Return the driver; None if there is none."""
+    with contextlib.suppress(pynvml.NVMLError), _nvml():
+        version, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion()
+        return Driver(version, (cuda // 1000, cuda % 1000 // 10))
+    return None
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[range]:
+    """Open NVML, and give the numbers of all GPUs; none without a driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield range(0)
+        return
+    try:
+        yield range(pynvml.nvmlDeviceGetCount())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(number: int) -> Gpu:
+    """Return a GPU. Raises NVMLError if it does not answer."""
+    handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    capability = None
+    with contextlib.suppress(pynvml.NVMLError):
+        capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return Gpu(
+        number=number,
+        name=pynvml.nvmlDeviceGetName(handle),
+        memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
+        instances=_find_instances(number, handle),
+        capability=capability,
+    )
+
+
+def _find_instances(number: int, gpu: Any) -> tuple[Gpu, ...]:
+    """Return the MIG instances of a GPU. gpu: its handle."""
+    try:
+        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
+    except pynvml.NVMLError:  # an old driver
+        return ()
+    instances = []
+    for i in range(most):
+        try:
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)
+        except pynvml.NVMLError:
+            continue  # fewer instances than the GPU could have
+        place = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
+        instances.append(
+            Gpu(
+                number=number,
+                name=pynvml.nvmlDeviceGetName(handle),
+                memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                uuid=pynvml.nvmlDeviceGetUUID(handle),
+                old_uuid="/".join(map(str, (f"MIG-{pynvml.nvmlDeviceGetUUID(gpu)}", *place))),
+            )
+        )
+    return tuple(instances)

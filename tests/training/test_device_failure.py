@@ -1,0 +1,128 @@
+"""A GPU that fails in mid-run is named, with texts of TensorFlow's errors and a stub of NVML. No GPU was used."""
+
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from chatbot.errors import EXIT_LOST, DeviceError, UserError
+from chatbot.training.devices import Parts, Tower
+from chatbot.training.variable_update.device_failure import device_errors, device_failure
+from chatbot.training.variable_update.out_of_memory import is_out_of_memory
+from tests.commands import ENVIRONMENT, ROOT
+from tests.training.nvml import Nvml
+
+TOWERS = [Tower("gpu_3", "/GPU:0", "NVIDIA A100", 40 << 30), Tower("gpu_1", "/GPU:1", "NVIDIA A100", 40 << 30)]
+SPREAD = [Tower("gpu_3+gpu_1", "/GPU:1", "NVIDIA A100", None, Parts("/GPU:0", "/GPU:1", "/GPU:1"))]
+SPLIT = [Tower(f"gpu_3_{i}", f"/GPU:{i}", "NVIDIA A100", 20 << 30, virtual=True) for i in range(2)]
+ON_GPU_1 = "{{function_node __wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:GPU:1}} "
+ILLEGAL = "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
+
+
+def failure_of(text: str, towers: list[Tower] = TOWERS) -> str | None:
+    """The line for an InternalError with this text."""
+    failure = device_failure(tf.errors.InternalError(None, None, text), towers)
+    return None if failure is None else str(failure)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ON_GPU_1 + ILLEGAL + " [Op:AddV2]", f"tower 1 (gpu_1, NVIDIA A100) failed ({ILLEGAL} "),
+        (
+            "Could not synchronize CUDA stream: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
+            "one of tower 0 (gpu_3, NVIDIA A100), tower 1 (gpu_1, NVIDIA A100) failed (Could not synchronize CUDA",
+        ),
+        (
+            "Failed copying input tensor from /job:localhost/replica:0/task:0/device:GPU:0 to "
+            "/job:localhost/replica:0/task:0/device:CPU:0 in order to run Identity: GPU sync failed [Op:Identity]",
+            "tower 0 (gpu_3, NVIDIA A100) failed (GPU sync failed)",
+        ),
+        ("failed to query event: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered", "one of tower 0"),
+        ("failed to query event: CUDA_ERROR_UNKNOWN: unknown error", "one of tower 0"),
+        ("Error invoking NCCL: unhandled cuda error\n\t [[{{node NcclAllReduce_1}}]]", "one of tower 0"),
+        ("Blas GEMM launch failed", None),
+        ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", None),
+        ("Error invoking NCCL: unhandled cuda error; Last error: Cuda failure 2 'out of memory'", None),
+        ("Collective ops is aborted by: CUDA_ERROR_UNKNOWN, device:GPU:0 of worker 1", None),
+    ],
+)
+def test_device_in_the_text_is_named(text: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    Nvml(monkeypatch, 4)
+    line = failure_of(text)
+    if expected is None or line is None:
+        assert line is expected
+        return
+    assert line.startswith(expected)
+    assert "; the last checkpoint is kept, and the same command resumes from it" in line
+    assert "\n" not in line
+
+
+def test_gpu_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the text says. The GPUs of other runs do not matter."""
+    nvml = Nvml(monkeypatch, 4)
+    nvml.lost = {0}
+    assert failure_of("Blas GEMM launch failed") is None
+    nvml.lost = {0, 3}
+    for text in ("Blas GEMM launch failed", ON_GPU_1 + ILLEGAL):
+        line = failure_of(text)
+        assert line is not None
+        assert line.startswith(
+            "tower 0 (gpu_3, NVIDIA A100) does not answer (GPU is lost); the last checkpoint is kept"
+        )
+
+
+def test_parts_of_towers_and_split_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml(monkeypatch, 4)
+    for towers, place in ((SPREAD, "tower 0 (gpu_1, NVIDIA A100)"), (SPLIT, "tower 1 (gpu_3_1, NVIDIA A100)")):
+        assert str(failure_of(ON_GPU_1 + ILLEGAL, towers)).startswith(f"{place} failed")
+    nvml.lost = {3}
+    assert str(failure_of("x", SPREAD)).startswith("tower 0 (gpu_3, NVIDIA A100) does not")
+    both = "tower 0 (gpu_3_0, NVIDIA A100), tower 1 (gpu_3_1, NVIDIA A100) does not answer"
+    assert str(failure_of("x", SPLIT)).startswith(both)
+
+
+def test_driver_that_is_too_old_for_a_new_gpu_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    Nvml(monkeypatch, 4)
+    text = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX was compiled with an unsupported toolchain."
+    failure = device_failure(tf.errors.InternalError(None, None, text), TOWERS)
+    assert type(failure) is UserError
+    assert str(failure).startswith("NVIDIA's driver 550.54.15 cannot run TensorFlow's kernels on tower 0 (gpu_3")
+
+
+def test_errors_without_gpus_stay_as_they_are(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    Nvml(monkeypatch, 4).lost = {0, 1, 2, 3}
+    error = tf.errors.InternalError(None, None, ILLEGAL)
+    with pytest.raises(tf.errors.InternalError), device_errors(cpus):
+        raise error
+    with pytest.raises(DeviceError, match="gpu_3") as raised, device_errors(TOWERS):
+        raise error
+    assert raised.value.__cause__ is error
+
+
+def test_failed_gpu_is_not_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN reports any failure with the text that may be missing memory."""
+    nvml = Nvml(monkeypatch, 4)
+    error = tf.errors.InternalError(None, None, "Failed to call DoRnnForward with model config")
+    assert is_out_of_memory(error, TOWERS)
+    nvml.lost = {1}
+    assert not is_out_of_memory(error, TOWERS)
+    assert is_out_of_memory(tf.errors.ResourceExhaustedError(None, None, "OOM"), TOWERS)
+
+
+def test_exit_code_of_a_failed_device(tmp_path: object) -> None:
+    """In a new process, which ends at once, without the handlers at exit of a process with a device."""
+    program = """
+import atexit
+from chatbot.errors import DeviceError, exit_code_of
+def main():
+    print("output")
+    raise DeviceError("tower 0 failed")
+atexit.register(print, "not printed")
+raise SystemExit(exit_code_of(main))
+"""
+    command = [sys.executable, "-c", program]
+    completed = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert completed.returncode == EXIT_LOST == 138
+    assert (completed.stdout, completed.stderr) == ("output\n", "error: tower 0 failed\n")
