@@ -88,3 +88,20 @@ def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     data: Any = None
     with pytest.raises(DeviceError, match=r"^tower 0 \(gpu_1, NVIDIA\) does not answer \(GPU is lost\)"):
         module.train_alone(Settings(), data)
+
+
+def test_gpu_that_does_not_answer_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[Gpu] = []
+
+    def open_towers(gpus: list[Gpu], *_: object) -> list[Tower]:
+        opened.extend(gpus)
+        return []
+
+    Nvml(monkeypatch, 3).lost = {1}
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(module, "open_towers", open_towers)
+    module.devices(Settings())
+    assert [gpu.number for gpu in opened] == [0, 2]
+    assert capsys.readouterr().err == "GPU 1 does not answer, and is left out: GPU is lost\n"

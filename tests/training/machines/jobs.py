@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from chatbot.errors import UserError, exit_code_of
+from chatbot.errors import DeviceError, UserError, exit_code_of
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.processes import Job, run_jobs
 
@@ -32,6 +32,11 @@ def fail() -> int:
     raise UserError("the file is missing")
 
 
+def lose_device(number: int) -> int:
+    """Raise the error of a device that has failed."""
+    raise DeviceError(f"GPU {number} does not answer")
+
+
 def save_at_signal() -> int:
     """Write the signal that ends the job, as training writes a checkpoint."""
     with interrupts() as received:
@@ -46,6 +51,7 @@ JOBS = {
     "training": [Job("ps 0", run_for, server=True), Job("chief", save_at_signal)],
     "starting": [Job("worker 0", run_for), Job("worker 1", run_for)],
     "restarting": [Job("worker 0", end_with, (-9,), 1), Job("worker 1", run_for)],
+    "losing": [Job(f"worker {i}", lose_device, (i,)) for i in range(2)],
     "failing": [Job(f"worker {i}", fail, quiet=i > 0) for i in range(3)],
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.processes import Job, run_jobs
 from tests.training.machines.jobs import end_with, run_for
 from tests.training.machines.running import Command, kill, module, running_processes, until
@@ -80,6 +81,12 @@ def test_error_of_all_jobs_is_printed_once(pairs_folder: Path) -> None:
     command = module(JOBS, "failing")
     assert command.wait() == 2
     assert command.output == "error: the file is missing\n"
+
+
+def test_each_lost_device_is_printed(pairs_folder: Path) -> None:
+    command = module(JOBS, "losing")
+    assert command.wait() == EXIT_LOST
+    assert sorted(command.output.splitlines()) == [f"error: GPU {i} does not answer" for i in range(2)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
