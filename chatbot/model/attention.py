@@ -85,7 +85,7 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, larg
     rows, target, units = tf.unstack(tf.shape(queries))
     row_elements = target * tf.shape(keys)[1] * units
     return tf.cond(
-        rows * row_elements <= largest,
+        rows <= largest // row_elements,  # without the product, which may exceed int32
         lambda: tf.tensordot(_activations(queries, keys), vector, 1),
         lambda: _chunked_scores(queries, keys, vector, tf.maximum(1, chunk // row_elements)),
     )
