@@ -28,6 +28,7 @@ from chatbot.flags import compose, parse_flags
 from chatbot.training.devices import open_towers
 
 TOWERS = (1, 4)
+MEMORY = 16 << 30  # of a GPU, in bytes
 PRECISIONS = ("float32", "bfloat16", "float16")
 # Operations without a computation: their results are known before the step, or are their inputs.
 NO_WORK = frozenset({"Const", "NoOp", "Identity", "IdentityN"})
@@ -78,13 +79,15 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
 
     The towers are logical devices of the CPU, and tf.config reports as many GPUs, since the model asks it for them.
     """
-    devices = open_towers([], max(TOWERS))[:towers]
+    devices = [dataclasses.replace(tower, memory=MEMORY) for tower in open_towers([], max(TOWERS))[:towers]]
     import tensorflow as tf
 
     from chatbot.model.seq2seq import built_model
+    from chatbot.training.loss_size import loss_size
     from chatbot.training.variable_update.choose import open_update
 
-    model = built_model(settings.model, vocabulary_size, settings.learning.seed, precision)
+    size = loss_size(settings, devices)
+    model = built_model(settings.model, vocabulary_size, settings.learning.seed, precision, size)
     update = open_update(model, settings, devices)
     rng = np.random.default_rng(1)
     rows = rng.integers(len(SPECIALS), vocabulary_size, (2, settings.learning.batch_size, 8)).tolist()

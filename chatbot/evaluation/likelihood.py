@@ -90,7 +90,7 @@ class Scorer:
         targets, weights: [tokens], packed as target_in is; weights are 0 at fillers.
         """
         attended = self._model.attended(source, target_in)  # [tokens, embedding]
-        projected = max(1, self._model.logits // self._model.bias.shape[0])  # tokens at a time
+        projected = max(1, self._model.loss_size.logits // self._model.bias.shape[0])  # tokens at a time
         nats = tf.constant(0.0)
         for start in tf.range(0, tf.shape(attended)[0], projected):
             part = slice(start, start + projected)

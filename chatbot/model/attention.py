@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from chatbot.model.gpu import on_gpu
 from chatbot.model.matmul import matmul, policy
 
 # The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed in
@@ -29,9 +30,12 @@ class Attention(keras.layers.Layer):
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
         """memory [rows, source, units] -> keys [rows, source, units], computed once for each question."""
-        flat = tf.reshape(memory, [-1, self._units])  # [rows * source, units]
-        keys = matmul(flat, tf.convert_to_tensor(self.key.kernel), self._precision)
-        return tf.reshape(keys, tf.shape(memory))
+        return self._projected(memory, self.key)
+
+    def _projected(self, vectors: tf.Tensor, layer: keras.layers.Dense) -> tf.Tensor:
+        """[rows, length, units] -> [rows, length, units], by a layer's kernel."""
+        flat = tf.reshape(vectors, [-1, self._units])  # [rows * length, units]
+        return tf.reshape(matmul(flat, tf.convert_to_tensor(layer.kernel), self._precision), tf.shape(vectors))
 
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """queries [rows, target, units], keys [rows, source, units] -> scores [rows, target, source]."""
@@ -42,17 +46,44 @@ class Attention(keras.layers.Layer):
 
         mask: [rows, source] bool, True at real tokens; padding gets no weight.
         """
-        scores = self.scores(queries, keys)  # [rows, target, source]
+        return weighted_means(self.scores(queries, keys), memory, mask)
+
+
+def weighted_means(scores: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return softmax(scores) memory, [rows, target, units].
+
+    The gradient is written out, because TensorFlow's first computes which dimensions were broadcast: none are.
+
+    scores [rows, target, source], memory [rows, source, units], mask [rows, source] bool.
+    """
+
+    @tf.custom_gradient
+    def run(scores: tf.Tensor, memory: tf.Tensor) -> tuple[tf.Tensor, Any]:
         lowest = tf.constant(scores.dtype.min, scores.dtype)
         weights = tf.nn.softmax(tf.where(mask[:, None, :], scores, lowest))
-        return tf.matmul(weights, memory)
+
+        def gradient(d_means: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            d_weights = tf.matmul(d_means, memory, transpose_b=True) * weights
+            d_scores = d_weights - weights * tf.reduce_sum(d_weights, -1, keepdims=True)
+            return d_scores, tf.matmul(weights, d_means, transpose_a=True)
+
+        return tf.matmul(weights, memory), gradient
+
+    return run(scores, memory)
 
 
 class LuongAttention(Attention):
     """score(q, m) = q W m (Luong et al., 2015, "general")."""
 
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(queries, keys, transpose_b=True)
+        @tf.custom_gradient
+        def products(queries: tf.Tensor, keys: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            def gradient(d_scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                return tf.matmul(d_scores, keys), tf.matmul(d_scores, queries, transpose_a=True)
+
+            return tf.matmul(queries, keys, transpose_b=True), gradient
+
+        return products(queries, keys)
 
 
 class BahdanauAttention(Attention):
@@ -66,9 +97,9 @@ class BahdanauAttention(Attention):
             layer.build((None, None, units))
 
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        projected = tf.cast(self.query(queries), queries.dtype)  # [rows, target, units]
+        projected = self._projected(queries, self.query) + tf.convert_to_tensor(self.query.bias)
         vector = tf.cast(tf.convert_to_tensor(self.score.kernel)[:, 0], queries.dtype)  # [units]
-        if tf.config.list_logical_devices("GPU"):
+        if on_gpu():
             return additive_scores(projected, keys, vector, LARGEST_ON_GPU, LARGEST_ON_GPU)
         return additive_scores(projected, keys, vector, LARGEST, CHUNK)
 

@@ -31,9 +31,11 @@ class Packing(NamedTuple):
     """
 
     lengths: Any  # [rows] int32, the real tokens of each row
-    counts: Any  # [longest] int32, the number of rows with a token at each step
-    starts: Any  # [longest] int32, the number of tokens in all steps before
     fillers: Any  # scalar int32, the number of fillers
+    # Begin and size for tf.slice at each step, [longest, 2, 2] int32, of matrices with these rows:
+    tokens_at: Any  # tokens: those of the step
+    ended_at: Any  # rows, the longest first: those whose last token is at the step
+    before: Any  # first states [rows] followed by tokens: those before the tokens of the step
     order: Any  # [rows] int64, row numbers, the longest row first
     inverse_order: Any  # [rows] int64, the place of each row in that order
     to_packed: Any  # [tokens] int64, the padded position, row by row, of each token; 0 for fillers
@@ -61,12 +63,14 @@ def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
     previous_starts = np.concatenate([[-rows], starts])[step]
     padded_starts = np.concatenate([starts, np.full(time - longest, tokens)])  # [time]
     is_token = np.arange(time) < lengths[:, None]  # [rows, time]
+    later_counts = np.append(counts[1:], 0)
     mirrored = starts[sorted_lengths[row] - 1 - step] + row
     return Packing(
         lengths=lengths.astype(np.int32),
-        counts=counts.astype(np.int32),
-        starts=starts.astype(np.int32),
         fillers=np.int32(fillers),
+        tokens_at=_slices(starts, counts),
+        ended_at=_slices(later_counts, counts - later_counts),
+        before=_slices(np.concatenate([[0], rows + starts[:-1]]), counts),
         order=order,
         inverse_order=inverse_order,
         to_packed=np.concatenate([order[row] * time + step, zeros]),
@@ -75,6 +79,12 @@ def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
         previous=np.concatenate([rows + previous_starts + row, zeros]),
         last=starts[lengths - 1] + inverse_order,
     )
+
+
+def _slices(first: npt.NDArray[Any], number: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Return tf.slice's begin and size, [steps, 2, 2], of these rows of matrices. first, number: [steps]."""
+    begin, size = np.stack([first, np.zeros_like(first)], 1), np.stack([number, np.full_like(number, -1)], 1)
+    return np.stack([begin, size], 1).astype(np.int32)
 
 
 def packed_array(padded: npt.NDArray[Any], packing: Packing, filler: Any) -> npt.NDArray[Any]:

@@ -13,7 +13,7 @@ from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
-from chatbot.model.fast.projection import LOGITS, projection_loss
+from chatbot.model.fast.projection import LossSize, projection_loss
 from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
 from chatbot.model.recurrent import is_packed
@@ -28,16 +28,20 @@ class Seq2Seq(keras.Model):
     2017). The weights are zeros until `built_model` draws them or a checkpoint is read.
 
     precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
-    weights, states and sums are float32. logits: the maximum number of logits in memory at a time, about.
+    weights, states and sums are float32. loss_size: the limits of the loss.
     """
 
     def __init__(
-        self, settings: ModelSettings, vocabulary_size: int, precision: str = "float32", logits: int = LOGITS
+        self,
+        settings: ModelSettings,
+        vocabulary_size: int,
+        precision: str = "float32",
+        loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
     ) -> None:
         super().__init__()
         self.precision, self._settings, self._fast_loss = precision, settings, "loss" in settings.fast
         self.sampled = settings.sampled_softmax
-        self.logits = logits
+        self.loss_size = loss_size
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
         self.encoder = Encoder(settings, precision)
@@ -85,7 +89,7 @@ class Seq2Seq(keras.Model):
         """
         if self._fast_loss:
             embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
-            return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.logits)
+            return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.loss_size)
         return sequence_loss(self.project(attended), targets, weights)
 
     def sampled_loss(
@@ -111,9 +115,15 @@ class Seq2Seq(keras.Model):
         return self.project(attended), state
 
 
-def built_model(settings: ModelSettings, vocabulary_size: int, seed: int, precision: str = "float32") -> Seq2Seq:
+def built_model(
+    settings: ModelSettings,
+    vocabulary_size: int,
+    seed: int,
+    precision: str = "float32",
+    loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
+) -> Seq2Seq:
     """Return a new model, whose weights are a function of the seed."""
-    model = Seq2Seq(settings, vocabulary_size, precision)
+    model = Seq2Seq(settings, vocabulary_size, precision, loss_size)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
         initializers = {

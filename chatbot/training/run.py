@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -15,6 +15,8 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
 from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import Data
+from chatbot.training.devices import Tower
+from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.schedule import Schedule, schedule_of
@@ -69,12 +71,10 @@ class Run:
             self.checkpoints.save(self.progress, state, best)
 
 
-def open_run(
-    settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team, local_towers: int = 1
-) -> Run:
+def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep, team: Team) -> Run:
     """Begin or resume a run. All files of a resumed attempt are read before any is written.
 
-    device: the device of the model that validates and replies. local_towers: of this machine. Raises UserError for a
+    towers: of this machine; the first one's device has the model that validates and replies. Raises UserError for a
     damaged attempt, and for a batch with fewer pairs than towers.
     """
     learning = settings.learning
@@ -83,7 +83,7 @@ def open_run(
     batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
     pairs = batch_size if batch_tokens is None else batches.pairs / batches.steps_per_epoch
 
-    all_towers = local_towers * team.machines
+    device, all_towers = towers[0].device, len(towers) * team.machines
     own_precision = chosen_precision(settings, len(data.vocabulary), device, all_towers) if team.chief else ""
     precision = team.broadcast_text(own_precision)
     both_directions = "on" if data.both_directions else "off"
@@ -96,12 +96,13 @@ def open_run(
     )
 
     with tf.device(device):
-        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision)
+        size = loss_size(settings, towers, team.machines)
+        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size)
     train_step = open_step(model, settings)
-    towers = train_step.num_shares * team.machines
-    if batch_tokens is None and batch_size < towers:
+    shares = train_step.num_shares * team.machines
+    if batch_tokens is None and batch_size < shares:
         raise UserError(
-            f"--batch-size {learning.batch_size}: less than the {towers} towers; give each at least one pair"
+            f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
         )
 
     checkpoints, progress, state = Checkpoints(settings.run.directory, model), Progress(), train_step.gather_state()

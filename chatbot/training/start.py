@@ -11,7 +11,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
-from chatbot.training.devices import Tower, choose_gpus, open_towers, table
+from chatbot.training.devices import Tower, choose_gpus, cpu_name, open_towers, table
 from chatbot.training.gpus import Gpu, find_gpus, nvml_error, silent_gpus
 from chatbot.training.machines.cluster import (
     CHIEF,
@@ -160,13 +160,7 @@ def train_alone(settings: Settings, data: Data) -> TrainingResult:
     from chatbot.training.variable_update.device_failure import device_errors
 
     with device_errors(towers):
-        return train(
-            settings,
-            data,
-            towers[0].device,
-            lambda model, chosen: open_update(model, chosen, towers),
-            local_towers=len(towers),
-        )
+        return train(settings, data, towers, lambda model, chosen: open_update(model, chosen, towers))
 
 
 def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
@@ -185,14 +179,7 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
         check_identical_settings(team, settings, data, towers)
         print(f"{team.machines} workers with {len(towers)} towers each train together.")
         with device_errors(towers):
-            return train(
-                settings,
-                data,
-                towers[0].device,
-                lambda model, chosen: open_update(model, chosen, towers, team),
-                team,
-                len(towers),
-            )
+            return train(settings, data, towers, lambda model, chosen: open_update(model, chosen, towers, team), team)
     except tf.errors.OpError as error:
         heartbeat.exit_after_error(error)
         raise
@@ -222,7 +209,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
         return train(
             settings,
             data,
-            CHIEF_DEVICE,
+            [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)],
             lambda model, chosen: Asynchronous(model, chosen.learning, coordinator, workers, servers),
             Team(leave=watch.stop),
         )

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from chatbot.config.training import Settings
@@ -9,6 +10,7 @@ from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.training.data import Data
+from chatbot.training.devices import Tower
 from chatbot.training.divergence import Divergence
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team
@@ -20,16 +22,15 @@ from chatbot.training.window import Window
 
 
 def train(
-    settings: Settings, data: Data, device: str, open_step: OpenStep, team: Team = ALONE, local_towers: int = 1
+    settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep, team: Team = ALONE
 ) -> TrainingResult:
     """Train until the last step, until validation stops improving, or until Ctrl-C.
 
-    device: the device of the model that validates and replies. open_step: makes the training step of that model.
-    local_towers: of this machine. All machines run this loop; only the chief validates, reports and writes. Raises
-    UserError for a damaged attempt, for a batch with fewer pairs than towers, and for a loss that is not finite or
-    stays far above where it began.
+    towers: of this machine. open_step: makes the training step of the run's model. All machines run this loop; only the
+    chief validates, reports and writes. Raises UserError for a damaged attempt, for a batch with fewer pairs than
+    towers, and for a loss that is not finite or stays far above where it began.
     """
-    run = open_run(settings, data, device, open_step, team, local_towers)
+    run = open_run(settings, data, towers, open_step, team)
     announce(run)
     progress, train_step, saved = run.progress, run.train_step, run.progress.step
     divergence = Divergence(len(data.vocabulary))

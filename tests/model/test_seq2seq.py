@@ -60,8 +60,8 @@ def test_decoding_step_by_step_equals_teacher_forcing(settings: ModelSettings) -
 def test_hypotheses_of_a_row_share_its_question(settings: ModelSettings) -> None:
     """Three hypotheses a row, with one memory a row, equal three rows with the same question."""
     model = built_model(settings, VOCABULARY, SEED)
-    source, ids = tf.constant([[7, 8, 9], [4, 5, PAD]]), tf.constant([BOS, 5, 6, 7, 8, 9])
-    state, copies = model.encode(source), model.encode(tf.repeat(source, 3, axis=0))
+    source, ids = np.array([[7, 8, 9], [4, 5, PAD]]), tf.constant([BOS, 5, 6, 7, 8, 9])
+    state, copies = (model.encode(model.sequences(rows)) for rows in (source, np.repeat(source, 3, axis=0)))
     state["cells"] = copies["cells"]
     for _ in range(2):  # the states differ after the first step
         logits, state = model.step(state, ids)

@@ -23,5 +23,5 @@ def train_small(number_of_towers: int = 2, **changes: Any) -> int:
     """Train with small_settings(**changes). Returns the exit code of the command."""
     settings, towers = small_settings(**changes), TOWERS[:number_of_towers]
     data = prepare(settings)
-    result = train(settings, data, towers[0].device, lambda model, settings: open_update(model, settings, towers))
+    result = train(settings, data, towers, lambda model, settings: open_update(model, settings, towers))
     return EXIT_INTERRUPTED if result.interrupted else 0

@@ -289,6 +289,6 @@ def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
     texts = iter(["float32", progress])
     worker: Any = SimpleNamespace(chief=False, machine=1, machines=1, broadcast_text=lambda text: next(texts))
     open_run(
-        settings, prepare(settings), "/CPU:0", lambda model, chosen: open_update(model, chosen, TOWERS[:1]), worker
+        settings, prepare(settings), TOWERS[:1], lambda model, chosen: open_update(model, chosen, TOWERS[:1]), worker
     )
     assert len(counted) == 1

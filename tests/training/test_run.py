@@ -38,7 +38,7 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> tuple[list[
 
     monkeypatch.setattr(Synchronous, "__call__", record)
     monkeypatch.setattr("chatbot.training.trainer.conclude", lambda *_: None)
-    train(settings, prepare(settings), TOWERS[0].device, opened)
+    train(settings, prepare(settings), TOWERS[:1], opened)
     return steps, models[0]
 
 
@@ -99,7 +99,7 @@ def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(
         return open_update(model, settings, TOWERS[:1])
 
     data = prepare(settings)
-    result = train(settings, data, TOWERS[0].device, opened)
+    result = train(settings, data, TOWERS[:1], opened)
     assert result.best_step < result.step
     best = load_trained(result.directory)
     assert best.step == result.best_step

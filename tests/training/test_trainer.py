@@ -178,9 +178,7 @@ def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     held_out.write_text("甲甲\t癸癸癸\n")
     settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=3)
     towers = TOWERS[:1]
-    result = train(
-        settings, prepare(settings), towers[0].device, lambda model, resolved: open_update(model, resolved, towers)
-    )
+    result = train(settings, prepare(settings), towers, lambda model, chosen: open_update(model, chosen, towers))
     assert (result.directory, result.step, result.best_step) == (Path("checkpoints/default").absolute(), 3, 3)
     assert result.stopped.startswith("step 3 was the last one")
     assert not result.interrupted
@@ -197,7 +195,7 @@ def test_auto_settings_are_resolved_before_training(pairs_file: Path, monkeypatc
         return open_update(model, resolved, towers)
 
     assert (settings.learning.precision, settings.learning.both_directions) == ("auto", "auto")
-    train(settings, prepare(settings), towers[0].device, recorded_open_update)
+    train(settings, prepare(settings), towers, recorded_open_update)
     assert seen[0].learning.precision in ("float32", "bfloat16")
     assert seen[0].learning.both_directions == "off"
     stored = json.loads(Path("checkpoints/default/config.json").read_text())

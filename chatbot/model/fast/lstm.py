@@ -58,7 +58,11 @@ def lstm_sequence(
                 matmul(ones, d_z, precision)[0],
             )
 
-        return (outputs, tf.gather(outputs, packing.last), tf.gather(cs, rows + packing.last)), gradient
+        return (
+            outputs,
+            tf.gather(outputs, packing.last),
+            tf.gather(cs, tf.cast(rows, tf.int64) + packing.last),
+        ), gradient
 
     return run(inputs, h, c, kernel, recurrent, bias)
 
@@ -93,12 +97,6 @@ def _concatenated(tensors: tf.Tensor, units: int, dtype: tf.DType) -> tf.Tensor:
     return tf.ensure_shape(x, [None, units])
 
 
-def _ranges(first: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Return tf.slice's begin and size of a number of rows from the first one on, at each step, [longest, 2, 2]."""
-    zeros = tf.zeros_like(first)
-    return tf.stack([tf.stack([first, zeros], 1), tf.stack([number, zeros - 1], 1)], 1)
-
-
 def _at(ranges: tf.Tensor, t: tf.Tensor) -> list[tf.Tensor]:
     return tf.unstack(tf.gather(ranges, t), num=2)
 
@@ -117,11 +115,10 @@ def _forward(
 
     c has no fillers. Also return a list of the gates after activation, and of tanh(c), at each step.
     """
-    units, time, dtype = recurrent.shape[0], tf.shape(packing.counts)[0], projected.dtype
-    tokens = _ranges(packing.starts, packing.counts)
+    units, time, dtype = recurrent.shape[0], tf.shape(packing.tokens_at)[0], projected.dtype
 
     def step(t: tf.Tensor, h: tf.Tensor, c: tf.Tensor, hs: tf.Tensor, cs: tf.Tensor, gates: tf.Tensor) -> Any:
-        start, size = _at(tokens, t)
+        start, size = _at(packing.tokens_at, t)
         h, c = tf.slice(h, [0, 0], size), tf.slice(c, [0, 0], size)
         z = matmul(h, recurrent, precision) + tf.slice(projected, start, size)  # [rows at the step, 4 units]
         i, f, g, o = tf.split(z, 4, axis=-1)
@@ -153,25 +150,21 @@ def _backward(
     with respect to the outputs. d_h and d_c [rows, units]: those with respect to the last states. Rows are in
     packing.order. cs and gates are from `_forward`.
     """
-    units, time, dtype = recurrent.shape[0], tf.shape(packing.counts)[0], d_outputs.dtype
+    units, time, dtype = recurrent.shape[0], tf.shape(packing.tokens_at)[0], d_outputs.dtype
     # In float32, a product with a matrix that is transposed beforehand is twice as fast; in bfloat16 it is not.
     if transposed := precision == "float32":
         recurrent = tf.transpose(recurrent)
     sigmoid_grad, tanh_grad = tf.raw_ops.SigmoidGrad, tf.raw_ops.TanhGrad  # one operation each, not three
-    later_counts = tf.concat([packing.counts[1:], [0]], 0)
-    tokens, ended = _ranges(packing.starts, packing.counts), _ranges(later_counts, packing.counts - later_counts)
-    # The step before, in cs: it begins with the first states.
-    before = _ranges(tf.concat([[0], packing.counts[0] + packing.starts[:-1]], 0), packing.counts)
 
     def step(t: tf.Tensor, later_h: tf.Tensor, later_c: tf.Tensor, gates: tf.Tensor, d_zs: tf.Tensor) -> Any:
-        ended_rows = _at(ended, t)
+        ended_rows = _at(packing.ended_at, t)
         gates, (tanh_c, o, g, f, i) = _pop(gates, 5, units, dtype)  # [rows at the step, units] each
         # Rows that end at this step start from the gradient of their last state.
-        dh = tf.concat([later_h, tf.slice(d_h, *ended_rows)], 0) + tf.slice(d_outputs, *_at(tokens, t))
+        dh = tf.concat([later_h, tf.slice(d_h, *ended_rows)], 0) + tf.slice(d_outputs, *_at(packing.tokens_at, t))
         dc = tf.concat([later_c, tf.slice(d_c, *ended_rows)], 0) + tanh_grad(y=tanh_c, dy=dh * o)
         by_gate = (
             sigmoid_grad(y=i, dy=dc * g),
-            sigmoid_grad(y=f, dy=dc * tf.slice(cs, *_at(before, t))),
+            sigmoid_grad(y=f, dy=dc * tf.slice(cs, *_at(packing.before, t))),
             tanh_grad(y=g, dy=dc * i),
             sigmoid_grad(y=o, dy=dh * tanh_c),
         )

@@ -5,7 +5,7 @@ the gradient of a chunk is computed immediately from its logits, which are then 
 cross-entropy (Hsu et al., 2024).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -26,6 +26,16 @@ def logits_in(memory: int | None) -> int:
     return LOGITS if memory is None else max(LOGITS, memory // (5 * 3 * 4))
 
 
+class LossSize(NamedTuple):
+    """Limits of the loss.
+
+    logits: the number of logits in memory at a time. most_tokens: of a call; None if unknown.
+    """
+
+    logits: int = LOGITS
+    most_tokens: int | None = None
+
+
 def projection_loss(
     attended: tf.Tensor,
     embeddings: tf.Tensor,
@@ -33,18 +43,18 @@ def projection_loss(
     targets: tf.Tensor,
     weights: tf.Tensor,
     precision: str = "float32",
-    logits: int = LOGITS,
+    size: LossSize = LossSize(),  # noqa: B008  # immutable
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
     Equals `sequence_loss` of the logits attended embeddings^T + bias.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
-    weights [tokens]. logits: the number of logits in memory at a time. A chunk has at least as many tokens as units,
+    weights [tokens]. Tokens are computed in chunks of the given size. A chunk has at least as many tokens as units,
     because each chunk adds a gradient of the size of the embeddings to their sum.
     """
     vocabulary, units = embeddings.shape
-    chunk_tokens = max(units, logits // vocabulary)
+    chunk_tokens = max(units, size.logits // vocabulary)
 
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -61,8 +71,11 @@ def projection_loss(
             new_sums = (a + b for a, b in zip(sums, (loss, *gradients), strict=True))
             return start + chunk_tokens, tf.concat([d_attended, chunk_d_attended], 0), *new_sums
 
-        # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
+        # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros. If all are, there
+        # is no loop, for whose condition the host would wait on a GPU.
         loss, d_attended, *gradients = chunk_at(0)
+        if size.most_tokens is not None and size.most_tokens <= chunk_tokens:
+            return loss, lambda upstream: tuple(upstream * gradient for gradient in (d_attended, *gradients))
         state = tf.constant(chunk_tokens), d_attended, loss, *gradients
         shapes = tf.TensorShape([]), tf.TensorShape([None, units]), *(tensor.shape for tensor in (loss, *gradients))
         _, d_attended, loss, *gradients = tf.while_loop(

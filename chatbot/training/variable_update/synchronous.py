@@ -116,7 +116,7 @@ class Synchronous:
                 self._finished.append(run_step(prepared, tf.constant(rate, tf.float32)))
                 return
             except tf.errors.OpError as error:
-                if not is_out_of_memory(error):
+                if not is_out_of_memory(error, self._towers):
                     raise
                 first_time = self._pieces == self._accumulate
                 rows = max(len(share.source) for share in prepared.batch.shares)

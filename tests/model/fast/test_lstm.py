@@ -11,16 +11,22 @@ from hypothesis import given, settings
 from chatbot.config.model import ModelSettings
 from chatbot.model import recurrent
 from chatbot.model.fast.lstm import lstm_sequence
-from chatbot.model.packing import pack, packing_of, unpack
+from chatbot.model.packing import Packing, pack, packing_of, unpack
 from chatbot.model.recurrent import recurrent_layer
-from chatbot.model.sequences import sequences_of
+from chatbot.model.sequences import sequences_of, specs_of
 
 
 def padded_lstm(
     inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], mask: tf.Tensor, dtype: str = "float32"
 ) -> list[tf.Tensor]:
     """lstm_sequence with padded inputs and outputs, like keras.layers.LSTM."""
-    packing = packing_of(mask.numpy().sum(axis=1), mask.shape[1])
+    return packed_lstm(inputs, h, c, weights, packing_of(mask.numpy().sum(axis=1), mask.shape[1]), dtype)
+
+
+def packed_lstm(
+    inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, weights: list[tf.Tensor], packing: Packing, dtype: str = "float32"
+) -> list[tf.Tensor]:
+    """padded_lstm, with the packing in place of the mask."""
     kernel, recurrent_kernel, bias = weights
     outputs, h, c = lstm_sequence(pack(inputs, packing), h, c, kernel, recurrent_kernel, bias, packing, dtype)
     return [unpack(outputs, packing), h, c]
@@ -107,22 +113,22 @@ def test_one_graph_serves_batches_of_all_shapes() -> None:
     rng = np.random.default_rng(3)
     weights = [tf.constant(rng.normal(size=shape), tf.float32) for shape in [(3, 16), (4, 16), (16,)]]
 
-    def gradients(*arguments: tf.Tensor) -> list[tf.Tensor]:
-        inputs, h, c, mask = arguments
+    def gradients(inputs: tf.Tensor, h: tf.Tensor, c: tf.Tensor, packing: Packing) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch([inputs, h, c, *weights])
-            results = padded_lstm(inputs, h, c, weights, mask)
+            results = packed_lstm(inputs, h, c, weights, packing)
             loss = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in results])
         return [*results, *tape.gradient(loss, [inputs, h, c, *weights])]
 
     shapes = ([None, None, 3], [None, 4], [None, 4])
-    signature = [*(tf.TensorSpec(shape) for shape in shapes), tf.TensorSpec([None, None], tf.bool)]
+    packing = specs_of(packing_of(np.array([1]), 1))
+    signature = [*(tf.TensorSpec(shape) for shape in shapes), packing]
     graph = tf.function(gradients, input_signature=signature, autograph=False)
     for lengths in ([3, 1, 3], [1], [5, 4]):
         rows, time = len(lengths), max(lengths)
         values = [tf.constant(rng.normal(size=s), tf.float32) for s in ((rows, time, 3), (rows, 4), (rows, 4))]
-        mask = tf.constant(np.arange(time) < np.array(lengths)[:, None])
-        for a, b in zip(graph(*values, mask), gradients(*values, mask), strict=True):
+        packing = packing_of(np.array(lengths), time)
+        for a, b in zip(graph(*values, packing), gradients(*values, packing), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
 

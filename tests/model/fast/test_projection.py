@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from chatbot.model.fast import projection
-from chatbot.model.fast.projection import LOGITS, logits_in, projection_loss
+from chatbot.model.fast.projection import LOGITS, LossSize, logits_in, projection_loss
 from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
 
@@ -40,7 +40,9 @@ def chunked(
     with tf.GradientTape() as tape:
         tape.watch(values)
         attended, embeddings, bias = values
-        loss = projection_loss(attended, embeddings, bias, targets, tf.cast(weights, tf.float32), dtype, logits)
+        loss = projection_loss(
+            attended, embeddings, bias, targets, tf.cast(weights, tf.float32), dtype, LossSize(logits)
+        )
     return [loss, *tape.gradient(loss, values)]
 
 
@@ -70,6 +72,20 @@ def test_loss_and_gradients_on_a_gpu_equal_plain_loss(scale: float, monkeypatch:
     results = chunked(values, targets, weights, "float32", 700)
     for actual, expected in zip(results, plain(values, targets, weights), strict=True):
         assert tf.norm(actual - expected) <= 1e-5 * tf.norm(expected)
+
+
+@pytest.mark.parametrize(("most_tokens", "loops"), [(None, 1), (35, 1), (30, 0)])
+def test_no_loop_if_every_call_is_one_chunk(most_tokens: int | None, loops: int) -> None:
+    """A chunk of 30 tokens. On a GPU, the host would wait for the condition of a loop."""
+
+    @tf.function(autograph=False)
+    def loss(attended: tf.Tensor) -> tf.Tensor:
+        _, embeddings, bias = random_values(1, 3, 10, seed=1)[0]
+        targets, weights = tf.zeros(tf.shape(attended)[0], tf.int64), tf.ones(tf.shape(attended)[0])
+        return projection_loss(attended, embeddings, bias, targets, weights, size=LossSize(300, most_tokens))
+
+    graph = loss.get_concrete_function(tf.TensorSpec([None, 3])).graph
+    assert sum("While" in op.type for op in graph.get_operations()) == loops
 
 
 def test_chunk_follows_the_memory_of_the_device() -> None:
