@@ -128,7 +128,8 @@ def test_one_graph_serves_batches_of_all_shapes() -> None:
         rows, time = len(lengths), max(lengths)
         values = [tf.constant(rng.normal(size=s), tf.float32) for s in ((rows, time, 3), (rows, 4), (rows, 4))]
         packing = packing_of(np.array(lengths), time)
-        for a, b in zip(graph(*values, packing), gradients(*values, packing), strict=True):
+        arguments = *values, packing
+        for a, b in zip(graph(*arguments), gradients(*arguments), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
 
