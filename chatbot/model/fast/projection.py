@@ -8,6 +8,7 @@ cross-entropy (Hsu et al., 2024).
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from chatbot.model.gpu import on_gpu
 from chatbot.model.matmul import matmul, rounded
@@ -96,7 +97,12 @@ def _chunk_on_gpu(
     eight times as long as a softmax.
     """
     logits = matmul(attended, factor, precision, transpose_b=True) + bias  # [tokens, vocabulary] float32
-    losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
+    if is_op_determinism_enabled():  # the fused operation refuses to run
+        log_probabilities = tf.nn.log_softmax(logits)
+        losses = -tf.gather(log_probabilities, targets, batch_dims=1)
+        d_logits = tf.exp(log_probabilities) - tf.one_hot(targets, logits.shape[1])
+    else:
+        losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
     d_logits, row_weights = rounded(d_logits, precision), weights[:, None]
     d_attended = matmul(d_logits, factor, precision) * row_weights
     d_embeddings = matmul(d_logits, attended * row_weights, precision, transpose_a=True)

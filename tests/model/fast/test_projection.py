@@ -63,9 +63,13 @@ def test_chunked_loss_and_gradients_equal_plain_loss(
         np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("scale", [1.0, 300.0])
-def test_loss_and_gradients_on_a_gpu_equal_plain_loss(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one fused operation, which is exact where probabilities underflow, too."""
+def test_loss_and_gradients_on_a_gpu_equal_plain_loss(
+    scale: float, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where probabilities underflow, too. The fused operation has no deterministic kernel on GPUs."""
+    monkeypatch.setattr(projection, "is_op_determinism_enabled", lambda: deterministic)
     monkeypatch.setattr(projection, "on_gpu", lambda: True)
     values, targets, weights = random_values(40, 3, 70, seed=1)
     values = [scale * value for value in values]
