@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -15,13 +16,15 @@ def command(script: str, *arguments: str) -> list[str]:
     return [sys.executable, *target, *arguments]
 
 
-def run(script: str, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def run(
+    script: str, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] = ENVIRONMENT
+) -> subprocess.CompletedProcess[bytes]:
     """Run a script or module in the current directory, with `stdin` as its standard input."""
     return subprocess.run(
         command(script, *arguments),
         input=stdin,
         capture_output=True,
-        env=ENVIRONMENT,
+        env=environment,
         check=False,
         timeout=300,
     )

@@ -9,11 +9,13 @@ import pytest
 
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices import Tower
+from tests.gpu.process import ALL, VISIBLE_GPUS
 
 # The first example of a test may load a dictionary; pytest-timeout ends what hangs.
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
 
+os.environ.setdefault(VISIBLE_GPUS, os.environ.get("CUDA_VISIBLE_DEVICES", ALL))  # for tests/gpu
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import_tensorflow()
 config = importlib.import_module("tensorflow").config

@@ -13,14 +13,15 @@ from chatbot.training.share import Preparation
 
 
 def dense_gradients(
-    model: Seq2Seq, batch: Batch, values: Sequence[tf.Tensor] | None = None
+    model: Seq2Seq, batch: Batch, values: Sequence[tf.Tensor] | None = None, device: str = "/CPU:0"
 ) -> tuple[Sums, list[tf.Tensor]]:
     """The sums of a batch, and the gradients. values: of the model's variables, by default their own."""
     values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
-    prepared = Preparation(model, 1, ["/CPU:0"])(whole_batch(batch), 0)
-    sums: Any = gradient_function(model)(values, prepared.shares[0][0], tf.shape(prepared.used)[0])
-    gradients = list(sums.others)
-    embedding = dense(sums.projection, sums.rows, prepared.used, model.embedding.embeddings.shape)
+    prepared = Preparation(model, 1, [device])(whole_batch(batch), 0)
+    with tf.device(device):
+        sums: Any = gradient_function(model)(values, prepared.shares[0][0], tf.shape(prepared.used)[0])
+        gradients = list(sums.others)
+        embedding = dense(sums.projection, sums.rows, prepared.used, model.embedding.embeddings.shape)
     gradients.insert(embedding_index(model), embedding)
     return sums, gradients
 

@@ -1,0 +1,126 @@
+"""Training steps on a GPU that are compared with each other, or whose profile is read."""
+
+import collections
+import contextlib
+import io
+import itertools
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import Batches, GlobalBatch
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.flags import replace
+from chatbot.training.devices import Tower
+from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs
+from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.synchronous import Synchronous
+from tests.gpu.comparisons import ADAM, new_model, weights_after_training
+
+PROFILED_STEPS = 10
+BATCHES = 30
+# The memory of the smaller device, in megabytes. It holds a batch of LARGE only in pieces: a tensor with a vector for
+# each token has 77 MB. The other device holds it whole.
+SMALL_MEMORY, LARGE_MEMORY = 512, 6144
+LARGE = replace(CASES["SGD"], max_gradient_norm=ALWAYS_CLIPPED, rnn_size=256, embedding_size=256, batch_size=1500)
+TOKENS = 49  # of each question and reply
+
+
+def profile(tower: Tower) -> dict[str, Any]:
+    """Profile ten steps. Return the kinds of operations in the step's graph, and the events of each plane."""
+    from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
+
+    model = new_model(ADAM, tower)
+    update = open_update(model, ADAM, [tower])
+    batch = next(Batches([random_pairs(19, 1)], 19, 1).from_step(0, 1))
+    batches = [update.prepare(batch, number) for number in range(2 * PROFILED_STEPS)]
+
+    def train(some: Iterable[Any]) -> None:
+        for prepared in some:
+            update(prepared, 0.01)
+        update.finished_steps()[-1].gradient_norm.numpy()  # waits for the device
+
+    train(batches[:PROFILED_STEPS])  # traced, and its kernels loaded
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        train(batches[PROFILED_STEPS:])
+        tf.profiler.experimental.stop()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        space = XSpace.FromString(file.read_bytes())
+    return {"operations": operations(update, batch), "planes": {plane.name: events(plane) for plane in space.planes}}
+
+
+def operations(update: Synchronous, batch: GlobalBatch) -> set[str]:
+    """Return the kinds of operations in the graph of the step, and in the functions that it calls."""
+    prepared = update.prepare(batch, 0)
+    graph = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)).graph.as_graph_def()
+    return {node.op for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for node in nodes}
+
+
+def events(plane: Any) -> dict[str, int]:
+    """Count the events of an XPlane by name. One that is in several lines of the plane counts once."""
+    distinct = {
+        (plane.event_metadata[event.metadata_id].name, line.timestamp_ns * 1000 + event.offset_ps)
+        for line in plane.lines
+        for event in line.events
+    }
+    return dict(collections.Counter(name for name, _ in distinct))
+
+
+def traces(tower: Tower) -> dict[str, int]:
+    """Train on 30 batches of different sizes; return how often the step was traced, and the number of sizes."""
+    update = open_update(new_model(ADAM, tower), ADAM, [tower])
+    sizes = set()
+    for number in range(BATCHES):
+        pairs = 1 + number
+        batch = next(Batches([random_pairs(pairs, number)], pairs, 1).from_step(0, 1))
+        prepared = update.prepare(batch, number)
+        sizes.add(prepared.size)
+        update(prepared, 0.01)
+    return {
+        "step": update.traces,
+        "gradients": update.gradient_functions[0].experimental_get_tracing_count(),
+        "sizes": len(sizes),
+    }
+
+
+def deterministic(tower: Tower) -> list[dict[str, Any]]:
+    """Train twice with deterministic operations; return the weights of both."""
+    tf.config.experimental.enable_op_determinism()
+    settings = replace(ADAM, keep_prob=0.8)
+    return [weights_after_training(settings, tower) for _ in range(2)]
+
+
+def out_of_memory(*towers: Tower) -> list[dict[str, Any]]:
+    """Train three steps of LARGE on each device; return pieces, messages, losses and weights of each."""
+    rng = np.random.default_rng(1)
+    sources, targets = (
+        Ragged.from_rows(rng.integers(len(SPECIALS), VOCABULARY, (LARGE.learning.batch_size, TOKENS)).tolist())
+        for _ in range(2)
+    )
+    pairs = EncodedPairs.question_to_answer(sources, targets, targets.lengths)
+    found = []
+    for tower in towers:
+        model = new_model(LARGE, tower)
+        update = open_update(model, LARGE, [tower])
+        batches = Batches([pairs], LARGE.learning.batch_size, 1).from_step(0, 1)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            for number, batch in enumerate(itertools.islice(batches, 3)):
+                update(update.prepare(batch, number), LARGE.learning.learning_rate)
+        losses = [float(result.loss_sums.numpy().sum()) for result in update.finished_steps()]
+        update.gather_state()
+        found.append(
+            {
+                "pieces": update._pieces,
+                "messages": printed.getvalue().count("Out of memory"),
+                "losses": losses,
+                "weights": [variable.numpy() for variable in model.trainable_variables],
+            }
+        )
+    return found
