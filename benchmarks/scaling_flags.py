@@ -56,8 +56,12 @@ class ScalingBenchmark(ModelFlags):
         )
 
     def pairs(self) -> EncodedPairs:
-        """Return pairs of one length, so that all batches have one shape and no position is padding."""
-        rng, count = np.random.default_rng(1), 4 * self.batch_size
-        rows = rng.integers(len(SPECIALS), self.vocabulary_size, (2, count, self.max_length)).tolist()
+        """Return pairs of one length, so that all batches have one shape and no position is padding.
+
+        The ids follow Zipf's law, as words do: so many different ones are looked up in a step as in text.
+        """
+        rng, words = np.random.default_rng(1), self.vocabulary_size - len(SPECIALS)
+        drawn = rng.random((2, 4 * self.batch_size, self.max_length))
+        rows = (np.exp(drawn * np.log(words)).astype(np.int64) - 1 + len(SPECIALS)).tolist()
         sources, targets = Ragged.from_rows(rows[0]), Ragged.from_rows([row[:-1] for row in rows[1]])
         return EncodedPairs.question_to_answer(sources, targets, targets.lengths)
