@@ -1,0 +1,85 @@
+"""Copies between host and GPU, counted in traced graphs; the training step has none that make the host wait."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.crossings import CrossingsBenchmark, crossings_benchmark, crossings_of, step_crossings
+from chatbot.flags import replace
+
+SETTINGS = CrossingsBenchmark(rnn_size=8, embedding_size=4, vocabulary_size=300, batch_size=4, max_length=9).settings
+
+
+def test_an_edge_from_device_to_host_is_counted_with_its_place() -> None:
+    """The maximum of device data becomes a size, which the host needs."""
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope("sizes"):
+            size = tf.cast(tf.reduce_max(x), tf.int32)
+            return tf.zeros([size]) + x[0]
+
+    crossings = crossings_of(step.get_concrete_function(tf.TensorSpec([None])))
+    assert crossings.device_to_host == {("Cast", "Pack", "sizes/zeros"): 1}
+    assert "device to host    1  Cast -> Pack in sizes/zeros" in crossings.table()
+
+
+def test_sizes_from_the_host_cost_nothing() -> None:
+    """int32 arguments are in the host's memory."""
+
+    @tf.function(autograph=False)
+    def step(size: tf.Tensor) -> tf.Tensor:
+        return tf.zeros([size])
+
+    crossings = crossings_of(step.get_concrete_function(tf.TensorSpec([], tf.int32)))
+    assert not crossings.device_to_host
+    assert not crossings.operations_on_cpu
+
+
+def test_loops_functions_and_waiting_kernels_are_counted() -> None:
+    """The condition of the loop depends on device data; the function is called twice; Where waits for its size."""
+
+    @tf.function(autograph=False)
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.where(x > 0)
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        (looped,) = tf.while_loop(lambda y: tf.reduce_sum(y) < 9, lambda y: (y + 1,), (x,))
+        return inner(looped), inner(x)
+
+    crossings = crossings_of(step.get_concrete_function(tf.TensorSpec([4])))
+    kinds = {(producer, consumer): number for (producer, consumer, _), number in crossings.device_to_host.items()}
+    assert kinds == {("Identity", "LoopCond"): 1, ("Where", "size of the result"): 2}
+    assert crossings.operations["Where"] == 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "changes", "most"),
+    [
+        ("float32", {}, 0),
+        ("bfloat16", {}, 0),
+        ("float16", {}, 1),  # whether the gradients overflow
+        ("float32", {"cell": "gru", "bidirectional": False}, 0),
+        ("float32", {"sampled_softmax": 5}, 2),  # the gradient of a sum stitches its shape together on the device
+    ],
+    ids=str,
+)
+def test_a_step_makes_the_host_wait_for_nothing(precision: str, changes: dict, most: int) -> None:
+    crossings = step_crossings(replace(SETTINGS, **changes), 300, 1, precision)
+    assert crossings.device_to_host.total() <= most, crossings.table()
+    assert crossings.operations.total() <= 1200
+    assert not crossings.operations_on_cpu
+    assert crossings.operations["CudnnRNNV3"] == crossings.operations["CudnnRNNBackpropV3"] > 0
+
+
+def test_benchmark_prints_one_json_object(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.crossings.PRECISIONS", ("float32",))
+    arguments = ["--rnn-size", "8", "--embedding-size", "4", "--vocabulary-size", "300", "--batch-size", "8"]
+    assert crossings_benchmark(arguments) == 0
+    results = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert results["device_to_host"] == 0
+    assert 0 < results["operations"] <= 1200
+    assert [(row["towers"], row["device_to_host"]) for row in results["steps"]] == [(1, 0), (4, 0)]
+    assert {"host_to_device", "operations_on_cpu"} <= results.keys()
