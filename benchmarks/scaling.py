@@ -152,7 +152,7 @@ def _measure_processes(flags: ScalingBenchmark) -> dict[str, Any]:
     exchange, busy = (statistics.median(times) for times in zip(*exchanges, strict=True))
     step, step_of_two = rows[0]["step_s"], rows[2]["step_s"]
     # On one core, only the part of an exchange that waits can overlap with the computation.
-    exposed = max(busy, exposed_seconds(step, exchange * (1 - last / size), exchange * last / size))
+    exposed = min(exchange, max(busy, exposed_seconds(step, exchange * (1 - last / size), exchange * last / size)))
     results = {
         "processes": rows[:2],
         "limit": rows[2]["speed_up"],

@@ -123,6 +123,9 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
     assert received == [(7, 2.0), ("a (step 3)",), (7, 2.0)]
 
 
+CONTROL_FLOW = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
+
+
 def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:
     completed = run("train.py", *TINY, "--towers", "2", "--log-device-placement")
     assert completed.returncode == 0
@@ -132,7 +135,9 @@ def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:
     placed = re.findall(r"^PartitionedCall(_1)?/(\S+): \((\w+)\): .*/device:(\S+)$", out, re.MULTILINE)
     for tower, device in (("", "CPU:0"), ("_1", "CPU:1")):
         operations = [(name, kind) for number, name, kind, _ in placed if number == tower]
-        assert {place for number, _, _, place in placed if number == tower} == {device}
+        # The control flow of loops has the host's sizes, too, which are arguments on the first device.
+        computing = {place for number, _, kind, place in placed if number == tower and kind not in CONTROL_FLOW}
+        assert computing == {device}
         products = ["gradient_tape" in name for name, kind in operations if "MatMul" in kind]
         assert True in products  # backward
         assert False in products  # forward

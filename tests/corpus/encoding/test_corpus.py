@@ -90,8 +90,8 @@ def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None
 def test_shards_equal_a_slow_loop(
     tmp_path_factory: pytest.TempPathFactory, pairs: list, size: int | None, name: str, chunk: int, shard: int
 ) -> None:
-    tmp_path = tmp_path_factory.mktemp("slow")
     """size: None: the vocabulary has no bytes, as in the attempts of earlier versions."""
+    tmp_path = tmp_path_factory.mktemp("slow")
     chosen = settings(
         tmp_path,
         pairs,

@@ -20,11 +20,11 @@ FEW_VALUES, FEWEST_CELLS = 10, 50
 def is_header(rows: Sequence[Sequence[str]], names: Container[str]) -> bool:
     """Return whether the first of these rows of two columns is a header. names: well-known names of columns.
 
-    A pair must not be taken for a header: both cells are well-known names, or both are identifiers and no cell below
-    them is.
+    A pair must not be taken for a header: both cells are different well-known names, or both are different identifiers
+    and no cell below them is.
     """
     first = [cell.strip() for cell in rows[0][:2]]
-    if len(first) < 2 or len(rows) < 2:
+    if len(first) < 2 or len(rows) < 2 or first[0].casefold() == first[1].casefold():
         return False
     if all(cell.casefold() in names for cell in first):
         return True

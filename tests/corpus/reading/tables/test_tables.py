@@ -17,6 +17,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Pairs, dict[str, int]]] = {
     "trailing tabs": ("你好\t你好呀\t\t\n甲\t乙\t\t\n", (), [("你好", "你好呀"), ("甲", "乙")], {}),
     "no quoting in TSV": ('"你\t好"呀\n', (), [('"你', '好"呀')], {}),
     "a header": ("Question\tANSWER\n甲\t乙\n", (), [("甲", "乙")], {}),
+    "two equal cells, no header": ("a\ta\na\taa\n", (), [("a", "a"), ("a", "aa")], {}),
     "a Chinese header, answer first": ("答案,编号,问题\n乙,1,甲\n丁,2,丙\n", (), [("甲", "乙"), ("丙", "丁")], {}),
     "columns by number": (
         "1\t甲\t乙\n2\t丙\t丁\n3\n",
