@@ -83,8 +83,9 @@ def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
 
 def _slices(first: npt.NDArray[Any], number: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """Return tf.slice's begin and size, [steps, 2, 2], of these rows of matrices. first, number: [steps]."""
-    begin, size = np.stack([first, np.zeros_like(first)], 1), np.stack([number, np.full_like(number, -1)], 1)
-    return np.stack([begin, size], 1).astype(np.int32)
+    slices = np.zeros((len(first), 2, 2), np.int32)
+    slices[:, 0, 0], slices[:, 1, 0], slices[:, 1, 1] = first, number, -1
+    return slices
 
 
 def packed_array(padded: npt.NDArray[Any], packing: Packing, filler: Any) -> npt.NDArray[Any]:

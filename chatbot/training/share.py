@@ -54,7 +54,7 @@ def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArra
 
 def samples_of(model: Seq2Seq, seed: Sequence[int]) -> npt.NDArray[np.int64]:
     """Draw the ids of a sampled softmax; none if the model's softmax is exact."""
-    return draw_samples(model.sampled or 0, model.bias.shape[0], seed)
+    return np.zeros(0, np.int64) if model.sampled is None else draw_samples(model.sampled, model.bias.shape[0], seed)
 
 
 def ids_used(batch: GlobalBatch, model: Seq2Seq, seeds: Iterable[Sequence[int]]) -> npt.NDArray[np.int64]:
@@ -129,4 +129,5 @@ class Preparation:
 def on_device(share: Any, device: str) -> Any:
     """Copy arrays to a device. What is int32 stays in the host's memory, where the step wants it."""
     with tf.device(device):
-        return tf.nest.map_structure(tf.constant, share)
+        tensors = [tf.convert_to_tensor(array) for array in tf.nest.flatten(share)]
+    return tf.nest.pack_sequence_as(share, tensors)
