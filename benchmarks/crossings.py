@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.model_flags import ModelFlags
+from benchmarks.model_flags import SizeFlags
 from benchmarks.report import print_json
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
-from chatbot.flags import compose, parse_flags
+from chatbot.flags import parse_flags, replace
 from chatbot.training.devices import open_towers
 
 TOWERS = (1, 4)
@@ -39,20 +39,13 @@ WAITING = frozenset({"Where", "Unique", "UniqueV2", "DynamicPartition"})
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossingsBenchmark(ModelFlags):
+class CrossingsBenchmark(SizeFlags):
     """The flags of python -m benchmarks crossings."""
 
     @property
     def settings(self) -> Settings:
-        """The settings of the model."""
-        return compose(
-            Settings,
-            rnn_size=self.rnn_size,
-            embedding_size=self.embedding_size,
-            max_length=self.max_length,
-            batch_size=self.batch_size,
-            num_layers=2,
-        )
+        """The settings of the model, with two layers on each side."""
+        return replace(super().settings, num_layers=2)
 
 
 def crossings_benchmark(arguments: Sequence[str]) -> int:

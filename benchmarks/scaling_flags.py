@@ -6,12 +6,11 @@ import numpy as np
 
 from benchmarks.model_flags import ModelFlags
 from benchmarks.ring import LINKS
-from chatbot.config.training import Settings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import compose, setting
+from chatbot.flags import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +42,6 @@ class ScalingBenchmark(ModelFlags):
     def tower_numbers(self) -> list[int]:
         """The measured numbers of towers: the powers of two up to --towers."""
         return [2**i for i in range(self.towers.bit_length())]
-
-    @property
-    def settings(self) -> Settings:
-        """The settings of the model."""
-        return compose(
-            Settings,
-            rnn_size=self.rnn_size,
-            embedding_size=self.embedding_size,
-            max_length=self.max_length,
-            batch_size=self.batch_size,
-        )
 
     def pairs(self) -> EncodedPairs:
         """Return pairs of one length, so that all batches have one shape and no position is padding.

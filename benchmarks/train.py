@@ -19,7 +19,7 @@ from benchmarks.worker import Worker, ask_all
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import compose, parse_flags, setting
+from chatbot.flags import parse_flags, replace, setting
 from chatbot.training.devices import open_towers
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
@@ -51,16 +51,8 @@ class TrainBenchmark(ModelFlags):
     @property
     def settings(self) -> Settings:
         """The settings of the model: one direction and no dropout, as in the other systems."""
-        return compose(
-            Settings,
-            rnn_size=self.rnn_size,
-            num_layers=self.num_layers,
-            embedding_size=self.embedding_size,
-            max_length=self.max_length,
-            batch_size=self.batch_size,
-            bidirectional=False,
-            keep_prob=1.0,
-            learning_rate=0.001,
+        return replace(
+            super().settings, num_layers=self.num_layers, bidirectional=False, keep_prob=1.0, learning_rate=0.001
         )
 
     def open_peers(self, work: Path) -> Peers | None:

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -53,8 +52,9 @@ class Scorer:
 
     def __init__(self, model: Seq2Seq) -> None:
         self._model = model
-        self._nats = tf.function(self._score)
-        self._graph: Any = None  # traced for all lengths
+        sequences = specs_of(model.sequences(np.ones([1, 1])))
+        packed = [tf.TensorSpec([None], kind) for kind in (tf.int32, tf.float32)]
+        self._nats = tf.function(self._score, input_signature=[sequences, sequences, *packed])
 
     def __call__(self, shards: Iterable[EncodedPairs]) -> Likelihood:
         """Return the likelihood of all replies, in full length."""
@@ -79,10 +79,7 @@ class Scorer:
     def _nats_of(self, batch: Batch) -> float:
         source, target_in = (self._model.sequences(ids) for ids in (batch.source, batch.target_in))
         targets, weights = (packed_array(x, target_in.packing, 0) for x in (batch.target_out, batch.weights))
-        inputs = source, target_in, targets, weights
-        if self._graph is None:
-            self._graph = self._nats.get_concrete_function(*map(specs_of, inputs))
-        return float(self._graph(*tf.nest.map_structure(tf.constant, inputs)))
+        return float(self._nats(source, target_in, targets, weights))
 
     def _score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Return the summed negative log-likelihood of the real target positions in nats, scalar float32.

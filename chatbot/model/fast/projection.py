@@ -72,11 +72,12 @@ def projection_loss(
             new_sums = (a + b for a, b in zip(sums, (loss, *gradients), strict=True))
             return start + chunk_tokens, tf.concat([d_attended, chunk_d_attended], 0), *new_sums
 
-        # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros. If all are, there
-        # is no loop, for whose condition the host would wait on a GPU.
-        loss, d_attended, *gradients = chunk_at(0)
         if size.most_tokens is not None and size.most_tokens <= chunk_tokens:
-            return loss, lambda upstream: tuple(upstream * gradient for gradient in (d_attended, *gradients))
+            # No loop, for whose condition the host would wait on a GPU.
+            loss, *gradients = compute(attended, factor, bias, targets, weights, precision)
+            return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
+        # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
+        loss, d_attended, *gradients = chunk_at(0)
         state = tf.constant(chunk_tokens), d_attended, loss, *gradients
         shapes = tf.TensorShape([]), tf.TensorShape([None, units]), *(tensor.shape for tensor in (loss, *gradients))
         _, d_attended, loss, *gradients = tf.while_loop(

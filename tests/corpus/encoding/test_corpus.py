@@ -1,24 +1,17 @@
 """From files to shards: equality with a slow loop, one or several processes, and the cache."""
 
-import dataclasses
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus.encoding import corpus as corpus_module
 from chatbot.corpus.encoding import counting, selection, shards, tokenised, workers
-from chatbot.corpus.encoding.corpus import Corpus
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.lengths import NO_PAIRS, lengths_of
-from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import tokenise, tokenise_chunk
 from chatbot.corpus.encoding.vocabulary import LEAST_SIZE, Vocabulary
 from chatbot.corpus.encoding.workers import worker_pool
@@ -26,45 +19,8 @@ from chatbot.corpus.text.cleaning import cleaner
 from chatbot.corpus.text.tokenizer import SPACE, tokenizer
 from chatbot.corpus.training_set import training_files, training_set
 from chatbot.errors import UserError
-from chatbot.flags import compose, replace
-
-PAIRS = [
-    ("你好", "你好呀"),
-    ("吃了吗", "刚吃过！"),
-    ("hello world", "hi  there"),
-    ("你好", "你好呀"),
-    ("一样", "一样"),
-    ("", "空"),
-    ("天安门", "在北京"),
-]
-
-
-def written(path: Path, pairs: list[tuple[str, str]]) -> str:
-    """A .tsv of these pairs."""
-    path.write_text("".join(f"{q}\t{a}\n" for q, a in pairs), encoding="utf-8")
-    return str(path)
-
-
-def settings(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> EncodeSettings:
-    """Settings for a file of these pairs."""
-    return compose(
-        EncodeSettings, data=(written(tmp_path / "pairs.tsv", pairs),), cache=str(tmp_path / "cache"), **changes
-    )
-
-
-def encoded_corpus(settings: EncodeSettings) -> Corpus:
-    """The corpus as training loads it."""
-    return training_set(settings.corpus, settings.encoding)
-
-
-def texts(corpus: Corpus) -> list[tuple[str, str]]:
-    """The pairs as text, shard after shard."""
-    text = corpus.vocabulary.text
-    return [
-        (text(pairs.sources.row(i).tolist()), text(pairs.targets.row(i).tolist()))
-        for pairs in corpus.shards
-        for i in range(len(pairs))
-    ]
+from chatbot.flags import replace
+from tests.corpus.encoding.encoded import PAIRS, encoded_corpus, settings, texts, written
 
 
 def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None:
@@ -260,60 +216,3 @@ def test_corpus_without_pairs_is_an_error_with_reasons(tmp_path: Path) -> None:
         encoded_corpus(settings(tmp_path, [("", "空"), ("甲", "")]))
     assert "pairs.tsv: none of its 2 pairs is left: pairs with an empty side: 2" in str(error.value)
     assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("encoded") and p.is_dir()]
-
-
-def test_shards_drop_long_pairs_and_add_reversed_pairs(tmp_path: Path) -> None:
-    pairs = [("一二三四", "五"), ("一", "二三"), ("一", "二三四五")]
-    all_pairs = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
-    assert len(all_pairs[0]) == 3
-    short = dataclasses.replace(all_pairs, max_length=4)
-    assert rows(short[0]) == [(4, 1), (1, 2)]
-    assert rows(dataclasses.replace(short, both_directions=True)[0]) == [(4, 1), (1, 2), (2, 1)]
-    assert rows(dataclasses.replace(all_pairs, both_directions=True)[0])[3:] == [(1, 4), (2, 1), (4, 1)]
-
-
-@pytest.mark.parametrize("max_length", [None, 4])
-@pytest.mark.parametrize("both", [False, True])
-def test_lengths_are_known_without_opening_a_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_length: int | None, both: bool
-) -> None:
-    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 5)
-    pairs = [("一二三四五"[: 1 + i % 5], "子丑寅卯辰"[: 1 + i * i % 4] + str(i)) for i in range(40)]
-    stored = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
-    chosen = dataclasses.replace(stored, max_length=max_length, both_directions=both)
-    assert len(stored) == 8
-    counted = lengths_of(chosen)
-    opened: list[Path] = []
-    monkeypatch.setattr(shards, "_map", lambda path, dtype: opened.append(path))
-    assert chosen.lengths.pairs == counted.pairs
-    np.testing.assert_array_equal(chosen.lengths.sides, counted.sides)
-    np.testing.assert_array_equal(chosen.lengths.counts, counted.counts)
-    assert opened == []
-
-
-def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
-    """The lengths of each pair."""
-    return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
-
-
-def test_shard_without_pairs_is_empty(tmp_path: Path) -> None:
-    shards.write_shards(tmp_path, 1, [])
-    pairs = Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
-    assert len(pairs) == 0
-    assert pairs.targets.joined().tolist() == []
-
-
-def test_removed_shard_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"00000\.lengths: removed while it was in use"):
-        Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
-
-
-def test_ids_take_two_bytes_if_possible(tmp_path: Path) -> None:
-    corpus = encoded_corpus(settings(tmp_path, PAIRS))
-    assert corpus.shards[0].sources.flat.dtype == np.uint16
-    characters = "".join(chr(c) for c in [*range(0x3400, 0x9FFF), *range(0x20000, 0x2A6DF), *range(0xAC00, 0xD7A3)])
-    pairs = [(characters[i : i + 100], answer) for i in range(0, len(characters), 100) for answer in ("好", "不好")]
-    corpus = encoded_corpus(settings(tmp_path, pairs, tokenizer="char", vocabulary_size=100_000))
-    assert len(corpus.vocabulary) > 1 << 16
-    assert corpus.shards[0].sources.flat.dtype == np.uint32
-    assert texts(corpus) == pairs
