@@ -111,7 +111,7 @@ def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
     outputs, _ = model.decoder.stack(model.embed(target_in.ids), None, target_in, None, last=False)
 
     def attend(memory: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        return model.decoder.attended(outputs, target_in, model.decoder.start(memory, source.mask, []))
+        return model.decoder.attended(outputs, target_in, model.decoder.start(memory, source.mask, []))[0]
 
     def project(attended: tf.Tensor) -> tf.Tensor:
         embeddings = tf.convert_to_tensor(model.embedding.embeddings)

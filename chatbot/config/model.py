@@ -36,6 +36,13 @@ class ModelSettings:
         fixed=True,
     )
     attention: str = setting("luong", MODEL, "attention score", choices=("luong", "bahdanau", "none"), fixed=True)
+    copy: bool = setting(
+        False,
+        MODEL,
+        "a reply's token may be copied from the question: a token of it, or a character of one",
+        kind=bool,
+        fixed=True,
+    )
     keep_prob: float = setting(0.5, MODEL, "fraction of units that dropout keeps", kind=float, above=0, most=1)
     fast: tuple[str, ...] = setting(
         ("lstm", "loss"),
@@ -57,6 +64,10 @@ class ModelSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         check_none("fast", self.fast)
+        if self.copy and self.attention == "none":
+            raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
+        if self.copy and self.sampled_softmax is not None:
+            raise UserError("--copy and --sampled-softmax exclude each other; leave out one of the two")
         if self.bidirectional and self.rnn_size % 2:
             raise UserError(
                 f"--rnn-size {self.rnn_size}: both directions share it; make it even or add --no-bidirectional"

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from chatbot.corpus.batching.batches import Batch, pad_batch
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.model.loss import sequence_loss
+from chatbot.model.copying import Copies
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -53,7 +53,7 @@ class Scorer:
     def __init__(self, model: Seq2Seq) -> None:
         self._model = model
         sequences = specs_of(model.sequences(np.ones([1, 1])))
-        packed = [tf.TensorSpec([None], kind) for kind in (tf.int32, tf.float32)]
+        packed = [tf.TensorSpec([None], kind) for kind in (tf.int64, tf.float32)]
         self._nats = tf.function(self._score, input_signature=[sequences, sequences, *packed])
 
     def __call__(self, shards: Iterable[EncodedPairs]) -> Likelihood:
@@ -79,17 +79,22 @@ class Scorer:
     def _nats_of(self, batch: Batch) -> float:
         source, target_in = (self._model.sequences(ids) for ids in (batch.source, batch.target_in))
         targets, weights = (packed_array(x, target_in.packing, 0) for x in (batch.target_out, batch.weights))
-        return float(self._nats(source, target_in, targets, weights))
+        return float(self._nats(source, target_in, targets.astype(np.int64), weights))
 
     def _score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Return the summed negative log-likelihood of the real target positions in nats, scalar float32.
 
         targets, weights: [tokens], packed as target_in is; weights are 0 at fillers.
         """
-        attended = self._model.attended(source, target_in)  # [tokens, embedding]
+        attended, copies = self._model.attended(source, target_in)  # [tokens, embedding]
+        question = self._model.question_ids(source, target_in)  # [tokens, source]
         projected = max(1, self._model.loss_size.logits // self._model.bias.shape[0])  # tokens at a time
         nats = tf.constant(0.0)
         for start in tf.range(0, tf.shape(attended)[0], projected):
             part = slice(start, start + projected)
-            nats += sequence_loss(self._model.project(attended[part]), targets[part], weights[part])
+            of_part = (attended[part], targets[part], weights[part])
+            if copies and question is not None:
+                nats += self._model.plain_loss(*of_part, Copies(*(x[part] for x in copies)), question[part])
+            else:
+                nats += self._model.plain_loss(*of_part)
         return nats

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
+from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.dropout import Dropout
 from chatbot.model.matmul import matmul, policy
 from chatbot.model.packing import pack, unpack
@@ -35,6 +36,7 @@ class Decoder(keras.layers.Layer):
         self.attention = attention(units, precision) if attention else None
         self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
         self.combine.build((None, 2 * units if attention else units))
+        self.copying = Copying(units, precision) if settings.copy else None
         self.dropout = Dropout(settings.keep_prob, 400)
         self._settings, self._precision = settings, precision
         self.built = True
@@ -45,19 +47,25 @@ class Decoder(keras.layers.Layer):
         memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer.
         """
         keys = memory if self.attention is None else self.attention.keys(memory)
-        return {"cells": states, "memory": memory, "keys": keys, "mask": mask}
+        state = {"cells": states, "memory": memory, "keys": keys, "mask": mask}
+        return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
 
-    def call(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None) -> tf.Tensor:
-        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed.
+    def call(
+        self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
+    ) -> tuple[tf.Tensor, Copies | tuple[()]]:
+        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed; copies.
 
         This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
         no dropout.
         """
         outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
-        return self.dropout(self.attended(outputs, sequences, state), key)
+        attended, copies = self.attended(outputs, sequences, state)
+        return self.dropout(attended, key), copies
 
-    def attended(self, outputs: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
-        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, embedding], packed."""
+    def attended(
+        self, outputs: tf.Tensor, sequences: Sequences, state: DecoderState
+    ) -> tuple[tf.Tensor, Copies | tuple[()]]:
+        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, embedding], packed; copies."""
         packing = sequences.packing
         if is_packed(self._settings):
             padded, packed = unpack(outputs, packing), outputs
@@ -66,10 +74,13 @@ class Decoder(keras.layers.Layer):
         if self.attention is not None:
             context = self.attention(padded, state["keys"], state["memory"], state["mask"])  # [rows, target, units]
             packed = tf.concat([packed, pack(context, packing)], axis=-1)  # [tokens, 2 units]
-        return self.combined(packed)
+        if self.copying is None:
+            return self.combined(packed), NO_COPIES
+        weights = self.copying.weights(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
+        return self.combined(packed), Copies(self.copying.log_actions(packed), pack(weights, packing))
 
-    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, DecoderState]:
-        """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], the state after this token.
+    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
+        """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], copies, the state after this token.
 
         Attention takes the hypotheses of a row for target positions, so that no hypothesis needs a copy of the memory.
         """
@@ -78,7 +89,12 @@ class Decoder(keras.layers.Layer):
             of_rows = tf.reshape(outputs, [tf.shape(state["memory"])[0], -1, outputs.shape[-1]])  # [rows, beams, units]
             context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
             outputs = tf.concat([outputs, tf.reshape(context, tf.shape(outputs))], axis=-1)  # [hypotheses, 2 units]
-        return self.combined(outputs), {**state, "cells": cells}
+        copies: Copies | tuple[()] = NO_COPIES
+        if self.copying is not None:
+            weights = self.copying.weights(of_rows, state["copy_keys"], state["mask"])  # [rows, beams, source]
+            of_hypotheses = tf.reshape(weights, [-1, tf.shape(weights)[2]])
+            copies = Copies(self.copying.log_actions(outputs), of_hypotheses)
+        return self.combined(outputs), copies, {**state, "cells": cells}
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
         """outputs [rows, units or 2 units] -> attended [rows, embedding]."""

@@ -129,7 +129,8 @@ def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
 
 
 def _packed(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
-    return tf.gather(tf.reshape(padded, [-1, padded.shape[2]]), packing.to_packed)
+    features = tf.shape(padded)[2] if padded.shape[2] is None else padded.shape[2]
+    return tf.gather(tf.reshape(padded, [-1, features]), packing.to_packed)
 
 
 def _padded(packed: tf.Tensor, packing: Packing) -> tf.Tensor:

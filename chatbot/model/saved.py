@@ -17,6 +17,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
+from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
 
 # The exceptions of TensorFlow's reader for a file that is truncated, overwritten or of other shapes.
@@ -46,7 +47,7 @@ def load_trained(directory: Path) -> Trained:
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / VOCABULARY)
-    model = Seq2Seq(settings.model, len(vocabulary))
+    model = Seq2Seq(settings.model, len(vocabulary), spellings=spelling_table(vocabulary.spellings()))
     assign_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
 

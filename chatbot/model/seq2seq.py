@@ -11,6 +11,7 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.model.copying import GENERATE, NO_COPIES, Copies, log_copied, mixture_loss, with_copies
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import LossSize, projection_loss
@@ -28,7 +29,8 @@ class Seq2Seq(keras.Model):
     2017). The weights are zeros until `built_model` draws them or a checkpoint is read.
 
     precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
-    weights, states and sums are float32. loss_size: the limits of the loss.
+    weights, states and sums are float32. loss_size: the limits of the loss. spellings: the ids of each token's
+    characters, from `spelling_table`, for a model that copies; None: tokens are copied whole.
     """
 
     def __init__(
@@ -37,11 +39,13 @@ class Seq2Seq(keras.Model):
         vocabulary_size: int,
         precision: str = "float32",
         loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
+        spellings: npt.NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()
         self.precision, self._settings, self._fast_loss = precision, settings, "loss" in settings.fast
         self.sampled = settings.sampled_softmax
         self.loss_size = loss_size
+        self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
         self.encoder = Encoder(settings, precision)
@@ -63,7 +67,8 @@ class Seq2Seq(keras.Model):
         key: [1] uint64 draws the dropout masks; None: no dropout.
         """
         memory, states = self.encoder(self.embed(source.ids), source, key)
-        return self.decoder.start(memory, source.mask, states)
+        state = self.decoder.start(memory, source.mask, states)
+        return {**state, "question": self._padded_ids(source)} if self._settings.copy else state
 
     def call(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
         """Return logits [tokens, vocabulary] float32.
@@ -72,25 +77,76 @@ class Seq2Seq(keras.Model):
 
         key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        return self.project(self.attended(source, target_in, key))
+        attended, copies = self.attended(source, target_in, key)
+        return self._logits(attended, copies, self.question_ids(source, target_in))
 
-    def attended(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the decoder's outputs before `project`, [tokens, embedding]; the arguments are those of `call`."""
-        return self.decoder(self.embed(target_in.ids), target_in, self.encode(source, key), key)
+    def attended(
+        self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, Copies | tuple[()]]:
+        """Return the decoder's outputs before `project`, [tokens, embedding], and what they copy.
+
+        The arguments are those of `call`.
+        """
+        attended, copies = self.decoder(self.embed(target_in.ids), target_in, self.encode(source, key), key)
+        return attended, copies
+
+    def question_ids(self, source: Sequences, target_in: Sequences) -> tf.Tensor | None:
+        """Return the question of each token of the replies, padded: [tokens, source] int64; None without copying."""
+        if not self._settings.copy:
+            return None
+        rows = target_in.packing.to_packed // tf.shape(target_in.mask, tf.int64)[1]  # [tokens]
+        return tf.gather(self._padded_ids(source), rows)
+
+    def _padded_ids(self, sequences: Sequences) -> tf.Tensor:
+        """Return the ids in rows, [rows, time]; at padding PAD."""
+        packed = len(sequences.ids.shape) == 1
+        return tf.gather(sequences.ids, sequences.packing.to_padded) if packed else sequences.ids
+
+    def _logits(self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None) -> tf.Tensor:
+        """Return the logits of the next token, with copies its log-probabilities: [positions, vocabulary]."""
+        logits = self.project(attended)
+        return with_copies(logits, copies, question, tf.constant(self._spellings)) if copies else logits
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., embedding] -> logits [..., vocabulary]."""
         return matmul(attended, self.embedding.embeddings, self.precision, transpose_b=True) + self.bias
 
-    def summed_loss(self, attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def summed_loss(
+        self,
+        attended: tf.Tensor,
+        targets: tf.Tensor,
+        weights: tf.Tensor,
+        copies: Copies | tuple[()] = NO_COPIES,
+        question: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Return the weighted cross-entropy in nats, summed: scalar float32.
 
-        attended [tokens, embedding], targets [tokens] int64, weights [tokens] float32.
+        attended [tokens, embedding] and copies, from `attended`; targets [tokens] int64, weights [tokens] float32;
+        question [tokens, source] int64, from `question_ids`.
         """
-        if self._fast_loss:
-            embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
-            return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.loss_size)
-        return sequence_loss(self.project(attended), targets, weights)
+        if not self._fast_loss:
+            return self.plain_loss(attended, targets, weights, copies, question)
+        embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
+        mixture: tuple[tf.Tensor, ...] = ()
+        if copies:
+            copied = log_copied(copies, question, targets, tf.constant(self._spellings))
+            mixture = copies.log_actions[:, GENERATE], copied
+        return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.loss_size, mixture)
+
+    def plain_loss(
+        self,
+        attended: tf.Tensor,
+        targets: tf.Tensor,
+        weights: tf.Tensor,
+        copies: Copies | tuple[()] = NO_COPIES,
+        question: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Return what `summed_loss` returns, with all logits in memory at once."""
+        logits = self.project(attended)
+        if not copies:
+            return sequence_loss(logits, targets, weights)
+        copied = log_copied(copies, question, targets, tf.constant(self._spellings))
+        return mixture_loss(logits, copies, copied, targets, weights)
 
     def sampled_loss(
         self,
@@ -111,8 +167,11 @@ class Seq2Seq(keras.Model):
 
         The hypotheses of a row are one after another; with one a row, they are the rows.
         """
-        attended, state = self.decoder.step(self.embed(ids), state)
-        return self.project(attended), state
+        attended, copies, new_state = self.decoder.step(self.embed(ids), state)
+        if not copies:
+            return self.project(attended), new_state
+        beams = tf.shape(ids)[0] // tf.shape(state["question"])[0]
+        return self._logits(attended, copies, tf.repeat(state["question"], beams, axis=0)), new_state
 
 
 def built_model(
@@ -121,9 +180,10 @@ def built_model(
     seed: int,
     precision: str = "float32",
     loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
+    spellings: npt.NDArray[np.int64] | None = None,
 ) -> Seq2Seq:
     """Return a new model, whose weights are a function of the seed."""
-    model = Seq2Seq(settings, vocabulary_size, precision, loss_size)
+    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
         initializers = {

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from chatbot.model.copying import Copies
 from chatbot.model.recurrent import State
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts
@@ -126,16 +127,17 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
         def encode(embedded: tf.Tensor) -> Any:
             return model.encoder(embedded, source, key)
 
-        def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> tf.Tensor:
+        def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> Any:
             return model.decoder(embedded, target_in, model.decoder.start(memory, source.mask, states), key)
 
-        def project(attended: tf.Tensor, *sampled: tf.Tensor) -> tf.Tensor:
+        def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
             if sampled:
                 target_embeddings, sample_embeddings = sampled
                 return model.sampled_loss(
                     attended, target_embeddings, sample_embeddings, share.targets, share.samples, token_weights
                 )
-            return model.summed_loss(attended, share.targets, token_weights)
+            question = model.question_ids(source, target_in)
+            return model.summed_loss(attended, share.targets, token_weights, copies, question)
 
         with _on(projection_device):
             source_rows, target_rows, *sampled = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
@@ -143,11 +145,12 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
         decoder_stage = Stage(decoder_device, with_values(decoder), decode, target_rows, *encoder_stage.outputs)
         read_whole = [] if sampled else [embedding]
         projection_stage = Stage(
-            projection_device, with_values([bias, *read_whole]), project, decoder_stage.outputs, *sampled
+            projection_device, with_values([bias, *read_whole]), project, *decoder_stage.outputs, *sampled
         )
 
-        (attended_gradient, *sampled_gradients), (bias_gradient, *projection) = projection_stage.backward()
-        (target_gradient, *memory_gradients), decoder_gradients = decoder_stage.backward(attended_gradient)
+        input_gradients, (bias_gradient, *projection) = projection_stage.backward()
+        decoded_gradients, sampled_gradients = input_gradients[:2], input_gradients[2:]
+        (target_gradient, *memory_gradients), decoder_gradients = decoder_stage.backward(decoded_gradients)
         (source_gradient,), encoder_gradients = encoder_stage.backward(memory_gradients)
         with _on(projection_device):
             lookups = [

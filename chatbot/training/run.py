@@ -10,6 +10,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
+from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
 from chatbot.training.attempt import write_attempt
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
@@ -97,7 +98,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
 
     with tf.device(device):
         size = loss_size(settings, towers, team.machines)
-        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size)
+        spellings = spelling_table(data.vocabulary.spellings())
+        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, spellings)
     train_step = open_step(model, settings)
     shares = train_step.num_shares * team.machines
     if batch_tokens is None and batch_size < shares:

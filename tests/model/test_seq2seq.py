@@ -27,7 +27,8 @@ KINDS = [
     for attention in ("luong", "bahdanau", "none")
     for bidirectional in (True, False)
 ]
-NAMES = [f"{s.cell}-{s.attention}-{'bi' if s.bidirectional else 'uni'}" for s in KINDS]
+KINDS += [dataclasses.replace(kind, copy=True) for kind in KINDS if kind.attention != "none" and kind.bidirectional]
+NAMES = [f"{s.cell}-{s.attention}-{'bi' if s.bidirectional else 'uni'}{'-copy' * s.copy}" for s in KINDS]
 
 
 def all_logits(model: Seq2Seq, source: list, target_in: list, key: tf.Tensor | None = None) -> np.ndarray:

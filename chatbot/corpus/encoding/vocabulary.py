@@ -80,6 +80,17 @@ class Vocabulary:
                 tokens.extend(self.tokens[i] for i in run)
         return tokens
 
+    def spellings(self) -> list[list[int]]:
+        """Return for each id the ids of its characters: for a word those that the vocabulary has, else the id itself.
+
+        The mark of a space before a word is one of its characters.
+        """
+        rows = [[i] for i in range(len(self.tokens))]
+        for i in range(len(SPECIALS), self.first_byte):
+            if len(self.tokens[i]) > 1:
+                rows[i] = [self._ids[c] for c in self.tokens[i] if c in self._ids] or [i]
+        return rows
+
     def fingerprint(self) -> str:
         """Return a hash of the tokens and their order."""
         return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()

@@ -45,10 +45,12 @@ def projection_loss(
     weights: tf.Tensor,
     precision: str = "float32",
     size: LossSize = LossSize(),  # noqa: B008  # immutable
+    mixture: tuple[tf.Tensor, ...] = (),
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
-    Equals `sequence_loss` of the logits attended embeddings^T + bias.
+    Equals `sequence_loss` of the logits attended embeddings^T + bias. With a mixture (log_generate, log_copied), both
+    [tokens], the probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied).
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
     weights [tokens]. Tokens are computed in chunks of the given size. A chunk has at least as many tokens as units,
@@ -58,40 +60,70 @@ def projection_loss(
     chunk_tokens = max(units, size.logits // vocabulary)
 
     @tf.custom_gradient
-    def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor, *mixture: tf.Tensor) -> tuple[tf.Tensor, Any]:
         factor = rounded(embeddings, precision)
         tokens = tf.shape(attended)[0]
         compute = _chunk_on_gpu if on_gpu() else _chunk
 
-        def chunk_at(start: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-            part = slice(start, start + chunk_tokens)
-            return compute(attended[part], factor, bias, targets[part], weights[part], precision)
+        def chunk_at(part: slice) -> tuple[OfTokens, OfWeights]:
+            of_part = tuple(x[part] for x in mixture)
+            return compute(attended[part], factor, bias, targets[part], weights[part], precision, of_part)
 
-        def add(start: tf.Tensor, d_attended: tf.Tensor, *sums: tf.Tensor) -> tuple[Any, ...]:
-            loss, chunk_d_attended, *gradients = chunk_at(start)
-            new_sums = (a + b for a, b in zip(sums, (loss, *gradients), strict=True))
-            return start + chunk_tokens, tf.concat([d_attended, chunk_d_attended], 0), *new_sums
+        def add(start: tf.Tensor, of_tokens: OfTokens, sums: OfWeights) -> tuple[Any, ...]:
+            of_chunk, chunk_sums = chunk_at(slice(start, start + chunk_tokens))
+            of_tokens = tuple(tf.concat(parts, 0) for parts in zip(of_tokens, of_chunk, strict=True))
+            return start + chunk_tokens, of_tokens, tuple(a + b for a, b in zip(sums, chunk_sums, strict=True))
 
         if size.most_tokens is not None and size.most_tokens <= chunk_tokens:
             # No loop, for whose condition the host would wait on a GPU.
-            loss, *gradients = compute(attended, factor, bias, targets, weights, precision)
-            return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
-        # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
-        loss, d_attended, *gradients = chunk_at(0)
-        state = tf.constant(chunk_tokens), d_attended, loss, *gradients
-        shapes = tf.TensorShape([]), tf.TensorShape([None, units]), *(tensor.shape for tensor in (loss, *gradients))
-        _, d_attended, loss, *gradients = tf.while_loop(
-            lambda start, *_: start < tokens, add, state, shapes, parallel_iterations=1
-        )
-        gradients = [tf.ensure_shape(d_attended, attended.shape), *gradients]
+            of_tokens, sums = compute(attended, factor, bias, targets, weights, precision, mixture)
+        else:
+            # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
+            state = tf.constant(chunk_tokens), *chunk_at(slice(0, chunk_tokens))
+            shapes = tf.nest.map_structure(lambda x: x.shape, state)
+            of_all = tuple(tf.TensorShape([None, *x.shape[1:]]) for x in state[1])
+            _, of_tokens, sums = tf.while_loop(
+                lambda start, *_: start < tokens, add, state, (shapes[0], of_all, shapes[2]), parallel_iterations=1
+            )
+            of_tokens = tuple(tf.ensure_shape(d, x.shape) for d, x in zip(of_tokens, (attended, *mixture), strict=True))
+        (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = of_tokens, sums
+        gradients = d_attended, d_embeddings, d_bias, *d_mixture
         return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
 
-    return run(attended, embeddings, bias)
+    return run(attended, embeddings, bias, *mixture)
+
+
+# Gradients of a chunk's loss with respect to attended and the mixture, [tokens, ...] each.
+OfTokens = tuple[tf.Tensor, ...]
+# A chunk's loss, and its gradients with respect to the embeddings and the bias.
+OfWeights = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+def _mixed(
+    losses: tf.Tensor, weights: tf.Tensor, mixture: tuple[tf.Tensor, ...]
+) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Return the losses under a mixture, the weights of the losses' gradients, and the gradients of the mixture.
+
+    losses: [tokens], those of the softmax. A token's gradient is that of the softmax, times the probability that the
+    target was generated.
+    """
+    if not mixture:
+        return losses, weights, ()
+    log_generate, log_copied = mixture
+    difference = log_generate - losses - log_copied  # of the log-probabilities: generated, copied
+    generated = tf.sigmoid(difference) * weights
+    return -log_copied - tf.nn.softplus(difference), generated, (-generated, generated - weights)
 
 
 def _chunk_on_gpu(
-    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, precision: str
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    attended: tf.Tensor,
+    factor: tf.Tensor,
+    bias: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    precision: str,
+    mixture: tuple[tf.Tensor, ...],
+) -> tuple[OfTokens, OfWeights]:
     """Return what `_chunk` returns, by one fused operation, which is exact for every target.
 
     On a GPU, `_chunk` would make the host wait for the number of targets that underflow. On a CPU, this operation takes
@@ -104,17 +136,24 @@ def _chunk_on_gpu(
         d_logits = tf.exp(log_probabilities) - tf.one_hot(targets, logits.shape[1])
     else:
         losses, d_logits = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=targets)
-    d_logits, row_weights = rounded(d_logits, precision), weights[:, None]
+    losses, generated, d_mixture = _mixed(losses, weights, mixture)
+    d_logits, row_weights = rounded(d_logits, precision), generated[:, None]
     d_attended = matmul(d_logits, factor, precision) * row_weights
     d_embeddings = matmul(d_logits, attended * row_weights, precision, transpose_a=True)
     d_bias = matmul(row_weights, d_logits, precision, transpose_a=True)[0]
-    return tf.reduce_sum(losses * weights), d_attended, d_embeddings, d_bias
+    return (d_attended, *d_mixture), (tf.reduce_sum(losses * weights), d_embeddings, d_bias)
 
 
 def _chunk(
-    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, precision: str
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the loss of a chunk of tokens, and its gradients with respect to attended, embeddings and bias.
+    attended: tf.Tensor,
+    factor: tf.Tensor,
+    bias: tf.Tensor,
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    precision: str,
+    mixture: tuple[tf.Tensor, ...],
+) -> tuple[OfTokens, OfWeights]:
+    """Return the loss of a chunk of tokens and its gradients.
 
     factor: the embeddings, rounded to the precision.
     """
@@ -128,14 +167,15 @@ def _chunk(
     probabilities = rounded(probabilities, precision)
     # The gradient with respect to the logits is probabilities - one_hot(targets). The second term only selects rows,
     # so no one-hot matrix is built.
-    target_rows, row_weights = targets[:, None], weights[:, None]
+    losses, generated, d_mixture = _mixed(losses, weights, mixture)
+    target_rows, row_weights = targets[:, None], generated[:, None]
     target_factors = tf.cast(tf.gather_nd(factor, target_rows), weights.dtype)  # [tokens, units]
     d_attended = (matmul(probabilities, factor, precision) - target_factors) * row_weights
     weighted = attended * row_weights
     d_embeddings = matmul(probabilities, weighted, precision, transpose_a=True)
     d_embeddings = tf.tensor_scatter_nd_sub(d_embeddings, target_rows, weighted)
-    d_bias = tf.tensor_scatter_nd_sub(matmul(weights[None], probabilities, precision)[0], target_rows, weights)
-    return tf.reduce_sum(losses * weights), d_attended, d_embeddings, d_bias
+    d_bias = tf.tensor_scatter_nd_sub(matmul(generated[None], probabilities, precision)[0], target_rows, generated)
+    return (d_attended, *d_mixture), (tf.reduce_sum(losses * weights), d_embeddings, d_bias)
 
 
 def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tf.Tensor:

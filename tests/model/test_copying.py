@@ -1,0 +1,149 @@
+"""Copying: probabilities against a slow twin, gradients against the plain loss, and what a small model learns by it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.encoding.vocabulary import BOS, BYTES, Vocabulary
+from chatbot.errors import UserError
+from chatbot.model.copying import Copies, log_copied, mixture_loss, spelling_table, with_copies
+from chatbot.model.fast.projection import LossSize, projection_loss
+from chatbot.model.seq2seq import built_model
+from chatbot.model.sequences import Sequences
+from chatbot.training.selftest import SETTINGS, VOCABULARY
+from tests.training.dense_gradients import dense_gradients
+from tests.training.test_gradients import batch_of
+
+# Token 5 is spelled 6 7, token 8 is spelled 6 6 9; all others are characters.
+SPELLINGS = spelling_table([[0], [1], [2], [3], [4], [6, 7], [6], [7], [6, 6, 9], [9]])
+
+
+def random_copies(seed: int, positions: int, source: int) -> tuple[Copies, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    actions = rng.dirichlet(np.ones(3), positions)
+    weights = rng.dirichlet(np.ones(source), positions)
+    question = rng.integers(0, len(SPELLINGS), (positions, source))
+    return Copies(*(tf.constant(x, tf.float32) for x in (np.log(actions), weights))), question
+
+
+def slow_probabilities(logits: np.ndarray, copies: Copies, question: np.ndarray) -> np.ndarray:
+    """Each token's probability, added up one way of saying it after another."""
+    actions = np.exp(copies.log_actions.numpy().astype(np.float64))
+    exponentials = np.exp(logits.astype(np.float64))
+    result = actions[:, :1] * exponentials / exponentials.sum(axis=1, keepdims=True)
+    for position, ids in enumerate(question):
+        for token, weight in zip(ids, copies.weights.numpy()[position], strict=True):
+            result[position, token] += actions[position, 1] * weight
+            spelled = [i for i in SPELLINGS[token] if i >= 0]
+            for character in spelled:
+                result[position, character] += actions[position, 2] * weight / len(spelled)
+    return result
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4))
+def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, positions: int, source: int) -> None:
+    copies, question = random_copies(seed, positions, source)
+    rng = np.random.default_rng(seed)
+    logits, targets = rng.normal(size=(positions, len(SPELLINGS))), rng.integers(0, len(SPELLINGS), positions)
+    expected = slow_probabilities(logits, copies, question)
+    np.testing.assert_allclose(expected.sum(axis=1), 1.0, rtol=1e-5)
+    arguments = copies, tf.constant(question)
+    logits = tf.constant(logits, tf.float32)
+    actual = with_copies(logits, *arguments, tf.constant(SPELLINGS))
+    np.testing.assert_allclose(actual, np.log(expected), atol=1e-5)
+    copied = log_copied(*arguments, tf.constant(targets), tf.constant(SPELLINGS))
+    weights = tf.constant(rng.random(positions), tf.float32)
+    loss = mixture_loss(logits, copies, copied, tf.constant(targets), weights)
+    expected_loss = -np.sum(np.log(expected[np.arange(positions), targets]) * weights.numpy())
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-4)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("chunk", [14, 1000])
+def test_fused_loss_of_a_mixture_and_its_gradients_equal_the_plain_ones(
+    chunk: int, gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for tokens that cannot be copied, and for some whose softmax underflows."""
+    monkeypatch.setattr("chatbot.model.fast.projection.on_gpu", lambda: gpu)
+    rng = np.random.default_rng(3)
+    shapes = (9, 4), (7, 4), (7,), (9,)
+    attended, embeddings, bias, generate = (tf.constant(rng.normal(size=s), tf.float32) for s in shapes)
+    attended = tf.concat([attended[:8], 300.0 * attended[8:]], 0)
+    generate, copied = -tf.exp(generate), tf.constant(np.log(np.where(np.arange(9) % 3, 0.2, 1e-30)), tf.float32)
+    targets, weights = tf.constant(rng.integers(0, 7, 9)), tf.constant(rng.choice([0.0, 1.0, 0.3], 9), tf.float32)
+    values = [attended, embeddings, bias, generate, copied]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(values)
+        logits = tf.matmul(attended, embeddings, transpose_b=True) + bias
+        generated = generate + tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=1)
+        plain = -tf.reduce_sum(tf.reduce_logsumexp(tf.stack([generated, copied]), 0) * weights)
+        fused = projection_loss(
+            attended, embeddings, bias, targets, weights, size=LossSize(chunk), mixture=(generate, copied)
+        )
+    np.testing.assert_allclose(fused, plain, rtol=1e-5)
+    for actual, expected in zip(tape.gradient(fused, values), tape.gradient(plain, values), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_of_the_fast_loss_equal_those_of_the_plain_one() -> None:
+    spellings = np.stack([np.arange(VOCABULARY), np.roll(np.arange(VOCABULARY), 1)], 1)
+
+    def gradients(fast: tuple[str, ...]) -> list[tf.Tensor]:
+        model_settings = dataclasses.replace(SETTINGS.model, copy=True, fast=fast, bidirectional=False)
+        sums, result = dense_gradients(built_model(model_settings, VOCABULARY, 1, spellings=spellings), batch_of(5))
+        return [sums.loss, *result]
+
+    for expected, actual in zip(gradients(("lstm",)), gradients(("lstm", "loss")), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_words_are_spelled_in_the_characters_that_the_vocabulary_has() -> None:
+    vocabulary = Vocabulary(["你", "好", "你好", "你们", "▁们", *BYTES])
+    names = {token: i for i, token in enumerate(vocabulary.tokens)}
+    spellings = vocabulary.spellings()
+    assert spellings[names["你好"]] == [names["你"], names["好"]]
+    assert spellings[names["你们"]] == [names["你"]]
+    assert spellings[names["▁们"]] == [names["▁们"]]  # none of its characters has an id
+    assert all(spellings[i] == [i] for i in range(len(vocabulary)) if vocabulary.tokens[i] not in ("你好", "你们"))
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_copying_gives_unseen_words_of_the_question_back(copy: bool) -> None:
+    """Each reply is one of the question's three words, whose words are in no training question."""
+    model = built_model(ModelSettings(rnn_size=8, embedding_size=8, keep_prob=1.0, copy=copy), VOCABULARY, seed=1)
+    rng = np.random.default_rng(1)
+    variables = model.trainable_variables
+
+    def loss_of(source: Sequences, begin: Sequences, targets: tf.Tensor) -> tf.Tensor:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            targets, tf.gather(model(source, begin), begin.packing.to_padded)[:, 0]
+        )
+        return tf.reduce_mean(losses)
+
+    @tf.function(autograph=False)
+    def train(source: Sequences, begin: Sequences, targets: tf.Tensor) -> None:
+        gradients = tf.gradients(loss_of(source, begin, targets), [variable.value for variable in variables])
+        for variable, gradient in zip(variables, gradients, strict=True):
+            variable.value.assign_sub(2.0 * tf.convert_to_tensor(gradient))
+
+    def batch(words: range) -> tuple[Sequences, Sequences, tf.Tensor]:
+        source = rng.choice(list(words), (64, 3))
+        begins = np.full((64, 1), BOS)
+        return model.sequences(source), model.sequences(begins), tf.constant(source[:, rng.integers(3)])
+
+    for _ in range(40):
+        train(*batch(range(5, 14)))
+    assert (float(loss_of(*batch(range(14, VOCABULARY)))) < 1.4) == copy
+
+
+def test_what_copying_excludes_is_named() -> None:
+    with pytest.raises(UserError, match="--copy: needs attention"):
+        ModelSettings(copy=True, attention="none")
+    with pytest.raises(UserError, match="--copy and --sampled-softmax exclude each other"):
+        ModelSettings(copy=True, sampled_softmax=5)
