@@ -11,6 +11,8 @@ TENSORBOARD = Path("tensorboard")
 
 # The settings and the vocabulary of an attempt.
 CONFIG, VOCABULARY = "config.json", "vocabulary.txt"
+# The n-grams of its training pairs, if --ngrams is given.
+NGRAMS = "ngrams.npz"
 # JSON files that name a checkpoint: the newest, and the one with the best validation.
 LAST, BEST = "last", "best"
 # An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.

@@ -43,6 +43,19 @@ class ModelSettings:
         kind=bool,
         fixed=True,
     )
+    ngrams: int | None = setting(
+        None,
+        MODEL,
+        "mix the model's probabilities with those of the n-grams of the training pairs, up to this length: a memory of "
+        "rare words, for corpora of up to some 100,000 pairs",
+        kind=int,
+        least=2,
+        most=5,
+        fixed=True,
+    )
+    ngram_weight: float = setting(
+        0.35, MODEL, "share of the n-grams in the mixture of --ngrams", kind=float, above=0, most=0.99, fixed=True
+    )
     keep_prob: float = setting(0.5, MODEL, "fraction of units that dropout keeps", kind=float, above=0, most=1)
     fast: tuple[str, ...] = setting(
         ("lstm", "loss"),

@@ -10,7 +10,8 @@ from tqdm import tqdm
 
 from chatbot.corpus.batching.batches import Batch, pad_batch
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.model.copying import Copies
+from chatbot.corpus.encoding.ngrams import histories_of
+from chatbot.model.copying import NO_COPIES, Copies
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -54,7 +55,9 @@ class Scorer:
         self._model = model
         sequences = specs_of(model.sequences(np.ones([1, 1])))
         packed = [tf.TensorSpec([None], kind) for kind in (tf.int64, tf.float32)]
-        self._nats = tf.function(self._score, input_signature=[sequences, sequences, *packed])
+        self._order = 2 if model.ngrams is None else model.ngrams.order
+        histories = tf.TensorSpec([None, self._order - 1], tf.int64)
+        self._nats = tf.function(self._score, input_signature=[sequences, sequences, *packed, histories])
 
     def __call__(self, shards: Iterable[EncodedPairs]) -> Likelihood:
         """Return the likelihood of all replies, in full length."""
@@ -79,12 +82,16 @@ class Scorer:
     def _nats_of(self, batch: Batch) -> float:
         source, target_in = (self._model.sequences(ids) for ids in (batch.source, batch.target_in))
         targets, weights = (packed_array(x, target_in.packing, 0) for x in (batch.target_out, batch.weights))
-        return float(self._nats(source, target_in, targets.astype(np.int64), weights))
+        histories = histories_of(batch.target_in, self._order).reshape(-1, self._order - 1)[target_in.packing.to_packed]
+        return float(self._nats(source, target_in, targets.astype(np.int64), weights, histories))
 
-    def _score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    def _score(
+        self, source: Sequences, target_in: Sequences, targets: tf.Tensor, weights: tf.Tensor, histories: tf.Tensor
+    ) -> tf.Tensor:
         """Return the summed negative log-likelihood of the real target positions in nats, scalar float32.
 
         targets, weights: [tokens], packed as target_in is; weights are 0 at fillers.
+        histories: [tokens, order - 1] int64, the ids before each target, for a model with n-grams.
         """
         attended, copies = self._model.attended(source, target_in)  # [tokens, embedding]
         question = self._model.question_ids(source, target_in)  # [tokens, source]
@@ -92,9 +99,11 @@ class Scorer:
         nats = tf.constant(0.0)
         for start in tf.range(0, tf.shape(attended)[0], projected):
             part = slice(start, start + projected)
-            of_part = (attended[part], targets[part], weights[part])
-            if copies and question is not None:
-                nats += self._model.plain_loss(*of_part, Copies(*(x[part] for x in copies)), question[part])
-            else:
-                nats += self._model.plain_loss(*of_part)
+            copied = (Copies(*(x[part] for x in copies)), question[part]) if question is not None else (NO_COPIES, None)
+            log_probabilities = self._model.log_probabilities(attended[part], targets[part], *copied)
+            if self._model.ngrams is not None:
+                by_ngrams = self._model.ngrams.probabilities(histories[part])
+                of_targets = tf.gather(by_ngrams, targets[part], batch_dims=1)
+                log_probabilities = self._model.ngrams.mixed(log_probabilities, of_targets)
+            nats -= tf.reduce_sum(log_probabilities * weights[part])
         return nats

@@ -77,16 +77,12 @@ def log_copied(copies: Copies, question: tf.Tensor, targets: tf.Tensor, spelling
     return tf.math.log(tf.maximum(tf.reduce_sum(copies.weights * copied, axis=-1), SMALLEST))
 
 
-def mixture_loss(
-    logits: tf.Tensor, copies: Copies, copied: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
-) -> tf.Tensor:
-    """Return the weighted cross-entropy in nats of generating or copying the targets, summed: scalar float32.
+def mixture(copies: Copies, generated: tf.Tensor, copied: tf.Tensor) -> tf.Tensor:
+    """Return the log-probability of each target, generated or copied, [positions].
 
-    logits: [positions, vocabulary]. copied: from `log_copied`. targets: [positions] int64. weights: [positions].
+    generated: the targets' log-probabilities by the softmax, [positions]. copied: from `log_copied`.
     """
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
-    generated = copies.log_actions[:, GENERATE] - losses
-    return tf.reduce_sum(-(copied + tf.nn.softplus(generated - copied)) * weights)
+    return copied + tf.nn.softplus(copies.log_actions[:, GENERATE] + generated - copied)
 
 
 def with_copies(logits: tf.Tensor, copies: Copies, question: tf.Tensor, spellings: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, VOCABULARY
+from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
+from chatbot.corpus.encoding.ngrams import Ngrams, load_ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -47,9 +49,21 @@ def load_trained(directory: Path) -> Trained:
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / VOCABULARY)
-    model = Seq2Seq(settings.model, len(vocabulary), spellings=spelling_table(vocabulary.spellings()))
+    ngrams = None if settings.model.ngrams is None else read_ngrams(directory / NGRAMS)
+    model = Seq2Seq(settings.model, len(vocabulary), spellings=spelling_table(vocabulary.spellings()), ngrams=ngrams)
     assign_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
+
+
+def read_ngrams(path: Path) -> Ngrams:
+    """Read an attempt's n-grams. Raises UserError for a missing or damaged file."""
+    try:
+        return load_ngrams(path)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"{path}: n-grams missing or damaged ({error}); restore it from a backup, or train again under another "
+            "--attempt"
+        ) from None
 
 
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:

@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
-from chatbot.model.copying import GENERATE, NO_COPIES, Copies, log_copied, mixture_loss, with_copies
+from chatbot.model.copying import GENERATE, NO_COPIES, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import LossSize, projection_loss
-from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
+from chatbot.model.ngram_tables import NgramTables
 from chatbot.model.recurrent import is_packed
 from chatbot.model.sampled import sampled_loss
 from chatbot.model.sequences import Sequences, sequences_of
@@ -30,7 +31,8 @@ class Seq2Seq(keras.Model):
 
     precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
     weights, states and sums are float32. loss_size: the limits of the loss. spellings: the ids of each token's
-    characters, from `spelling_table`, for a model that copies; None: tokens are copied whole.
+    characters, from `spelling_table`, for a model that copies; None: tokens are copied whole. ngrams: those that
+    decoding and validation mix in, if settings.ngrams.
     """
 
     def __init__(
@@ -40,12 +42,15 @@ class Seq2Seq(keras.Model):
         precision: str = "float32",
         loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
         spellings: npt.NDArray[np.int64] | None = None,
+        ngrams: Ngrams | None = None,
     ) -> None:
         super().__init__()
         self.precision, self._settings, self._fast_loss = precision, settings, "loss" in settings.fast
         self.sampled = settings.sampled_softmax
         self.loss_size = loss_size
         self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
+        assert (None if ngrams is None else ngrams.order) == settings.ngrams, "not the n-grams of the settings"
+        self.ngrams = None if ngrams is None else NgramTables(ngrams, settings.ngram_weight)
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
         self.encoder = Encoder(settings, precision)
@@ -66,12 +71,19 @@ class Seq2Seq(keras.Model):
 
         key: [1] uint64 draws the dropout masks; None: no dropout.
         """
+        state = self._start(source, key)
+        if self._settings.copy:
+            state["question"] = self._padded_ids(source)
+        if self.ngrams is not None:
+            state["cells"] = state["cells"], self.ngrams.begins(tf.shape(source.mask)[0])
+        return state
+
+    def _start(self, source: Sequences, key: tf.Tensor | None) -> DecoderState:
         memory, states = self.encoder(self.embed(source.ids), source, key)
-        state = self.decoder.start(memory, source.mask, states)
-        return {**state, "question": self._padded_ids(source)} if self._settings.copy else state
+        return self.decoder.start(memory, source.mask, states)
 
     def call(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
-        """Return logits [tokens, vocabulary] float32.
+        """Return logits [tokens, vocabulary] float32, without n-grams.
 
         Only the real tokens of target_in have logits, in the order of its packing, with fillers at the end.
 
@@ -87,7 +99,7 @@ class Seq2Seq(keras.Model):
 
         The arguments are those of `call`.
         """
-        attended, copies = self.decoder(self.embed(target_in.ids), target_in, self.encode(source, key), key)
+        attended, copies = self.decoder(self.embed(target_in.ids), target_in, self._start(source, key), key)
         return attended, copies
 
     def question_ids(self, source: Sequences, target_in: Sequences) -> tf.Tensor | None:
@@ -127,11 +139,11 @@ class Seq2Seq(keras.Model):
         if not self._fast_loss:
             return self.plain_loss(attended, targets, weights, copies, question)
         embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
-        mixture: tuple[tf.Tensor, ...] = ()
+        parts: tuple[tf.Tensor, ...] = ()
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))
-            mixture = copies.log_actions[:, GENERATE], copied
-        return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.loss_size, mixture)
+            parts = copies.log_actions[:, GENERATE], copied
+        return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.loss_size, parts)
 
     def plain_loss(
         self,
@@ -142,11 +154,21 @@ class Seq2Seq(keras.Model):
         question: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Return what `summed_loss` returns, with all logits in memory at once."""
-        logits = self.project(attended)
+        return -tf.reduce_sum(self.log_probabilities(attended, targets, copies, question) * weights)
+
+    def log_probabilities(
+        self, attended: tf.Tensor, targets: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None
+    ) -> tf.Tensor:
+        """Return the log-probability of each target in nats, without n-grams, [tokens] float32.
+
+        The arguments are those of `summed_loss`.
+        """
+        logits = tf.cast(self.project(attended), tf.float32)
+        generated = -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         if not copies:
-            return sequence_loss(logits, targets, weights)
+            return generated
         copied = log_copied(copies, question, targets, tf.constant(self._spellings))
-        return mixture_loss(logits, copies, copied, targets, weights)
+        return mixture(copies, generated, copied)
 
     def sampled_loss(
         self,
@@ -167,6 +189,16 @@ class Seq2Seq(keras.Model):
 
         The hypotheses of a row are one after another; with one a row, they are the rows.
         """
+        if self.ngrams is None:
+            return self._neural_step(state, ids)
+        cells, history = state["cells"]
+        logits, state = self._neural_step({**state, "cells": cells}, ids)
+        history = self.ngrams.next_history(history, ids)
+        log_probabilities = tf.nn.log_softmax(tf.cast(logits, tf.float32))
+        mixed = self.ngrams.mixed(log_probabilities, self.ngrams.probabilities(history))
+        return mixed, {**state, "cells": (state["cells"], history)}
+
+    def _neural_step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
         attended, copies, new_state = self.decoder.step(self.embed(ids), state)
         if not copies:
             return self.project(attended), new_state
@@ -181,9 +213,10 @@ def built_model(
     precision: str = "float32",
     loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
     spellings: npt.NDArray[np.int64] | None = None,
+    ngrams: Ngrams | None = None,
 ) -> Seq2Seq:
     """Return a new model, whose weights are a function of the seed."""
-    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings)
+    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
         initializers = {

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from chatbot.config.attempts import NGRAMS
+from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
@@ -72,6 +75,13 @@ class Run:
             self.checkpoints.save(self.progress, state, best)
 
 
+def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
+    """Return the n-grams of the training pairs; None without --ngrams."""
+    if settings.ngrams is None:
+        return None
+    return ngrams_of((pairs.targets for pairs in data.training), len(data.vocabulary), settings.ngrams)
+
+
 def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep, team: Team) -> Run:
     """Begin or resume a run. All files of a resumed attempt are read before any is written.
 
@@ -98,8 +108,9 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
 
     with tf.device(device):
         size = loss_size(settings, towers, team.machines)
+        ngrams = training_ngrams(settings.model, data)
         spellings = spelling_table(data.vocabulary.spellings())
-        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, spellings)
+        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, spellings, ngrams)
     train_step = open_step(model, settings)
     shares = train_step.num_shares * team.machines
     if batch_tokens is None and batch_size < shares:
@@ -114,6 +125,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
             start_from_frequencies(model, data.training)
         checkpoints.check_space(state, data.validation_decides)
         write_attempt(settings, data.vocabulary, data.description)
+        if ngrams is not None:
+            ngrams.save(settings.run.directory / NGRAMS)
     progress = Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
     train_step.scatter_state(state)
     if data.validation:

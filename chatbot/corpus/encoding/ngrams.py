@@ -1,0 +1,128 @@
+"""The n-grams of a corpus of ids, with probabilities by interpolated modified Kneser-Ney smoothing.
+
+Chen and Goodman (1999). All n-grams are computed at once, by array operations.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import BOS, EOS
+
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+# A context is one number: the sum of its ids times powers of this, modulo 2 ** 64. Two contexts of a corpus with ten
+# million contexts have the same number with a probability of 1 in 400,000.
+MULTIPLIER = -7046029254386353131
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The n-grams of one length, by context."""
+
+    contexts: Ids  # [contexts] sorted, by `context_numbers`
+    masses: Floats  # [contexts] the probability that is left to the next shorter context
+    starts: Ids  # [contexts + 1] the first n-gram of each context
+    ids: Ids  # [n-grams] the last id
+    probabilities: Floats  # [n-grams] what an n-gram adds to the probability of its last id
+
+
+@dataclasses.dataclass(frozen=True)
+class Ngrams:
+    """The n-grams of a corpus. The probability of an id: see `chatbot.model.ngram_tables`."""
+
+    unigrams: Floats  # [vocabulary] the probability of each id without a context
+    orders: list[Order]  # of n-grams of 2 ids and up
+
+    @property
+    def order(self) -> int:
+        """The length of the longest n-grams."""
+        return len(self.orders) + 1
+
+    def save(self, path: Path) -> None:
+        """Write the n-grams to a file. The file is complete or absent."""
+        arrays: dict[str, Any] = {"unigrams": self.unigrams}
+        for number, order in enumerate(self.orders, 2):
+            arrays |= {f"{field.name}_{number}": getattr(order, field.name) for field in dataclasses.fields(order)}
+        part = path.with_name(path.name + ".part")
+        with part.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        part.replace(path)
+
+
+def load_ngrams(path: Path) -> Ngrams:
+    """Read what `Ngrams.save` wrote. Raises OSError, ValueError, KeyError or BadZipFile for a damaged file."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        names = [field.name for field in dataclasses.fields(Order)]
+        numbers = range(2, 2 + sum(name.startswith("ids_") for name in arrays.files))
+        return Ngrams(arrays["unigrams"], [Order(*(arrays[f"{name}_{n}"] for name in names)) for n in numbers])
+
+
+def ngrams_of(sequences: Iterable[Ragged], vocabulary_size: int, order: int) -> Ngrams:
+    """Return the n-grams of all sequences of ids, each followed by EOS and preceded by BOS.
+
+    order: the length of the longest n-grams, at least 2.
+    """
+    positions = [_positions(part, order) for part in sequences]
+    histories, ids = (np.concatenate(parts) for parts in zip(*positions, strict=True))
+    orders: list[Order] = []
+    for _ in range(order - 1):  # the longest first
+        grams, first, counts = np.unique(
+            np.stack([context_numbers(histories), ids], axis=1), axis=0, return_index=True, return_counts=True
+        )
+        begins = np.flatnonzero(np.append(True, grams[1:, 0] != grams[:-1, 0]))
+        starts = np.append(begins, len(grams))
+        probabilities, masses = _smoothed(counts, starts)
+        orders.insert(0, Order(grams[begins, 0], masses.astype(np.float32), starts, grams[:, 1], probabilities))
+        # Each different n-gram counts once for the n-gram without its first id.
+        histories, ids = histories[first, 1:], ids[first]
+    counts = np.bincount(ids, minlength=vocabulary_size)
+    probabilities, (mass,) = _smoothed(counts, np.array([0, vocabulary_size]))
+    return Ngrams((probabilities + mass / vocabulary_size).astype(np.float32), orders)
+
+
+def _positions(sequences: Ragged, order: int) -> tuple[Ids, Ids]:
+    """Return the ids before each id of the sequences, [positions, order - 1], and these ids, [positions]."""
+    lengths = sequences.lengths + 1
+    places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ids = np.insert(sequences.joined().astype(np.int64), np.cumsum(sequences.lengths), EOS)
+    back = np.arange(order - 1, 0, -1)
+    before = ids[np.maximum(np.arange(len(ids))[:, None] - back, 0)]
+    return np.where(places[:, None] >= back, before, BOS), ids
+
+
+def _smoothed(counts: npt.NDArray[Any], starts: Ids) -> tuple[Floats, npt.NDArray[np.float64]]:
+    """Return the discounted probability of each n-gram, [n-grams], and the mass of each context, [contexts].
+
+    counts: [n-grams]. starts: [contexts + 1], the first n-gram of each context.
+    """
+    numbers = np.maximum(np.bincount(np.minimum(counts, 5), minlength=6), 1)  # how many n-grams have each count
+    ratio = numbers[1] / (numbers[1] + 2 * numbers[2])
+    discounts = np.array([0.0] + [max(0.05, n - (n + 1) * ratio * numbers[n + 1] / numbers[n]) for n in (1, 2, 3)])
+    taken = discounts[np.minimum(counts, 3)]
+    totals = np.add.reduceat(counts, starts[:-1])  # [contexts]
+    probabilities = np.maximum(counts - taken, 0.0) / np.repeat(totals, np.diff(starts))
+    return probabilities.astype(np.float32), np.add.reduceat(taken, starts[:-1]) / totals
+
+
+def context_numbers(histories: Ids) -> Ids:
+    """Return one number for each row of ids, [positions]. histories: [positions, ids]."""
+    numbers = np.zeros(len(histories), np.int64)
+    for column in histories.T:
+        numbers = numbers * np.int64(MULTIPLIER) + column + 1
+    return numbers
+
+
+def histories_of(target_in: npt.NDArray[Any], order: int) -> Ids:
+    """Return the ids before each target, [rows, target, order - 1]. target_in: [rows, target], begun by BOS or ASK."""
+    rows, length = target_in.shape
+    begun = target_in.astype(np.int64)
+    begun[:, 0] = BOS  # the n-grams of both directions are the same
+    padded = np.concatenate([np.full((rows, order - 2), BOS), begun], axis=1)
+    return np.lib.stride_tricks.sliding_window_view(padded, order - 1, axis=1)[:, :length]
