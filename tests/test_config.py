@@ -138,6 +138,12 @@ def test_trained_attempt_is_found_by_name_and_path(work_dir: Path, inside: str) 
         ({"data": ("\udcff.tsv",)}, "expected printable text"),
         ({"attempt": "字" * 100}, "a short name"),
         ({"steps": 1, "epochs": 1}, "give one of the two"),
+        ({"encoder_layers": 2, "attention": "none"}, "2 layers of the encoder cannot pass their states to 1"),
+        ({"input_feeding": True, "attention": "none"}, "--input-feeding: feeds the result of attention"),
+        ({"residual": True}, "--residual: the first recurrent layer has none; use --num-layers 2 or more"),
+        ({"projection_size": 8}, "--projection-size 8: the embedding is the projection, of --embedding-size units"),
+        ({"label_smoothing": 0.1, "copy": True}, "--label-smoothing and --copy exclude each other"),
+        ({"label_smoothing": 0.1, "sampled_softmax": 9}, "--label-smoothing and --sampled-softmax exclude each other"),
     ],
 )
 def test_invalid_value_is_reported_with_its_flag(values: dict, message: str) -> None:

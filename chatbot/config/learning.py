@@ -29,6 +29,14 @@ class LearningSettings:
         least=0,
     )
     max_gradient_norm: float = setting(5.0, LEARNING, "clip gradients to this global norm", kind=float, above=0)
+    label_smoothing: float = setting(
+        0.0,
+        LEARNING,
+        "share of each target's probability that the loss spreads evenly over the vocabulary; validation is without it",
+        kind=float,
+        least=0,
+        most=0.9,
+    )
     batch_size: int = setting(64, LEARNING, "pairs in a step, over all towers", kind=int, least=1, fixed=True)
     accumulate: int = setting(
         1,

@@ -27,7 +27,37 @@ class ModelSettings:
     num_layers: int = setting(
         1, MODEL, "recurrent layers of the encoder and of the decoder", kind=int, least=1, fixed=True
     )
+    encoder_layers: int | None = setting(
+        None, MODEL, "recurrent layers of the encoder; default: --num-layers", kind=int, least=1, fixed=True
+    )
+    decoder_layers: int | None = setting(
+        None, MODEL, "recurrent layers of the decoder; default: --num-layers", kind=int, least=1, fixed=True
+    )
+    residual: bool = setting(
+        False, MODEL, "add to the outputs of each recurrent layer but the first its inputs", kind=bool, fixed=True
+    )
+    layer_normalisation: bool = setting(
+        False, MODEL, "normalise the outputs of each recurrent layer", kind=bool, fixed=True
+    )
     embedding_size: int = setting(256, MODEL, "units of a token embedding", kind=int, least=1, fixed=True)
+    word_vectors: str | None = setting(
+        None,
+        MODEL,
+        "word vectors that the embedding of a new attempt starts from: a file of word2vec (text or binary), GloVe or "
+        "fastText (.vec)",
+        metavar="FILE",
+    )
+    tied_embeddings: bool = setting(
+        True, MODEL, "the embedding is also the matrix that projects onto the vocabulary", kind=bool, fixed=True
+    )
+    projection_size: int | None = setting(
+        None,
+        MODEL,
+        "units of the layer before the projection, with --no-tied-embeddings; default: --embedding-size",
+        kind=int,
+        least=1,
+        fixed=True,
+    )
     bidirectional: bool = setting(
         True,
         MODEL,
@@ -40,6 +70,14 @@ class ModelSettings:
         False,
         MODEL,
         "a reply's token may be copied from the question: a token of it, or a character of one",
+        kind=bool,
+        fixed=True,
+    )
+    input_feeding: bool = setting(
+        False,
+        MODEL,
+        "the decoder's input includes the result of attention at the token before; it then runs token by token in "
+        "training too, which is slower, on a GPU much",
         kind=bool,
         fixed=True,
     )
@@ -57,6 +95,37 @@ class ModelSettings:
         0.35, MODEL, "share of the n-grams in the mixture of --ngrams", kind=float, above=0, most=0.99, fixed=True
     )
     keep_prob: float = setting(0.5, MODEL, "fraction of units that dropout keeps", kind=float, above=0, most=1)
+    variational_dropout: bool = setting(
+        False,
+        MODEL,
+        "dropout draws one mask for all tokens of a sequence, not one for each token",
+        kind=bool,
+    )
+    embedding_keep_prob: float = setting(
+        1.0,
+        MODEL,
+        "fraction of the vocabulary whose embeddings dropout keeps; a dropped token is zeros wherever it occurs in the "
+        "questions and replies of a step",
+        kind=float,
+        above=0,
+        most=1,
+    )
+    recurrent_keep_prob: float = setting(
+        1.0,
+        MODEL,
+        "fraction of the recurrent weights that dropout keeps, drawn once a step (DropConnect)",
+        kind=float,
+        above=0,
+        most=1,
+    )
+    scheduled_sampling: float = setting(
+        0.0,
+        MODEL,
+        "share of the decoder's inputs in training that are the model's own predictions in place of the reply's tokens",
+        kind=float,
+        least=0,
+        most=1,
+    )
     fast: tuple[str, ...] = setting(
         ("lstm", "loss"),
         SPEED,
@@ -81,7 +150,37 @@ class ModelSettings:
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:
             raise UserError("--copy and --sampled-softmax exclude each other; leave out one of the two")
+        encoder, decoder = self.encoder_depth, self.decoder_depth
+        if encoder != decoder and self.attention == NONE:
+            raise UserError(
+                f"--attention none: {encoder} layers of the encoder cannot pass their states to {decoder} of the "
+                "decoder; use an attention, or as many layers on both sides"
+            )
+        if self.input_feeding and self.attention == NONE:
+            raise UserError("--input-feeding: feeds the result of attention; choose another --attention than none")
+        if self.residual and max(encoder, decoder) == 1:
+            raise UserError("--residual: the first recurrent layer has none; use --num-layers 2 or more")
+        if self.projection_size is not None and self.tied_embeddings:
+            raise UserError(
+                f"--projection-size {self.projection_size}: the embedding is the projection, of --embedding-size "
+                "units; add --no-tied-embeddings"
+            )
         if self.bidirectional and self.rnn_size % 2:
             raise UserError(
                 f"--rnn-size {self.rnn_size}: both directions share it; make it even or add --no-bidirectional"
             )
+
+    @property
+    def encoder_depth(self) -> int:
+        """The recurrent layers of the encoder."""
+        return self.encoder_layers or self.num_layers
+
+    @property
+    def decoder_depth(self) -> int:
+        """The recurrent layers of the decoder."""
+        return self.decoder_layers or self.num_layers
+
+    @property
+    def projection_width(self) -> int:
+        """The units of the layer before the projection."""
+        return self.projection_size or self.embedding_size

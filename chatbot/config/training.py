@@ -25,6 +25,10 @@ class Settings:
     run: RunSettings = dataclasses.field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
+        if self.learning.label_smoothing and self.model.copy:
+            raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
+        if self.learning.label_smoothing and self.model.sampled_softmax is not None:
+            raise UserError("--label-smoothing and --sampled-softmax exclude each other; leave out one of the two")
         if self.parallel.asynchronous and self.learning.accumulate > 1:
             raise UserError("--asynchronous and --accumulate exclude each other; leave out one of the two")
         if self.parallel.asynchronous and self.learning.deterministic:

@@ -93,7 +93,7 @@ class Scorer:
         targets, weights: [tokens], packed as target_in is; weights are 0 at fillers.
         histories: [tokens, order - 1] int64, the ids before each target, for a model with n-grams.
         """
-        attended, copies = self._model.attended(source, target_in)  # [tokens, embedding]
+        attended, copies = self._model.attended(source, target_in)  # [tokens, width]
         question = self._model.question_ids(source, target_in)  # [tokens, source]
         projected = max(1, self._model.loss_size.logits // self._model.bias.shape[0])  # tokens at a time
         nats = tf.constant(0.0)

@@ -1,7 +1,7 @@
 """The decoder: a recurrent stack, and attention over the question on top of it.
 
-Attention follows the recurrent layers (Luong et al., 2015, without input feeding). In training, the layers therefore
-run over the whole reply at once, on a GPU with cuDNN's kernels.
+Attention follows the recurrent layers (Luong et al., 2015). Without input feeding, the layers therefore run over the
+whole reply at once in training, on a GPU with cuDNN's kernels.
 """
 
 from typing import Any
@@ -12,40 +12,51 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.copying import NO_COPIES, Copies, Copying
-from chatbot.model.dropout import Dropout
+from chatbot.model.dropout import DECODER, PROJECTION, Dropout
 from chatbot.model.matmul import matmul, policy
 from chatbot.model.packing import pack, unpack
-from chatbot.model.recurrent import Stack, State, is_packed
+from chatbot.model.recurrent import Stack, State, StepMasks, is_packed
 from chatbot.model.sequences import Sequences
 
-# "cells", the recurrent states, change at each step: their first dimension is the hypothesis, of which each row has the
-# same number, one after another. "memory", "keys" and "mask" belong to the question: their first dimension is the row.
+# "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
+# hypothesis, of which each row has the same number, one after another. "memory", "keys" and "mask" belong to the
+# question: their first dimension is the row.
 DecoderState = dict[str, Any]
 
 ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": BahdanauAttention}
 
 
 class Decoder(keras.layers.Layer):
-    """Recurrent stack -> attention -> attended = tanh(W [output; context]), or tanh(W output) without attention."""
+    """Recurrent stack -> attention -> attended = tanh(W [output; context]), or tanh(W output) without attention.
+
+    In the shapes below, "width" is settings.projection_width.
+    """
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
         units = settings.rnn_size
-        self.stack = Stack(settings, settings.embedding_size, units, 300, precision)
+        inputs = settings.embedding_size + (settings.projection_width if settings.input_feeding else 0)
+        self.stack = Stack(settings, settings.decoder_depth, inputs, units, DECODER, precision)
         attention = ATTENTIONS.get(settings.attention)  # None for "none"
-        self.attention = attention(units, precision) if attention else None
-        self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
+        self.attention = attention(units, precision, settings.input_feeding) if attention else None
+        self.combine = keras.layers.Dense(settings.projection_width, use_bias=False, dtype=policy(precision))
         self.combine.build((None, 2 * units if attention else units))
         self.copying = Copying(units, precision) if settings.copy else None
-        self.dropout = Dropout(settings.keep_prob, 400)
+        self.dropout = Dropout(settings.keep_prob, PROJECTION, settings.variational_dropout)
         self._settings, self._precision = settings, precision
         self.built = True
 
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
         """Return the state before the first token.
 
-        memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer.
+        memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer. If
+        encoder and decoder have different depths, the decoder starts from zeros, as in tensorflow/nmt (Luong et al.,
+        2017), and knows the question by attention.
         """
+        if len(states) != self._settings.decoder_depth:
+            states = self.stack.zero_states(tf.shape(memory)[0], memory.dtype)
+        if self._settings.input_feeding:
+            states = [*states, [tf.zeros([tf.shape(memory)[0], self._settings.projection_width], memory.dtype)]]
         keys = memory if self.attention is None else self.attention.keys(memory)
         state = {"cells": states, "memory": memory, "keys": keys, "mask": mask}
         return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
@@ -53,19 +64,22 @@ class Decoder(keras.layers.Layer):
     def call(
         self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed; copies.
+        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, width], packed; copies.
 
         This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
         no dropout.
         """
-        outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
-        attended, copies = self.attended(outputs, sequences, state)
-        return self.dropout(attended, key), copies
+        if self._settings.input_feeding:
+            attended, copies = self._attended_by_step(embedded, sequences, state, key)
+        else:
+            outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
+            attended, copies = self.attended(outputs, sequences, state)
+        return self.dropout(attended, key, sequences.packing), copies
 
     def attended(
         self, outputs: tf.Tensor, sequences: Sequences, state: DecoderState
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, embedding], packed; copies."""
+        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, width], packed; copies."""
         packing = sequences.packing
         if is_packed(self._settings):
             padded, packed = unpack(outputs, packing), outputs
@@ -79,12 +93,51 @@ class Decoder(keras.layers.Layer):
         weights = self.copying.weights(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
         return self.combined(packed), Copies(self.copying.log_actions(packed), pack(weights, packing))
 
-    def step(self, embedded: tf.Tensor, state: DecoderState) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
-        """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], copies, the state after this token.
+    def _attended_by_step(
+        self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
+    ) -> tuple[tf.Tensor, Copies | tuple[()]]:
+        """Return `attended` as decoding computes it, in a loop over `step`; the arguments are those of `call`."""
+        packing = sequences.packing
+        if is_packed(self._settings):
+            # Not `unpack`, which leaves the gradient with respect to fillers undefined.
+            embedded = tf.gather(embedded, packing.to_padded)
+        by_step = tf.transpose(embedded, [1, 0, 2])  # [target, rows, embedding]
+        steps, rows = tf.shape(by_step)[0], tf.shape(by_step)[1]
+        masks = None if key is None else self.stack.step_masks(steps, rows, key)
+
+        def step(t: tf.Tensor, cells: list[State], results: list[tf.TensorArray]) -> tuple[Any, ...]:
+            masks_at = None if masks is None else masks._replace(scales=[scale[t] for scale in masks.scales])
+            attended, copies, after = self.step(by_step[t], {**state, "cells": cells}, masks_at)
+            of_step = zip(results, [attended, *copies], strict=True)
+            return t + 1, after["cells"], [result.write(t, values) for result, values in of_step]
+
+        arrays = [tf.TensorArray(embedded.dtype, steps) for _ in range(1 if self.copying is None else 3)]
+        shapes = tf.nest.map_structure(lambda x: tf.TensorShape([None, x.shape[-1]]), state["cells"])
+        _, _, results = tf.while_loop(
+            lambda t, *_: t < steps,
+            step,
+            (tf.constant(0), state["cells"], arrays),
+            (tf.TensorShape([]), shapes, [tf.TensorShape(None) for _ in arrays]),
+        )
+        by_row = [tf.transpose(result.stack(), [1, 0, 2]) for result in results]  # [rows, target, ...] each
+        attended, *copies = by_row
+        attended = tf.ensure_shape(attended, [None, None, self._settings.projection_width])
+        return pack(attended, packing), Copies(*(pack(x, packing) for x in copies)) if copies else NO_COPIES
+
+    def step(
+        self, embedded: tf.Tensor, state: DecoderState, masks: StepMasks | None = None
+    ) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
+        """embedded [hypotheses, embedding] -> attended [hypotheses, width], copies, the state after this token.
+
+        masks: of dropout in this step, in training with input feeding.
 
         Attention takes the hypotheses of a row for target positions, so that no hypothesis needs a copy of the memory.
         """
-        outputs, cells = self.stack.step(embedded, state["cells"])  # [hypotheses, units]
+        cells = state["cells"]
+        if self._settings.input_feeding:
+            *cells, (fed,) = cells
+            embedded = tf.concat([embedded, fed], -1)  # [hypotheses, embedding + width]
+        outputs, cells = self.stack.step(embedded, cells, masks)  # [hypotheses, units]
         if self.attention is not None:
             of_rows = tf.reshape(outputs, [tf.shape(state["memory"])[0], -1, outputs.shape[-1]])  # [rows, beams, units]
             context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
@@ -94,8 +147,10 @@ class Decoder(keras.layers.Layer):
             weights = self.copying.weights(of_rows, state["copy_keys"], state["mask"])  # [rows, beams, source]
             of_hypotheses = tf.reshape(weights, [-1, tf.shape(weights)[2]])
             copies = Copies(self.copying.log_actions(outputs), of_hypotheses)
-        return self.combined(outputs), copies, {**state, "cells": cells}
+        attended = self.combined(outputs)
+        cells = [*cells, [attended]] if self._settings.input_feeding else cells
+        return attended, copies, {**state, "cells": cells}
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
-        """outputs [rows, units or 2 units] -> attended [rows, embedding]."""
+        """outputs [rows, units or 2 units] -> attended [rows, width]."""
         return tf.tanh(matmul(outputs, tf.convert_to_tensor(self.combine.kernel), self._precision))

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
+from chatbot.model.dropout import BACKWARD_ENCODER, FORWARD_ENCODER
 from chatbot.model.packing import mirror, unpack
 from chatbot.model.recurrent import Stack, State, is_packed
 from chatbot.model.sequences import Sequences
@@ -17,10 +18,10 @@ class Encoder(keras.layers.Layer):
         units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
 
         def stack(first_dropout: int) -> Stack:
-            return Stack(settings, settings.embedding_size, units, first_dropout, precision)
+            return Stack(settings, settings.encoder_depth, settings.embedding_size, units, first_dropout, precision)
 
-        self.forward = stack(100)
-        self.backward = stack(200) if settings.bidirectional else None
+        self.forward = stack(FORWARD_ENCODER)
+        self.backward = stack(BACKWARD_ENCODER) if settings.bidirectional else None
         self._settings = settings
         self.built = True
 

@@ -128,6 +128,11 @@ def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
     return run(packed)
 
 
+def rows_of_tokens(packing: Packing) -> tf.Tensor:
+    """Return the row of each packed token, [tokens] int64; 0 for fillers."""
+    return packing.to_packed // tf.shape(packing.to_padded, tf.int64)[1]
+
+
 def _packed(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
     features = tf.shape(padded)[2] if padded.shape[2] is None else padded.shape[2]
     return tf.gather(tf.reshape(padded, [-1, features]), packing.to_packed)

@@ -1,12 +1,12 @@
 """A stack of recurrent layers, run over a whole sequence or one step at a time."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.dropout import Dropout
+from chatbot.model.dropout import RECURRENT, Dropout
 from chatbot.model.fast.cudnn import cudnn_sequence
 from chatbot.model.fast.lstm import lstm_sequence
 from chatbot.model.gpu import on_gpu
@@ -48,18 +48,37 @@ def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float3
 
 
 class Stack(keras.layers.Layer):
-    """settings.num_layers recurrent layers, with dropout before each.
+    """Recurrent layers, with dropout before each.
 
-    inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`; the others follow.
+    settings.residual adds its inputs, before dropout, to the outputs of each layer but the first, whose inputs are of
+    another size (Wu et al., 2016). settings.layer_normalisation normalises the sum (Ba et al., 2016). Both are outside
+    the layers.
+
+    Dropout of recurrent weights, "DropConnect" (Merity et al., 2018), draws its mask once a call, outside the layers,
+    so that all of their implementations take the weights as usual.
+
+    layers: their number. inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`; the
+    others follow.
     """
 
     def __init__(
-        self, settings: ModelSettings, inputs: int, units: int, first_dropout: int, precision: str = "float32"
+        self,
+        settings: ModelSettings,
+        layers: int,
+        inputs: int,
+        units: int,
+        first_dropout: int,
+        precision: str = "float32",
     ) -> None:
         super().__init__()
-        sizes = [inputs, *[units] * (settings.num_layers - 1)]
+        sizes = [inputs, *[units] * (layers - 1)]
         self.recurrent = [recurrent_layer(settings.cell, size, units, precision) for size in sizes]
-        self.dropouts = [Dropout(settings.keep_prob, first_dropout + i) for i in range(settings.num_layers)]
+        self.norms = [keras.layers.LayerNormalization() for _ in sizes if settings.layer_normalisation]
+        for norm in self.norms:
+            norm.build((None, units))
+        numbers = range(first_dropout, first_dropout + layers)
+        self.dropouts = [Dropout(settings.keep_prob, number, settings.variational_dropout) for number in numbers]
+        self.weight_dropouts = [Dropout(settings.recurrent_keep_prob, RECURRENT + number) for number in numbers]
         self._settings = settings
         self.built = True  # otherwise Keras traces `call` to build the layer
 
@@ -80,22 +99,43 @@ class Stack(keras.layers.Layer):
         they are undefined, and cuDNN runs all rows to the same length, which is faster.
         """
         if initial is None:
-            rows = tf.shape(sequences.packing.lengths)[0]
-            states_of_layer = 2 if self._settings.cell == "lstm" else 1
-            zeros = tf.zeros([rows, self.recurrent[0].units], inputs.dtype)
-            initial = [[zeros] * states_of_layer] * len(self.recurrent)
+            initial = self.zero_states(tf.shape(sequences.packing.lengths)[0], inputs.dtype)
         states: list[State] = []
         outputs = inputs
-        for layer, dropout, first in zip(self.recurrent, self.dropouts, initial, strict=True):
-            outputs, state = self._layer(layer, dropout(outputs, key), first, sequences, last)
+        for i, (layer, first) in enumerate(zip(self.recurrent, initial, strict=True)):
+            dropped = self.dropouts[i](outputs, key, sequences.packing)
+            of_layer, state = self._layer(layer, dropped, self._recurrent_weights(i, key), first, sequences, last)
+            outputs = self._normalised(i, outputs, of_layer)
             states.append(state)
+        if self.norms and is_packed(self._settings):
+            # `unpack` leaves the gradient with respect to fillers undefined; the norms' gradients must not include it.
+            tokens = tf.shape(outputs)[0]
+            outputs *= tf.cast(tf.range(tokens) < tokens - sequences.packing.fillers, outputs.dtype)[:, None]
         return outputs, states
 
+    def zero_states(self, rows: tf.Tensor, dtype: tf.DType) -> list[State]:
+        """Return a state of zeros for each layer. rows: scalar int32."""
+        states_of_layer = 2 if self._settings.cell == "lstm" else 1
+        zeros = tf.zeros([rows, self.recurrent[0].units], dtype)
+        return [[zeros] * states_of_layer] * len(self.recurrent)
+
+    def _normalised(self, number: int, inputs: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+        """Return what layer `number` passes on, [..., units]. inputs, outputs: its own."""
+        if self._settings.residual and number > 0:
+            outputs += inputs
+        return self.norms[number](outputs) if self.norms else outputs
+
     def _layer(
-        self, layer: keras.layers.RNN, inputs: tf.Tensor, initial: State, sequences: Sequences, last: bool
+        self,
+        layer: keras.layers.RNN,
+        inputs: tf.Tensor,
+        recurrent: tf.Tensor,
+        initial: State,
+        sequences: Sequences,
+        last: bool,
     ) -> tuple[tf.Tensor, State]:
         cell, packing = layer.cell, sequences.packing
-        kernel, recurrent, bias = map(tf.convert_to_tensor, (cell.kernel, cell.recurrent_kernel, cell.bias))
+        kernel, bias = map(tf.convert_to_tensor, (cell.kernel, cell.bias))
         if is_packed(self._settings):
             h, c = initial
             outputs, *state = lstm_sequence(inputs, h, c, kernel, recurrent, bias, packing, layer.compute_dtype)
@@ -104,19 +144,54 @@ class Stack(keras.layers.Layer):
             outputs, *state = cudnn_sequence(inputs, initial, kernel, recurrent, bias, lengths, layer.compute_dtype)
         else:
             mask = sequences.mask if last else None
-            results = layer(inputs, initial_state=initial, mask=mask)
+            with _weights(cell, recurrent):
+                results = layer(inputs, initial_state=initial, mask=mask)
             outputs, *state = (tf.cast(x, inputs.dtype) for x in results)
         return outputs, state
 
-    def step(self, inputs: tf.Tensor, states: list[State]) -> tuple[tf.Tensor, list[State]]:
-        """Run one step, without dropout: inputs [rows, features] -> outputs [rows, units], the state of each layer."""
+    def step_masks(self, steps: tf.Tensor, rows: tf.Tensor, key: tf.Tensor) -> "StepMasks":
+        """Draw the masks of all steps. steps, rows: scalar int32. key: [1] uint64."""
+        kernels = [layer.cell.kernel for layer in self.recurrent]
+        drawn = zip(self.dropouts, kernels, strict=True)
+        scales = [dropout.step_scales(steps, rows, kernel.shape[0], key) for dropout, kernel in drawn]
+        return StepMasks(scales, [self._recurrent_weights(i, key) for i in range(len(kernels))])
+
+    def _recurrent_weights(self, number: int, key: tf.Tensor | None) -> tf.Tensor:
+        """Return those of layer `number`, after dropout."""
+        weights = tf.convert_to_tensor(self.recurrent[number].cell.recurrent_kernel)
+        return self.weight_dropouts[number](weights, key)
+
+    def step(
+        self, inputs: tf.Tensor, states: list[State], masks: "StepMasks | None" = None
+    ) -> tuple[tf.Tensor, list[State]]:
+        """Run one step: inputs [rows, features] -> outputs [rows, units], the state of each layer.
+
+        masks: of dropout, for each layer; None: no dropout.
+        """
         new_states: list[State] = []
         outputs = inputs
-        for layer, state in zip(self.recurrent, states, strict=True):
-            results, new_state = layer.cell(outputs, state)
-            outputs = tf.cast(results, inputs.dtype)
+        for i, (layer, state) in enumerate(zip(self.recurrent, states, strict=True)):
+            if masks is None:
+                results, new_state = layer.cell(outputs, state)
+            else:
+                with _weights(layer.cell, masks.recurrent[i]):
+                    results, new_state = layer.cell(outputs * masks.scales[i], state)
+            outputs = self._normalised(i, outputs, tf.cast(results, inputs.dtype))
             new_states.append([tf.cast(x, inputs.dtype) for x in _as_list(new_state)])
         return outputs, new_states
+
+
+class StepMasks(NamedTuple):
+    """What dropout does in one step of a stack, or in all of them, for each layer."""
+
+    scales: list[tf.Tensor]  # the factors of the inputs, [rows, features], or [steps, rows, features] for all steps
+    recurrent: list[tf.Tensor]  # the recurrent weights after dropout
+
+
+def _weights(cell: Any, recurrent: tf.Tensor) -> keras.StatelessScope:
+    """Return a scope in which a cell has these recurrent weights, and its own other weights."""
+    values = [(variable, tf.convert_to_tensor(variable)) for variable in (cell.kernel, cell.bias)]
+    return keras.StatelessScope([*values, (cell.recurrent_kernel, recurrent)])
 
 
 def _as_list(state: Any) -> State:

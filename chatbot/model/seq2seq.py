@@ -12,12 +12,16 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.corpus.encoding.word_vectors import WordVectors
 from chatbot.model.copying import GENERATE, NO_COPIES, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Decoder, DecoderState
+from chatbot.model.dropout import TokenTypeDropout
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import LossSize, projection_loss
+from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
 from chatbot.model.ngram_tables import NgramTables
+from chatbot.model.packing import rows_of_tokens
 from chatbot.model.recurrent import is_packed
 from chatbot.model.sampled import sampled_loss
 from chatbot.model.sequences import Sequences, sequences_of
@@ -27,12 +31,13 @@ class Seq2Seq(keras.Model):
     """An attention seq2seq model (Bahdanau et al., 2015; Luong et al., 2015).
 
     Questions and replies share one vocabulary and one embedding, which is also the output projection (Press and Wolf,
-    2017). The weights are zeros until `built_model` draws them or a checkpoint is read.
+    2017) if settings.tied_embeddings. The weights are zeros until `built_model` draws them or a checkpoint is read. In
+    the shapes below, "width" is settings.projection_width.
 
     precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
     weights, states and sums are float32. loss_size: the limits of the loss. spellings: the ids of each token's
     characters, from `spelling_table`, for a model that copies; None: tokens are copied whole. ngrams: those that
-    decoding and validation mix in, if settings.ngrams.
+    decoding and validation mix in, if settings.ngrams. label_smoothing: of `summed_loss`.
     """
 
     def __init__(
@@ -43,24 +48,51 @@ class Seq2Seq(keras.Model):
         loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
         spellings: npt.NDArray[np.int64] | None = None,
         ngrams: Ngrams | None = None,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
         self.precision, self._settings, self._fast_loss = precision, settings, "loss" in settings.fast
-        self.sampled = settings.sampled_softmax
+        self.sampled, self.tied = settings.sampled_softmax, settings.tied_embeddings
+        self.scheduled_sampling = settings.scheduled_sampling
         self.loss_size = loss_size
+        self.label_smoothing = label_smoothing
         self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
         assert (None if ngrams is None else ngrams.order) == settings.ngrams, "not the n-grams of the settings"
         self.ngrams = None if ngrams is None else NgramTables(ngrams, settings.ngram_weight)
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
+        self.type_dropout = TokenTypeDropout(settings.embedding_keep_prob, vocabulary_size)
         self.encoder = Encoder(settings, precision)
         self.decoder = Decoder(settings, precision)
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
+        if not self.tied:
+            shape = (vocabulary_size, settings.projection_width)
+            self._projection = self.add_weight(shape=shape, initializer="zeros", name="projection")
         self.built = True
 
-    def embed(self, ids: tf.Tensor) -> tf.Tensor:
-        """ids [...] -> [..., embedding]."""
-        return tf.gather(tf.convert_to_tensor(self.embedding.embeddings), ids)
+    @property
+    def projection(self) -> keras.Variable:
+        """The output projection, [vocabulary, width]."""
+        return self.embedding.embeddings if self.tied else self._projection
+
+    @property
+    def projects_by_embedding(self) -> bool:
+        """Whether the loss in training reads the whole embedding."""
+        return self.tied and self.sampled is None
+
+    @property
+    def has_dense_embedding_gradient(self) -> bool:
+        """Whether a part of the embedding's gradient is of all rows; the rest is of rows that the host knows."""
+        return self.projects_by_embedding or self.scheduled_sampling > 0
+
+    @property
+    def looks_up_samples(self) -> bool:
+        """Whether the loss in training reads the rows of the embedding of targets and samples."""
+        return self.tied and self.sampled is not None
+
+    def embed(self, ids: tf.Tensor, key: tf.Tensor | None = None) -> tf.Tensor:
+        """ids [...] -> [..., embedding]. key: [1] uint64 draws the dropout mask; None: no dropout."""
+        return self.type_dropout(tf.gather(tf.convert_to_tensor(self.embedding.embeddings), ids), ids, key)
 
     def sequences(self, ids: npt.NDArray[Any]) -> Sequences:
         """Return a batch as the model takes it, computed on the host. ids: [rows, time], padded on the right."""
@@ -79,7 +111,7 @@ class Seq2Seq(keras.Model):
         return state
 
     def _start(self, source: Sequences, key: tf.Tensor | None) -> DecoderState:
-        memory, states = self.encoder(self.embed(source.ids), source, key)
+        memory, states = self.encoder(self.embed(source.ids, key), source, key)
         return self.decoder.start(memory, source.mask, states)
 
     def call(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
@@ -95,19 +127,18 @@ class Seq2Seq(keras.Model):
     def attended(
         self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """Return the decoder's outputs before `project`, [tokens, embedding], and what they copy.
+        """Return the decoder's outputs before `project`, [tokens, width], and what they copy.
 
         The arguments are those of `call`.
         """
-        attended, copies = self.decoder(self.embed(target_in.ids), target_in, self._start(source, key), key)
+        attended, copies = self.decoder(self.embed(target_in.ids, key), target_in, self._start(source, key), key)
         return attended, copies
 
     def question_ids(self, source: Sequences, target_in: Sequences) -> tf.Tensor | None:
         """Return the question of each token of the replies, padded: [tokens, source] int64; None without copying."""
         if not self._settings.copy:
             return None
-        rows = target_in.packing.to_packed // tf.shape(target_in.mask, tf.int64)[1]  # [tokens]
-        return tf.gather(self._padded_ids(source), rows)
+        return tf.gather(self._padded_ids(source), rows_of_tokens(target_in.packing))
 
     def _padded_ids(self, sequences: Sequences) -> tf.Tensor:
         """Return the ids in rows, [rows, time]; at padding PAD."""
@@ -120,8 +151,25 @@ class Seq2Seq(keras.Model):
         return with_copies(logits, copies, question, tf.constant(self._spellings)) if copies else logits
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
-        """attended [..., embedding] -> logits [..., vocabulary]."""
-        return matmul(attended, self.embedding.embeddings, self.precision, transpose_b=True) + self.bias
+        """attended [..., width] -> logits [..., vocabulary]."""
+        return matmul(attended, self.projection, self.precision, transpose_b=True) + self.bias
+
+    def predictions(self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None) -> tf.Tensor:
+        """Return the most probable ids, [tokens] int64, from what `attended` and `question_ids` return.
+
+        The logits are computed in chunks.
+        """
+        tokens, chunk = tf.shape(attended)[0], max(1, self.loss_size.logits // self.bias.shape[0])
+
+        def add(start: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            part = slice(start, start + chunk)
+            of_part = Copies(*(x[part] for x in copies)) if copies else NO_COPIES
+            logits = self._logits(attended[part], of_part, None if question is None else question[part])
+            return start + chunk, tf.concat([ids, tf.argmax(logits, -1)], 0)
+
+        start = tf.constant(0), tf.zeros([0], tf.int64)
+        shapes = tf.TensorShape([]), tf.TensorShape([None])
+        return tf.while_loop(lambda start, _: start < tokens, add, start, shapes, parallel_iterations=1)[1]
 
     def summed_loss(
         self,
@@ -133,17 +181,18 @@ class Seq2Seq(keras.Model):
     ) -> tf.Tensor:
         """Return the weighted cross-entropy in nats, summed: scalar float32.
 
-        attended [tokens, embedding] and copies, from `attended`; targets [tokens] int64, weights [tokens] float32;
+        attended [tokens, width] and copies, from `attended`; targets [tokens] int64, weights [tokens] float32;
         question [tokens, source] int64, from `question_ids`.
         """
         if not self._fast_loss:
-            return self.plain_loss(attended, targets, weights, copies, question)
-        embeddings, bias = map(tf.convert_to_tensor, (self.embedding.embeddings, self.bias))
+            return self.plain_loss(attended, targets, weights, copies, question, self.label_smoothing)
+        projection, bias = map(tf.convert_to_tensor, (self.projection, self.bias))
         parts: tuple[tf.Tensor, ...] = ()
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))
             parts = copies.log_actions[:, GENERATE], copied
-        return projection_loss(attended, embeddings, bias, targets, weights, self.precision, self.loss_size, parts)
+        options = self.precision, self.loss_size, parts, self.label_smoothing
+        return projection_loss(attended, projection, bias, targets, weights, *options)
 
     def plain_loss(
         self,
@@ -152,8 +201,11 @@ class Seq2Seq(keras.Model):
         weights: tf.Tensor,
         copies: Copies | tuple[()] = NO_COPIES,
         question: tf.Tensor | None = None,
+        label_smoothing: float = 0.0,
     ) -> tf.Tensor:
-        """Return what `summed_loss` returns, with all logits in memory at once."""
+        """Return what `summed_loss` returns, with all logits in memory at once; without label smoothing by default."""
+        if label_smoothing:
+            return sequence_loss(self.project(attended), targets, weights, label_smoothing)
         return -tf.reduce_sum(self.log_probabilities(attended, targets, copies, question) * weights)
 
     def log_probabilities(
@@ -214,19 +266,29 @@ def built_model(
     loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
     spellings: npt.NDArray[np.int64] | None = None,
     ngrams: Ngrams | None = None,
+    label_smoothing: float = 0.0,
 ) -> Seq2Seq:
     """Return a new model, whose weights are a function of the seed."""
-    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams)
+    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams, label_smoothing)
     for number, weight in enumerate(model.trainable_variables):
         weight_seed = seed + 1000 * number
         initializers = {
             "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed),
+            "projection": keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed),
             "kernel": keras.initializers.GlorotUniform(seed=weight_seed),
             "recurrent_kernel": keras.initializers.Orthogonal(seed=weight_seed),
         }
-        if weight.name != "bias":  # Keras has set the biases: zeros, and ones for an LSTM's forget gate
+        # Keras has set the biases, to zeros, and ones for an LSTM's forget gate, and the norms.
+        if weight.name not in ("bias", "gamma", "beta"):
             weight.assign(initializers[weight.name](weight.shape))
     return model
+
+
+def start_from_vectors(model: Seq2Seq, vectors: WordVectors) -> None:
+    """Set the embeddings of tokens to pretrained word vectors."""
+    embeddings = model.embedding.embeddings.numpy()  # [vocabulary, embedding]
+    embeddings[vectors.ids] = vectors.rows
+    model.embedding.embeddings.assign(embeddings)
 
 
 def embedding_index(model: Seq2Seq) -> int:

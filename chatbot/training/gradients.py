@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from chatbot.model.copying import Copies
 from chatbot.model.recurrent import State
+from chatbot.model.scheduled_sampling import mixed_inputs
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts
 from chatbot.training.share import Share, looked_up
@@ -20,13 +21,14 @@ LOSS_SCALE_DIVISOR, MIN_LOSS_SCALE = 16.0, 2.0**-24
 class Sums(NamedTuple):
     """The result of a tower. Division by the token count follows the sum over all towers.
 
-    The gradients are those of the loss sum, float32. The embedding's is the sum of `projection`, since it is also the
-    output projection, and of `rows`, which is small, so that its exchange is cheap; `dense` adds them.
+    The gradients are those of the loss sum, float32. The embedding's is the sum of `projection`, if it is also the
+    output projection or scheduled sampling chooses the rows, and of `rows`, which is small, so that its exchange is
+    cheap; `dense` adds them.
     """
 
     loss: tf.Tensor  # scalar float32, nats
     weight: tf.Tensor  # scalar float32, real target tokens
-    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list with a sampled softmax, which has rows only
+    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.has_dense_embedding_gradient
     others: list[tf.Tensor]  # of all variables but the embedding, in the order of model.trainable_variables
     rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up (`ids_used`)
 
@@ -125,30 +127,45 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
         token_weights = share.weights if loss_scale is None else share.weights * loss_scale
 
         def encode(embedded: tf.Tensor) -> Any:
-            return model.encoder(embedded, source, key)
+            return model.encoder(model.type_dropout(embedded, source.ids, key), source, key)
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> Any:
-            return model.decoder(embedded, target_in, model.decoder.start(memory, source.mask, states), key)
+            dropped = model.type_dropout(embedded, target_in.ids, key)
+            return model.decoder(dropped, target_in, model.decoder.start(memory, source.mask, states), key)
 
         def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
-            if sampled:
-                target_embeddings, sample_embeddings = sampled
-                return model.sampled_loss(
-                    attended, target_embeddings, sample_embeddings, share.targets, share.samples, token_weights
-                )
-            question = model.question_ids(source, target_in)
-            return model.summed_loss(attended, share.targets, token_weights, copies, question)
+            if model.sampled is None:
+                question = model.question_ids(source, target_in)
+                return model.summed_loss(attended, share.targets, token_weights, copies, question)
+            ids = share.targets, share.samples
+            target_rows, sample_rows = sampled or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)
+            return model.sampled_loss(attended, target_rows, sample_rows, *ids, token_weights)
 
         with _on(projection_device):
-            source_rows, target_rows, *sampled = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
+            source_rows, *other_rows = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
         encoder_stage = Stage(encoder_device, with_values(encoder), encode, source_rows)
+        if model.scheduled_sampling:
+            # No tape records the first pass. `decode` takes the new target_in from here on.
+            sampled = other_rows
+            with _on(projection_device):
+                true_rows = tf.gather(values[id(embedding)], target_in.ids)
+            with _on(decoder_device), keras.StatelessScope(with_values(decoder)):
+                attended, copies = decode(true_rows, *encoder_stage.outputs)
+            with _on(projection_device), keras.StatelessScope(with_values(variables)):
+                predictions = model.predictions(attended, copies, model.question_ids(source, target_in))
+                target_in = target_in._replace(ids=mixed_inputs(target_in, predictions, key, model.scheduled_sampling))
+                target_rows = tf.gather(values[id(embedding)], target_in.ids)
+        else:
+            target_rows, *sampled = other_rows
         decoder_stage = Stage(decoder_device, with_values(decoder), decode, target_rows, *encoder_stage.outputs)
-        read_whole = [] if sampled else [embedding]
+        own = [bias] if model.tied else [bias, model.projection]
+        read_whole = [embedding] if model.projects_by_embedding else []
         projection_stage = Stage(
-            projection_device, with_values([bias, *read_whole]), project, *decoder_stage.outputs, *sampled
+            projection_device, with_values([*own, *read_whole]), project, *decoder_stage.outputs, *sampled
         )
 
-        input_gradients, (bias_gradient, *projection) = projection_stage.backward()
+        input_gradients, own_gradients = projection_stage.backward()
+        own_gradients, projection = own_gradients[: len(own)], own_gradients[len(own) :]
         decoded_gradients, sampled_gradients = input_gradients[:2], input_gradients[2:]
         (target_gradient, *memory_gradients), decoder_gradients = decoder_stage.backward(decoded_gradients)
         (source_gradient,), encoder_gradients = encoder_stage.backward(memory_gradients)
@@ -157,9 +174,13 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
                 tf.reshape(gradient, [-1, gradient.shape[-1]])  # [ids, embedding]
                 for gradient in (source_gradient, target_gradient, *sampled_gradients)
             ]
+            if model.scheduled_sampling:
+                ids, of_targets = tf.reshape(target_in.ids, [-1]), lookups.pop(1)
+                of_inputs = tf.math.unsorted_segment_sum(of_targets, ids, embedding.shape[0])
+                projection = [tf.add_n([of_inputs, *projection])]
             rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, used)
-        of_variables = *encoder_gradients, *decoder_gradients, bias_gradient
-        gradients = dict(zip(map(id, (*encoder, *decoder, bias)), of_variables, strict=True))
+        of_variables = *encoder_gradients, *decoder_gradients, *own_gradients
+        gradients = dict(zip(map(id, (*encoder, *decoder, *own)), of_variables, strict=True))
         others = [tf.convert_to_tensor(gradients[id(v)]) for v in variables if v is not embedding]
         sums = Sums(projection_stage.outputs, share.counts[0], projection, others, rows)
         return sums if loss_scale is None else _unscaled(sums, loss_scale)

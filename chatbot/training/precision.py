@@ -71,7 +71,7 @@ def products(settings: Settings, vocabulary_size: int, towers: int) -> list[list
     units = model.rnn_size // 2 if model.bidirectional else model.rnn_size
     tokens = -(-(learning.batch_tokens or learning.batch_size * TOKENS) // towers)  # of a tower's share, rounded up
     return [
-        [tokens, model.embedding_size, model.sampled_softmax or vocabulary_size],
+        [tokens, model.projection_width, model.sampled_softmax or vocabulary_size],
         [tokens, units, 4 * units],
     ]
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import tensorflow as tf
 
@@ -11,10 +12,11 @@ from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
+from chatbot.corpus.encoding.word_vectors import read_word_vectors
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
-from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
+from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies, start_from_vectors
 from chatbot.training.attempt import write_attempt
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
 from chatbot.training.checkpoints import Checkpoints, Progress
@@ -110,7 +112,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         size = loss_size(settings, towers, team.machines)
         ngrams = training_ngrams(settings.model, data)
         spellings = spelling_table(data.vocabulary.spellings())
-        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, spellings, ngrams)
+        tables = spellings, ngrams, learning.label_smoothing
+        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, *tables)
     train_step = open_step(model, settings)
     shares = train_step.num_shares * team.machines
     if batch_tokens is None and batch_size < shares:
@@ -123,6 +126,9 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         progress, state = checkpoints.restore(state)
         if progress.step == 0:
             start_from_frequencies(model, data.training)
+            if settings.model.word_vectors is not None:
+                path = Path(settings.model.word_vectors)
+                start_from_vectors(model, read_word_vectors(path, data.vocabulary, settings.model.embedding_size))
         checkpoints.check_space(state, data.validation_decides)
         write_attempt(settings, data.vocabulary, data.description)
         if ngrams is not None:

@@ -62,7 +62,7 @@ def ids_used(batch: GlobalBatch, model: Seq2Seq, seeds: Iterable[Sequence[int]])
 
     seeds: those of all shares of all machines.
     """
-    if model.sampled is None:
+    if not model.looks_up_samples:
         return batch.ids
     return np.unique(np.concatenate([batch.ids, *(samples_of(model, seed) for seed in seeds)]))
 
@@ -70,10 +70,12 @@ def ids_used(batch: GlobalBatch, model: Seq2Seq, seeds: Iterable[Sequence[int]])
 def looked_up(share: Share, model: Seq2Seq) -> list[Any]:
     """Return the ids of the embedding's rows that a tower reads, in order: arrays or tensors of any shape.
 
-    With an exact softmax, the projection reads the whole matrix, and its ids are not among them.
+    Scheduled sampling changes the inputs of the decoder in the step; their gradient is dense.
+    With an exact softmax, the projection reads the whole matrix, and its ids are not among them; nor are they with a
+    projection of its own.
     """
-    inputs = [share.source.ids, share.target_in.ids]
-    return inputs if model.sampled is None else [*inputs, share.targets, share.samples]
+    inputs = [share.source.ids] if model.scheduled_sampling else [share.source.ids, share.target_in.ids]
+    return [*inputs, share.targets, share.samples] if model.looks_up_samples else inputs
 
 
 class Prepared(NamedTuple):

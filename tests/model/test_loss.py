@@ -1,6 +1,8 @@
 """The weighted loss against a slow float64 twin."""
 
+import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,17 @@ def test_loss_equals_slow_twin(seed: int, rows: int, length: int, vocabulary: in
     weights = rng.choice([0.0, 0.5, 1.0], (rows, length)).astype(np.float32)
     loss = sequence_loss(tf.constant(logits), tf.constant(targets), tf.constant(weights))
     np.testing.assert_allclose(loss, slow_loss(logits, targets, weights), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_label_smoothing_equals_keras(smoothing: float) -> None:
+    rng = np.random.default_rng(1)
+    logits, targets = rng.normal(0, 3, (2, 5, 9)).astype(np.float32), rng.integers(0, 9, (2, 5))
+    weights = rng.choice([0.0, 0.5, 1.0], (2, 5)).astype(np.float32)
+    keras_loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, reduction="none")
+    expected = np.sum(weights * keras_loss(tf.one_hot(targets, 9), logits))
+    loss = sequence_loss(tf.constant(logits), tf.constant(targets), tf.constant(weights), smoothing)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 def test_padding_does_not_change_loss() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
-from chatbot.model.dropout import Dropout
 from chatbot.model.packing import unpack
 from chatbot.model.recurrent import recurrent_layer
 from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies
@@ -21,14 +21,30 @@ KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")
 VOCABULARY = 17
 SMALL = ModelSettings(rnn_size=8, embedding_size=6, num_layers=2)
 SEED = 5
-KINDS = [
-    dataclasses.replace(SMALL, cell=cell, attention=attention, bidirectional=bidirectional)
-    for cell in ("lstm", "gru")
-    for attention in ("luong", "bahdanau", "none")
-    for bidirectional in (True, False)
-]
-KINDS += [dataclasses.replace(kind, copy=True) for kind in KINDS if kind.attention != "none" and kind.bidirectional]
-NAMES = [f"{s.cell}-{s.attention}-{'bi' if s.bidirectional else 'uni'}{'-copy' * s.copy}" for s in KINDS]
+# Every pair of a cell, an attention and a direction, and every option of the layers with each cell.
+CHOICES: dict[str, dict[str, Any]] = {
+    "lstm-luong-bi": {},
+    "gru-luong-uni": {"cell": "gru", "bidirectional": False},
+    "lstm-bahdanau-uni": {"attention": "bahdanau", "bidirectional": False},
+    "gru-bahdanau-bi": {"cell": "gru", "attention": "bahdanau"},
+    "lstm-copy": {"copy": True},
+    "gru-bahdanau-copy": {"cell": "gru", "attention": "bahdanau", "copy": True},
+    "lstm-none-uni": {"attention": "none", "bidirectional": False},
+    "gru-none-bi": {"cell": "gru", "attention": "none"},
+    "lstm-residual-untied": {"residual": True, "tied_embeddings": False, "projection_size": 5},
+    "lstm-normalised-deep-encoder": {"layer_normalisation": True, "encoder_layers": 3},
+    "gru-residual-normalised-deep-decoder": {
+        "cell": "gru",
+        "residual": True,
+        "layer_normalisation": True,
+        "decoder_layers": 3,
+        "bidirectional": False,
+    },
+    "lstm-fed-copy": {"input_feeding": True, "copy": True, "tied_embeddings": False, "projection_size": 5},
+    "gru-bahdanau-fed": {"cell": "gru", "attention": "bahdanau", "input_feeding": True, "residual": True},
+}
+KINDS = [dataclasses.replace(SMALL, **choice) for choice in CHOICES.values()]
+NAMES = list(CHOICES)
 
 
 def all_logits(model: Seq2Seq, source: list, target_in: list, key: tf.Tensor | None = None) -> np.ndarray:
@@ -121,18 +137,6 @@ def test_each_direction_of_the_encoder_ends_with_its_last_state(fast: tuple[str,
         np.testing.assert_allclose(memory[row, length - 1, :half], last_h[row, :half], atol=1e-6)
         np.testing.assert_allclose(memory[row, 0, half:], last_h[row, half:], atol=1e-6)
         assert np.abs(memory[row, 1, half:] - last_h[row, half:]).max() > 1e-4
-
-
-def test_dropout_is_a_function_of_its_key_and_number() -> None:
-    ones = tf.ones([100, 100])
-    key = tf.constant([1], tf.uint64)
-    outputs = Dropout(0.8, 3)(ones, key).numpy()
-    np.testing.assert_array_equal(outputs, Dropout(0.8, 3)(ones, key).numpy())
-    assert np.any(outputs != Dropout(0.8, 4)(ones, key).numpy())
-    assert np.any(outputs != Dropout(0.8, 3)(ones, tf.constant([2], tf.uint64)).numpy())
-    assert set(np.unique(outputs)) == {0.0, np.float32(1.25)}
-    assert abs((outputs > 0).mean() - 0.8) < 0.02
-    np.testing.assert_array_equal(Dropout(0.8, 3)(ones, None), ones)
 
 
 def test_no_dropout_without_key() -> None:

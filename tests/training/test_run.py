@@ -44,7 +44,13 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> tuple[list[
 
 def test_each_step_gets_its_number_rate_and_batch(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm-up of two steps to a rate that is scaled by the pairs of an update, accumulation included."""
-    flags = {"data": (str(pairs_file),), "batch_size": 2, "accumulate": 2, "precision": "bfloat16"}
+    flags = {
+        "data": (str(pairs_file),),
+        "batch_size": 2,
+        "accumulate": 2,
+        "precision": "bfloat16",
+        "label_smoothing": 0.1,
+    }
     rates = {"learning_rate": 0.1, "scale_learning_rate": "linear", "warm_up": 2}
     steps, model = recorded_steps(monkeypatch, **flags, **rates, steps=5)
     assert [number for number, _, _ in steps] == [0, 1, 2, 3, 4]
@@ -52,7 +58,7 @@ def test_each_step_gets_its_number_rate_and_batch(pairs_file: Path, monkeypatch:
     assert [rate for _, rate, _ in steps] == pytest.approx([highest / 2, *[highest] * 4])
     assert sorted(len(ids) for _, _, ids in steps[:3]) == [2, 4, 4]  # ten pairs
     assert [line["learning_rate"] for line in metrics()] == [rate for _, rate, _ in steps]
-    assert model.precision == "bfloat16"
+    assert (model.precision, model.label_smoothing) == ("bfloat16", 0.1)
     assert model.bias.numpy().any()  # it starts from the frequencies
 
 
@@ -62,6 +68,21 @@ def test_seed_changes_weights_and_batches(pairs_file: Path, monkeypatch: pytest.
     (steps, model), (other_steps, other_model) = runs
     assert steps != other_steps
     assert np.any(model.embedding.embeddings.numpy() != other_model.embedding.embeddings.numpy())
+
+
+def test_new_attempt_starts_from_word_vectors(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed one does not need the file."""
+    path = pairs_file.with_name("vectors.txt")
+    path.write_text("甲 1 2 3 4 5 6 7 8\n")
+    flags = {"data": (str(pairs_file),), "tokenizer": "char", "word_vectors": str(path)}
+    _, model = recorded_steps(monkeypatch, **flags, steps=1)
+    embeddings = model.embedding.embeddings.numpy()
+    assert [1, 2, 3, 4, 5, 6, 7, 8] in embeddings.tolist()
+    assert (np.abs(embeddings).max(axis=1) > 0.5).sum() == 1
+    path.unlink()
+    steps, resumed = recorded_steps(monkeypatch, **flags, steps=2)
+    assert [number for number, _, _ in steps] == [1]
+    np.testing.assert_array_equal(resumed.embedding.embeddings.numpy(), embeddings)
 
 
 def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,18 +63,23 @@ def test_a_single_exchange_would_wait_for_everything(cpus: list[Tower], monkeypa
     assert len(everything) > 500
 
 
-@pytest.mark.parametrize("sampled", [None, 7])
-def test_groups_have_every_tensor_once_and_are_small(sampled: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("sampled", "tied", "scheduled"), [(None, True, 0.0), (7, True, 0.0), (None, False, 0.0), (None, False, 0.5)]
+)
+def test_groups_have_every_tensor_once_and_are_small(
+    sampled: int | None, tied: bool, scheduled: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Indices into [projection, *others, rows, tokens, report]."""
-    model = built_model(replace(DEEP, sampled_softmax=sampled).model, VOCABULARY, seed=1)
+    changes = {"sampled_softmax": sampled, "tied_embeddings": tied, "scheduled_sampling": scheduled}
+    model = built_model(replace(DEEP, **changes).model, VOCABULARY, seed=1)
     monkeypatch.setattr(summation, "GROUP_BYTES", 5000)
-    groups = exchange_groups(model, projection=sampled is None)
-    count = len(model.trainable_variables) + (3 if sampled is None else 2)
+    groups = exchange_groups(model)
+    first = (sampled is None and tied) or scheduled > 0  # whether the embedding has a dense gradient beside its rows
+    count = len(model.trainable_variables) + 2 + first
     assert sorted(index for group in groups for index in group) == list(range(count))
     assert groups[-1] == [count - 3]  # the rows
     sizes = [4 * variable.value.shape.num_elements() for variable in model.trainable_variables]
     del sizes[embedding_index(model)]
-    first = sampled is None
     for group in groups[1:-1]:
         assert len(group) == 1 or sum(sizes[i - first] for i in group) <= 5000
     assert len(groups) > 6

@@ -46,11 +46,13 @@ def projection_loss(
     precision: str = "float32",
     size: LossSize = LossSize(),  # noqa: B008  # immutable
     mixture: tuple[tf.Tensor, ...] = (),
+    label_smoothing: float = 0.0,
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
     Equals `sequence_loss` of the logits attended embeddings^T + bias. With a mixture (log_generate, log_copied), both
     [tokens], the probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied).
+    label_smoothing, without a mixture: as in `sequence_loss`.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
     weights [tokens]. Tokens are computed in chunks of the given size. A chunk has at least as many tokens as units,
@@ -63,11 +65,19 @@ def projection_loss(
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor, *mixture: tf.Tensor) -> tuple[tf.Tensor, Any]:
         factor = rounded(embeddings, precision)
         tokens = tf.shape(attended)[0]
-        compute = _chunk_on_gpu if on_gpu() else _chunk
+        plain = _chunk_on_gpu if on_gpu() else _chunk
+
+        def compute(
+            attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, mixture: tuple[tf.Tensor, ...]
+        ) -> tuple[OfTokens, OfWeights]:
+            results = plain(attended, factor, bias, targets, weights, precision, mixture)
+            if not label_smoothing:
+                return results
+            terms = _smoothing_terms(attended, factor, bias, targets, label_smoothing * weights)
+            return tf.nest.map_structure(tf.add, results, terms)
 
         def chunk_at(part: slice) -> tuple[OfTokens, OfWeights]:
-            of_part = tuple(x[part] for x in mixture)
-            return compute(attended[part], factor, bias, targets[part], weights[part], precision, of_part)
+            return compute(attended[part], targets[part], weights[part], tuple(x[part] for x in mixture))
 
         def add(start: tf.Tensor, of_tokens: OfTokens, sums: OfWeights) -> tuple[Any, ...]:
             of_chunk, chunk_sums = chunk_at(slice(start, start + chunk_tokens))
@@ -76,7 +86,7 @@ def projection_loss(
 
         if size.most_tokens is not None and size.most_tokens <= chunk_tokens:
             # No loop, for whose condition the host would wait on a GPU.
-            of_tokens, sums = compute(attended, factor, bias, targets, weights, precision, mixture)
+            of_tokens, sums = compute(attended, targets, weights, mixture)
         else:
             # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
             state = tf.constant(chunk_tokens), *chunk_at(slice(0, chunk_tokens))
@@ -176,6 +186,27 @@ def _chunk(
     d_embeddings = tf.tensor_scatter_nd_sub(d_embeddings, target_rows, weighted)
     d_bias = tf.tensor_scatter_nd_sub(matmul(generated[None], probabilities, precision)[0], target_rows, generated)
     return (d_attended, *d_mixture), (tf.reduce_sum(losses * weights), d_embeddings, d_bias)
+
+
+def _smoothing_terms(
+    attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor
+) -> tuple[OfTokens, OfWeights]:
+    """Return what label smoothing adds to the results of a chunk without a mixture.
+
+    Its loss is the sum of weight * (the target's logit - the mean logit). It is linear in the logits, so the mean is
+    that of the embeddings and needs no logits. weights [tokens]: those of the tokens, times the label smoothing.
+    """
+    factor = tf.cast(factor, attended.dtype)
+    vocabulary, target_rows, row_weights = factor.shape[0], targets[:, None], weights[:, None]
+    differences = tf.gather_nd(factor, target_rows) - tf.reduce_mean(factor, 0)  # [tokens, units]
+    bias_differences = tf.gather(bias, targets) - tf.reduce_mean(bias)  # [tokens]
+    weighted = attended * row_weights
+    loss = tf.reduce_sum(weighted * differences) + tf.reduce_sum(weights * bias_differences)
+    d_embeddings = tf.zeros_like(factor) - tf.reduce_sum(weighted, 0) / vocabulary
+    d_bias = tf.zeros_like(bias) - tf.reduce_sum(weights) / vocabulary
+    d_embeddings = tf.tensor_scatter_nd_add(d_embeddings, target_rows, weighted)
+    d_bias = tf.tensor_scatter_nd_add(d_bias, target_rows, weights)
+    return (differences * row_weights,), (loss, d_embeddings, d_bias)
 
 
 def _logits(attended: tf.Tensor, factor: tf.Tensor, bias: tf.Tensor, precision: str) -> tf.Tensor:

@@ -27,7 +27,7 @@ class Summation:
     ) -> None:
         self._replicas, self._exchange = list(replicas), exchange
         self._embedding = embedding_index(model)
-        self._groups = exchange_groups(model, projection=model.sampled is None)
+        self._groups = exchange_groups(model)
 
     def __call__(
         self, sums: Sequence[Sums], report: tf.Tensor, used: tf.Tensor
@@ -79,18 +79,20 @@ class Summation:
         return totals
 
 
-def exchange_groups(model: Seq2Seq, projection: bool) -> list[list[int]]:
+def exchange_groups(model: Seq2Seq) -> list[list[int]]:
     """Return groups of indices into [projection, *others, rows, tokens, report], each to be exchanged in one operation.
 
-    The first four are fields of `Sums`. A group depends on one stage of the backward pass only: the projection, then
-    the decoder, its last layer first, then the encoder, and last the rows of the embedding. projection: whether there
-    is a projection's gradient, as without a sampled softmax.
+    The first four are fields of `Sums`; projection is absent unless model.has_dense_embedding_gradient. A group depends
+    on one stage of the backward pass only: the projection, then the decoder, its last layer first, then the encoder,
+    and last the rows of the embedding. With scheduled sampling, the first group waits for the decoder as well.
     """
+    projection = int(model.has_dense_embedding_gradient)
     others = [v for v in model.trainable_variables if v is not model.embedding.embeddings]
     index = {id(variable): projection + i for i, variable in enumerate(others)}
     rows = projection + len(others)
     sizes = {index[id(variable)]: 4 * int(variable.value.shape.num_elements()) for variable in others}
-    stages = [[rows + 1, rows + 2, *([0] if projection else []), index[id(model.bias)]]]
+    own = [model.bias] if model.tied else [model.bias, model.projection]
+    stages = [[rows + 1, rows + 2, *range(projection), *(index[id(variable)] for variable in own)]]
     for layer in (model.decoder, model.encoder):
         stages += _groups([index[id(v)] for v in reversed(layer.trainable_variables)], sizes)
     return [*stages, [rows]]

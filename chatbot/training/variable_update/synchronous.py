@@ -281,7 +281,7 @@ class Synchronous:
         for i, tower in enumerate(self._towers):
             share = 1.0 if (self._machine, i) == (0, 0) else 0.0
             with tf.device(tower.device):
-                projection = [tf.zeros(embedding.shape)] if self._model.sampled is None else []
+                projection = [tf.zeros(embedding.shape)] if self._model.has_dense_embedding_gradient else []
                 scaled = [tf.constant(share * gradient) for gradient in others]
                 rows = tf.constant(share * embedding)
                 sums.append(Sums(tf.constant(0.0), tf.constant(share * tokens), projection, scaled, rows))

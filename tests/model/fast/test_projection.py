@@ -25,23 +25,35 @@ def random_values(tokens: int, units: int, vocabulary: int, seed: int) -> Values
     return [tf.constant(rng.normal(size=s), tf.float32) for s in shapes], tf.constant(targets), tf.constant(weights)
 
 
-def plain(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor) -> list[tf.Tensor]:
+def plain(values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, smoothing: float = 0.0) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         tape.watch(values)
         attended, embeddings, bias = values
         logits = tf.matmul(attended, embeddings, transpose_b=True) + bias
-        loss = sequence_loss(logits, targets, tf.cast(weights, tf.float32))
+        loss = sequence_loss(logits, targets, tf.cast(weights, tf.float32), smoothing)
     return [loss, *tape.gradient(loss, values)]
 
 
 def chunked(
-    values: list[tf.Tensor], targets: tf.Tensor, weights: tf.Tensor, dtype: str, logits: int
+    values: list[tf.Tensor],
+    targets: tf.Tensor,
+    weights: tf.Tensor,
+    dtype: str,
+    logits: int,
+    smoothing: float = 0.0,
 ) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
         tape.watch(values)
         attended, embeddings, bias = values
         loss = projection_loss(
-            attended, embeddings, bias, targets, tf.cast(weights, tf.float32), dtype, LossSize(logits)
+            attended,
+            embeddings,
+            bias,
+            targets,
+            tf.cast(weights, tf.float32),
+            dtype,
+            LossSize(logits),
+            label_smoothing=smoothing,
         )
     return [loss, *tape.gradient(loss, values)]
 
@@ -52,29 +64,30 @@ def chunked(
     units=st.integers(1, 5),
     vocabulary=st.integers(2, 12),
     chunk=st.integers(1, 40),
+    smoothing=st.sampled_from([0.0, 0.1, 0.9]),
     seed=st.integers(0, 99),
 )
 def test_chunked_loss_and_gradients_equal_plain_loss(
-    tokens: int, units: int, vocabulary: int, chunk: int, seed: int
+    tokens: int, units: int, vocabulary: int, chunk: int, smoothing: float, seed: int
 ) -> None:
     values, targets, weights = random_values(tokens, units, vocabulary, seed)
-    results = chunked(values, targets, weights, "float32", chunk)
-    for actual, expected in zip(results, plain(values, targets, weights), strict=True):
+    results = chunked(values, targets, weights, "float32", chunk, smoothing)
+    for actual, expected in zip(results, plain(values, targets, weights, smoothing), strict=True):
         np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("scale", [1.0, 300.0])
+@pytest.mark.parametrize(("scale", "smoothing"), [(1.0, 0.0), (300.0, 0.0), (1.0, 0.2)])
 def test_loss_and_gradients_on_a_gpu_equal_plain_loss(
-    scale: float, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+    scale: float, smoothing: float, deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where probabilities underflow, too. The fused operation has no deterministic kernel on GPUs."""
     monkeypatch.setattr(projection, "is_op_determinism_enabled", lambda: deterministic)
     monkeypatch.setattr(projection, "on_gpu", lambda: True)
     values, targets, weights = random_values(40, 3, 70, seed=1)
     values = [scale * value for value in values]
-    results = chunked(values, targets, weights, "float32", 700)
-    for actual, expected in zip(results, plain(values, targets, weights), strict=True):
+    results = chunked(values, targets, weights, "float32", 700, smoothing)
+    for actual, expected in zip(results, plain(values, targets, weights, smoothing), strict=True):
         assert tf.norm(actual - expected) <= 1e-5 * tf.norm(expected)
 
 

@@ -1,0 +1,41 @@
+"""A stack with residual connections and layer normalisation, against Keras's layers one after another."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.model import ModelSettings
+from chatbot.model.packing import unpack
+from chatbot.model.recurrent import Stack
+from chatbot.model.sequences import sequences_of
+
+LENGTHS = np.array([4, 2, 3])
+
+
+def norm(x: np.ndarray, gain: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    centred = x - x.mean(-1, keepdims=True)
+    return gain * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-3) + shift
+
+
+@pytest.mark.parametrize(
+    ("cell", "residual", "normalised"), [("lstm", True, True), ("lstm", True, False), ("gru", False, True)]
+)
+def test_stack_equals_its_layers_one_after_another(cell: str, residual: bool, normalised: bool) -> None:
+    settings = ModelSettings(cell=cell, num_layers=3, residual=residual, layer_normalisation=normalised)
+    stack = Stack(settings, 3, 5, 6, 100)
+    rng = np.random.default_rng(1)
+    for weight in stack.trainable_variables:
+        weight.assign(rng.normal(size=weight.shape))
+    sequences = sequences_of(np.where(np.arange(4) < LENGTHS[:, None], 1, 0), packed=cell == "lstm")
+    inputs = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    packed = tf.gather(tf.reshape(inputs, [-1, 5]), sequences.packing.to_packed)
+    outputs, _ = stack(packed if cell == "lstm" else tf.constant(inputs), None, sequences, None)
+    outputs = unpack(outputs, sequences.packing) if cell == "lstm" else outputs
+
+    expected = inputs
+    for number, layer in enumerate(stack.recurrent):
+        of_layer = layer(expected, mask=sequences.mask)[0].numpy()
+        expected = of_layer + expected if residual and number > 0 else of_layer
+        if normalised:
+            expected = norm(expected, *(weight.numpy() for weight in stack.norms[number].trainable_variables))
+    np.testing.assert_allclose(outputs[sequences.mask], expected[sequences.mask], atol=1e-5)
