@@ -131,7 +131,7 @@ def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
 
 def seconds_of_update(model: Seq2Seq, settings: Settings) -> float:
     """Return the time of dividing, clipping and the update rule for given gradients, in seconds."""
-    replica = Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm)
+    replica = Replica(model, settings.learning)
     gradients = [tf.ones_like(weight) for weight in replica.weights]
     update = tf.function(lambda sums: replica.apply(sums, tf.constant(1.0), tf.constant(0.0)), autograph=False)
     return _median_seconds(lambda: update(gradients))

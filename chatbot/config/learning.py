@@ -3,7 +3,7 @@
 import dataclasses
 
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, setting
+from chatbot.flags import check_fields, flag_of, setting
 
 LEARNING, SPEED = "learning", "speed"
 
@@ -29,6 +29,17 @@ class LearningSettings:
         least=0,
     )
     max_gradient_norm: float = setting(5.0, LEARNING, "clip gradients to this global norm", kind=float, above=0)
+    weight_decay: float = setting(
+        0.0,
+        LEARNING,
+        "before each update, multiply the weights, but not the biases, by 1 - learning rate * this: AdamW with "
+        "--optimizer adam",
+        kind=float,
+        least=0,
+    )
+    beta_1: float = setting(0.9, LEARNING, "Adam's decay of the mean gradient", kind=float, least=0)
+    beta_2: float = setting(0.999, LEARNING, "Adam's decay of the mean squared gradient", kind=float, least=0)
+    epsilon: float = setting(1e-7, LEARNING, "Adam's addend to the root of the squares", kind=float, above=0)
     label_smoothing: float = setting(
         0.0,
         LEARNING,
@@ -95,3 +106,19 @@ class LearningSettings:
         check_fields(self)
         if self.steps is not None and self.epochs is not None:
             raise UserError("--steps and --epochs: give one of the two")
+        for name in ("beta_1", "beta_2", "epsilon"):
+            if self.optimizer != "adam" and getattr(self, name) != getattr(LearningSettings, name):
+                raise UserError(f"{flag_of(name)}: --optimizer {self.optimizer} has none; leave it out, or use adam")
+        check_below_one(self, "beta_1", "beta_2")
+        if self.weight_decay * self.learning_rate >= 1:
+            raise UserError(
+                f"--weight-decay {self.weight_decay}: at --learning-rate {self.learning_rate} an update would remove "
+                f"the weights; choose less than {1 / self.learning_rate:.4g}"
+            )
+
+
+def check_below_one(settings: LearningSettings, *names: str) -> None:
+    """Raise UserError for the first of these settings that is 1 or more."""
+    for name in names:
+        if getattr(settings, name) >= 1:
+            raise UserError(f"{flag_of(name)} {getattr(settings, name)}: must be below 1")

@@ -6,10 +6,11 @@ second time, create their slots in a strategy's scope, and pass over each weight
 
 from collections.abc import Sequence
 
+import keras
 import tensorflow as tf
 
-# Adam: Kingma and Ba (2015); epsilon is Keras's.
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
+from chatbot.config.learning import LearningSettings
+
 MOMENTUM = 0.9
 
 NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
@@ -42,26 +43,50 @@ def average_and_clip(
     return gradients, norm
 
 
-def beta_powers(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def is_decayed(variable: keras.Variable) -> bool:
+    """Return whether --weight-decay applies: to kernels and embeddings, not to biases and vectors of gains."""
+    return variable.name != "bias" and len(variable.shape) > 1
+
+
+def beta_powers(settings: LearningSettings, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return Adam's powers of its two betas, for `apply_update`. number: int64, of the update, counted from 1."""
     exponent = tf.cast(number, tf.float32)
-    return BETA_1**exponent, BETA_2**exponent
+    return settings.beta_1**exponent, settings.beta_2**exponent
 
 
 def apply_update(
-    rule: str,
+    settings: LearningSettings,
+    weight: tf.Variable,
+    slots: Sequence[tf.Variable],
+    gradient: tf.Tensor,
+    rate: tf.Tensor,
+    powers: tuple[tf.Tensor, tf.Tensor],
+    decayed: bool = False,
+) -> tf.Operation:
+    """Update one weight and its slots in place.
+
+    rate: scalar float32, the learning rate. powers: from `beta_powers`, used by Adam only. decayed: from `is_decayed`.
+
+    Adam is that of Kingma and Ba (2015), in the form at the end of their section 2, whose epsilon is added to the root
+    of the uncorrected mean of squares, as in Keras. Weight decay is decoupled (Loshchilov and Hutter, 2019): the weight
+    is multiplied by 1 - rate * decay before the update, as in PyTorch's AdamW, with every rule.
+    """
+    if decayed and settings.weight_decay:
+        with tf.control_dependencies([weight.assign_sub(rate * settings.weight_decay * weight, read_value=False)]):
+            return _apply_gradient(settings, weight, slots, gradient, rate, powers)
+    return _apply_gradient(settings, weight, slots, gradient, rate, powers)
+
+
+def _apply_gradient(
+    settings: LearningSettings,
     weight: tf.Variable,
     slots: Sequence[tf.Variable],
     gradient: tf.Tensor,
     rate: tf.Tensor,
     powers: tuple[tf.Tensor, tf.Tensor],
 ) -> tf.Operation:
-    """Update one weight and its slots in place.
-
-    rate: scalar float32, the learning rate. powers: from `beta_powers`, used by Adam only.
-    """
     handles = [slot.handle for slot in slots]
-    if rule == "adam":
+    if settings.optimizer == "adam":
         return tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
             m=handles[0],
@@ -69,13 +94,13 @@ def apply_update(
             beta1_power=powers[0],
             beta2_power=powers[1],
             lr=rate,
-            beta1=BETA_1,
-            beta2=BETA_2,
-            epsilon=EPSILON,
+            beta1=settings.beta_1,
+            beta2=settings.beta_2,
+            epsilon=settings.epsilon,
             grad=gradient,
             use_locking=True,
         )
-    if rule == "momentum":
+    if settings.optimizer == "momentum":
         return tf.raw_ops.ResourceApplyKerasMomentum(
             var=weight.handle, accum=handles[0], lr=rate, grad=gradient, momentum=MOMENTUM, use_locking=True
         )

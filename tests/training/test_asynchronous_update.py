@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq, built_model
@@ -29,8 +30,8 @@ INDEX = "experimental_get_current_worker_index"
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Place the shard of each server on a device of this process. Every step runs on worker 1."""
 
-    def local_shard(device: str, rule: str) -> ServerShard:
-        return ServerShard(f"/CPU:{1 + int(device.partition('task:')[2][0])}", rule)
+    def local_shard(device: str, settings: LearningSettings) -> ServerShard:
+        return ServerShard(f"/CPU:{1 + int(device.partition('task:')[2][0])}", settings)
 
     monkeypatch.setattr(asynchronous, "CHIEF_DEVICE", "/CPU:0")
     monkeypatch.setattr(asynchronous, "ServerShard", local_shard)

@@ -1,11 +1,23 @@
-"""The update rules against Keras's optimizers, and the mean and clipping of gradient sums against NumPy."""
+"""The update rules against Keras's optimizers and in float64, and the mean and clipping of gradient sums."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.training.optimizer import MOMENTUM, apply_update, average_and_clip, beta_powers, make_slots
+from chatbot.config.learning import LearningSettings
+from chatbot.errors import UserError
+from chatbot.training.optimizer import (
+    MOMENTUM,
+    apply_update,
+    average_and_clip,
+    beta_powers,
+    is_decayed,
+    make_slots,
+)
 
 RATE = 0.1
 OPTIMIZERS = {
@@ -13,18 +25,83 @@ OPTIMIZERS = {
     "momentum": lambda rate: keras.optimizers.SGD(rate, momentum=MOMENTUM),
     "sgd": keras.optimizers.SGD,
 }
+START = np.array([1.0, -2.0])
+GRADIENTS = np.array([[0.5, -1.0], [2.0, 0.1], [-0.3, 0.7], [1.0, 1.0]])
+
+
+def updated(settings: LearningSettings, decayed: bool = False) -> list[np.ndarray]:
+    """The weight after each update."""
+    weight, weights = tf.Variable(START, dtype=tf.float32), []
+    (slots,) = make_slots(settings.optimizer, [weight])
+    for number, gradient in enumerate(tf.constant(GRADIENTS, tf.float32), 1):
+        powers = beta_powers(settings, tf.constant(number))
+        apply_update(settings, weight, slots, gradient, tf.constant(RATE), powers, decayed)
+        weights.append(weight.numpy())
+    return weights
 
 
 @pytest.mark.parametrize("rule", OPTIMIZERS)
-def test_three_updates_equal_those_of_keras(rule: str) -> None:
-    start, gradients = np.array([1.0, -2.0]), np.array([[0.5, -1.0], [2.0, 0.1], [-0.3, 0.7]])
-    weight, expected = tf.Variable(start, dtype=tf.float32), keras.Variable(start, dtype="float32")
-    (slots,) = make_slots(rule, [weight])
-    optimizer = OPTIMIZERS[rule](RATE)
-    for number, gradient in enumerate(tf.constant(gradients, tf.float32), 1):
-        apply_update(rule, weight, slots, gradient, tf.constant(RATE), beta_powers(tf.constant(number)))
-        optimizer.apply([gradient], [expected])
-        np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=1e-5)
+def test_updates_equal_those_of_keras(rule: str) -> None:
+    optimizer, expected = OPTIMIZERS[rule](RATE), keras.Variable(START, dtype="float32")
+    for gradient, actual in zip(GRADIENTS, updated(LearningSettings(optimizer=rule)), strict=True):
+        optimizer.apply([tf.constant(gradient, tf.float32)], [expected])
+        np.testing.assert_allclose(actual, expected.numpy(), rtol=1e-5)
+
+
+def slow_updates(settings: LearningSettings, decay: float) -> Sequence[np.ndarray]:
+    """The weight after each update, by the formulas of the papers, in float64."""
+    weight, weights = START, []
+    mean, square, velocity = np.zeros((3, len(START)))
+    for number, gradient in enumerate(GRADIENTS, 1):
+        weight = weight - RATE * decay * weight
+        mean = settings.beta_1 * mean + (1 - settings.beta_1) * gradient
+        square = settings.beta_2 * square + (1 - settings.beta_2) * gradient**2
+        velocity = MOMENTUM * velocity - RATE * gradient
+        rate = RATE * np.sqrt(1 - settings.beta_2**number) / (1 - settings.beta_1**number)
+        adam = -rate * mean / (np.sqrt(square) + settings.epsilon)
+        weight = weight + {"adam": adam, "momentum": velocity, "sgd": -RATE * gradient}[settings.optimizer]
+        weights.append(weight)
+    return weights
+
+
+@pytest.mark.parametrize("decayed", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [{"beta_1": 0.5, "beta_2": 0.7, "epsilon": 0.01}, {"beta_1": 0.0}, {"optimizer": "momentum"}, {"optimizer": "sgd"}],
+)
+def test_updates_equal_the_formulas(changes: dict[str, Any], decayed: bool) -> None:
+    settings = LearningSettings(weight_decay=0.3, **changes)
+    expected = slow_updates(settings, 0.3 if decayed else 0.0)
+    np.testing.assert_allclose(updated(settings, decayed), expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "decayed"),
+    [
+        ("kernel", (3, 4), True),
+        ("recurrent_kernel", (3, 4), True),
+        ("embeddings", (9, 4), True),
+        ("bias", (4,), False),
+        ("bias", (2, 4), False),  # a GRU's
+        ("gamma", (4,), False),
+    ],
+)
+def test_biases_are_not_decayed(name: str, shape: tuple[int, ...], decayed: bool) -> None:
+    assert is_decayed(keras.Variable(np.zeros(shape), name=name)) == decayed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "sgd", "beta_2": 0.99}, "--beta-2: --optimizer sgd has none"),
+        ({"optimizer": "momentum", "epsilon": 1e-8}, "--epsilon: --optimizer momentum has none"),
+        ({"beta_1": 1.0}, "--beta-1 1.0: must be below 1"),
+        ({"weight_decay": 500.0}, "--weight-decay 500.0: at --learning-rate 0.002 an update would remove"),
+    ],
+)
+def test_settings_that_a_rule_cannot_use_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        LearningSettings(**changes)
 
 
 @pytest.mark.parametrize("max_norm", [1.0, 100.0])

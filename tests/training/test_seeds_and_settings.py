@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.config.learning import LearningSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
@@ -107,7 +108,7 @@ def test_every_variable_update_uses_all_settings(cpus: list[Tower], name: str) -
 def machine_of_two(cpus: list[Tower], machine: int, **changes: Any) -> Synchronous:
     """One of two machines. The sum over both is, for every tensor, what this machine sends plus 3."""
     model = built_model(SETTINGS.model, VOCABULARY, seed=1)
-    replicas = [(Replica(model, "momentum", 5.0), cpus[:2])]
+    replicas = [(Replica(model, LearningSettings(optimizer="momentum")), cpus[:2])]
 
     def exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
         return [[tensor + tf.cast(3, tensor.dtype) for tensor in part] for part in parts]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -17,7 +18,7 @@ from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.gradients import Sums, dense, gradient_function
-from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, make_slots
+from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, is_decayed, make_slots
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
 from chatbot.training.variable_update.replica import Values
@@ -33,10 +34,11 @@ LEDGER_SIZE = 1024
 class ServerShard:
     """The variables of one parameter server: a part of the weights, their slots, and the ledger of applied steps."""
 
-    def __init__(self, device: str, rule: str) -> None:
-        self.device, self._rule = device, rule
+    def __init__(self, device: str, settings: LearningSettings) -> None:
+        self.device, self._settings = device, settings
         self.weights: list[tf.Variable] = []
         self.slots: list[list[tf.Variable]] = []
+        self._decayed: list[bool] = []
         with tf.device(device):
             # Step n is applied if entry n % LEDGER_SIZE is at least n.
             self._ledger = tf.Variable(tf.fill([LEDGER_SIZE], tf.constant(-1, tf.int64)), trainable=False)
@@ -48,11 +50,12 @@ class ServerShard:
         """The size of the weights."""
         return sum(4 * weight.shape.num_elements() for weight in self.weights)
 
-    def add(self, value: tf.Tensor) -> None:
-        """Store a weight."""
+    def add(self, variable: keras.Variable) -> None:
+        """Store a weight of the model."""
         with tf.device(self.device):
-            self.weights.append(tf.Variable(value))
-        self.slots += make_slots(self._rule, self.weights[-1:])
+            self.weights.append(tf.Variable(variable.value))
+        self.slots += make_slots(self._settings.optimizer, self.weights[-1:])
+        self._decayed.append(is_decayed(variable))
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, number: tf.Tensor) -> Any:
         """Update all weights of this shard by step `number`; return False if the step was applied before, else True."""
@@ -71,9 +74,11 @@ class ServerShard:
                     )
                     with tf.control_dependencies([recorded]):
                         updates = [self.updates.assign_add(1, read_value=False)]
-                        powers = beta_powers(number + 1)
-                        for weight, slots, gradient in zip(self.weights, self.slots, gradients, strict=True):
-                            updates.append(apply_update(self._rule, weight, slots, gradient, rate, powers))
+                        powers = beta_powers(self._settings, number + 1)
+                        for weight, slots, gradient, decayed in zip(
+                            self.weights, self.slots, gradients, self._decayed, strict=True
+                        ):
+                            updates.append(apply_update(self._settings, weight, slots, gradient, rate, powers, decayed))
                     with tf.control_dependencies(updates):
                         return tf.constant(True)
 
@@ -97,9 +102,7 @@ class Asynchronous:
     ) -> None:
         self._model, self._settings, self._coordinator = model, settings, coordinator
         self.tower_names = [f"worker_{i}" for i in range(workers)]
-        self.shards = [
-            ServerShard(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings.optimizer) for i in range(servers)
-        ]
+        self.shards = [ServerShard(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings) for i in range(servers)]
         variables = model.trainable_variables
         # The shard of each variable and its index in the shard. The largest variables come first, each to the smallest
         # shard.
@@ -107,7 +110,7 @@ class Asynchronous:
         for i in sorted(range(len(variables)), key=lambda i: -variables[i].value.shape.num_elements()):
             shard = min(self.shards, key=lambda shard: shard.bytes)
             self._locations[i] = shard, len(shard.weights)
-            shard.add(variables[i].value)
+            shard.add(variables[i])
         self._gradients = gradient_function(model)
         self._preparation = Preparation(model, settings.seed, [CHIEF_DEVICE])
         self._train_step_graph = Graph(self._train_step)

@@ -20,7 +20,7 @@ def distributed_replicated(model: Seq2Seq, settings: Settings, towers: Sequence[
     if team.replicas == len(towers):
         replicas = copies(model, settings, towers)
     else:
-        replicas = [(Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm), list(towers))]
+        replicas = [(Replica(model, settings.learning), list(towers))]
     return Synchronous(
         model,
         replicas,

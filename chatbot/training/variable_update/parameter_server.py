@@ -30,7 +30,7 @@ def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]
         device = {id(variable): parts.encoder for variable in model.encoder.trainable_variables}
         device |= {id(variable): parts.decoder for variable in model.decoder.trainable_variables}
         place = [device.get(id(variable), parts.projection) for variable in model.trainable_variables]
-    replica = Replica(model, settings.learning.optimizer, settings.learning.max_gradient_norm, place)
+    replica = Replica(model, settings.learning, place)
     return Synchronous(
         model,
         [(replica, towers)],

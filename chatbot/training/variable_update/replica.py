@@ -6,8 +6,9 @@ from typing import Any
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, make_slots
+from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, is_decayed, make_slots
 
 Values = list[npt.NDArray[Any]]
 Place = str | Sequence[str] | None
@@ -22,11 +23,10 @@ class Replica:
     def __init__(
         self,
         model: Seq2Seq,
-        rule: str,
-        max_gradient_norm: float,
+        settings: LearningSettings,
         place: Place = None,
     ) -> None:
-        self._model, self._rule, self._max_gradient_norm = model, rule, max_gradient_norm
+        self._model, self._settings = model, settings
         self.weights: list[tf.Variable] = []
         for i, variable in enumerate(model.trainable_variables):
             if place is None:
@@ -34,7 +34,7 @@ class Replica:
             else:
                 with tf.device(place if isinstance(place, str) else place[i]):
                     self.weights.append(tf.Variable(variable.value))
-        self._slots = make_slots(rule, self.weights)
+        self._slots = make_slots(settings.optimizer, self.weights)
         with tf.device(self.home):
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
 
@@ -49,16 +49,17 @@ class Replica:
         sums: gradients of the loss sum, one for each weight. tokens: scalar, the target tokens in the sum.
         """
         with tf.device(self.home):
-            gradients, norm = average_and_clip(sums, tokens, self._max_gradient_norm)
+            gradients, norm = average_and_clip(sums, tokens, self._settings.max_gradient_norm)
             # Counted after all gradients are computed and before any weight changes: if the count is unchanged after
             # an error, so are the weights.
             with tf.control_dependencies([norm]):
                 number = self.updates.assign_add(1, read_value=True)
-            powers = beta_powers(number)
+            powers = beta_powers(self._settings, number)
         with tf.control_dependencies([number]):
-            for weight, slots, gradient in zip(self.weights, self._slots, gradients, strict=True):
+            variables = self._model.trainable_variables
+            for variable, weight, slots, gradient in zip(variables, self.weights, self._slots, gradients, strict=True):
                 with tf.device(weight.device):
-                    apply_update(self._rule, weight, slots, gradient, rate, powers)
+                    apply_update(self._settings, weight, slots, gradient, rate, powers, is_decayed(variable))
         return norm
 
     def gather_state(self) -> Values:
