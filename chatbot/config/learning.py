@@ -48,6 +48,21 @@ class LearningSettings:
         least=0,
         most=0.9,
     )
+    average: float = setting(
+        0.0,
+        LEARNING,
+        "validate, keep and chat with a moving average of the weights, which each update decays by this, such as "
+        "0.999; 0: without an average",
+        kind=float,
+        least=0,
+    )
+    average_checkpoints: int = setting(
+        1,
+        LEARNING,
+        "validate, keep and chat with the mean of the weights at this many last validations",
+        kind=int,
+        least=1,
+    )
     batch_size: int = setting(64, LEARNING, "pairs in a step, over all towers", kind=int, least=1, fixed=True)
     accumulate: int = setting(
         1,
@@ -109,12 +124,19 @@ class LearningSettings:
         for name in ("beta_1", "beta_2", "epsilon"):
             if self.optimizer != "adam" and getattr(self, name) != getattr(LearningSettings, name):
                 raise UserError(f"{flag_of(name)}: --optimizer {self.optimizer} has none; leave it out, or use adam")
-        check_below_one(self, "beta_1", "beta_2")
+        check_below_one(self, "beta_1", "beta_2", "average")
+        if self.average and self.average_checkpoints > 1:
+            raise UserError("--average and --average-checkpoints exclude each other; leave out one of the two")
         if self.weight_decay * self.learning_rate >= 1:
             raise UserError(
                 f"--weight-decay {self.weight_decay}: at --learning-rate {self.learning_rate} an update would remove "
                 f"the weights; choose less than {1 / self.learning_rate:.4g}"
             )
+
+    @property
+    def averages(self) -> bool:
+        """Whether the model has averaged weights, which differ from those that are trained."""
+        return self.average > 0 or self.average_checkpoints > 1
 
 
 def check_below_one(settings: LearningSettings, *names: str) -> None:

@@ -29,7 +29,12 @@ class Settings:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
         if self.learning.label_smoothing and self.model.sampled_softmax is not None:
             raise UserError("--label-smoothing and --sampled-softmax exclude each other; leave out one of the two")
-        if self.parallel.asynchronous and self.learning.accumulate > 1:
-            raise UserError("--asynchronous and --accumulate exclude each other; leave out one of the two")
-        if self.parallel.asynchronous and self.learning.deterministic:
-            raise UserError("--asynchronous and --deterministic exclude each other; leave out one of the two")
+        excluded = {
+            "--accumulate": self.learning.accumulate > 1,
+            "--deterministic": self.learning.deterministic,
+            "--average": self.learning.average > 0,
+            "--average-checkpoints": self.learning.average_checkpoints > 1,
+        }
+        for flag, given in excluded.items():
+            if self.parallel.asynchronous and given:
+                raise UserError(f"--asynchronous and {flag} exclude each other; leave out one of the two")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import itertools
 import math
 import re
 import shutil
@@ -12,15 +13,19 @@ from typing import Any, get_type_hints
 import tensorflow as tf
 
 from chatbot.config.attempts import BEST, LAST
+from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
 from chatbot.model.saved import assign_weights, read_pointer, read_values, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import SAVING
+from chatbot.training.averages import Averages
 from chatbot.training.durable import sync, write_file, write_json
 from chatbot.training.variable_update.replica import Values
 
 # Increase this when the meaning of a field of Progress changes. A new field needs no new version, only a default.
 VERSION = 1
+# The groups of a checkpoint with averages: the trained weights, and those at the last validations.
+TRAINED, RECENT = "trained", "recent"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -69,32 +74,41 @@ def read_progress(path: Path) -> tuple[str, Progress]:
 class Checkpoints:
     """Saves and restores the checkpoints of one attempt."""
 
-    def __init__(self, directory: Path, model: Seq2Seq) -> None:
+    def __init__(self, directory: Path, model: Seq2Seq, averages: Averages | None = None) -> None:
         self.directory = directory
         self._weights = weights_of(model)
+        self._averages = averages or Averages(self._weights, LearningSettings())
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return (self.directory / LAST).exists()
 
     def restore(self, new: Values) -> tuple[Progress, Values]:
         """Load the last checkpoint into the model; return its progress and the state of the optimizer.
 
-        new: the optimizer state of a new run, returned if there is no checkpoint. Raises UserError for a damaged
-        attempt.
+        new: the state of a new run; without a checkpoint, it is returned with the model's weights as those to train.
+        Raises UserError for a damaged attempt.
         """
-        if not (self.directory / LAST).exists():
-            return Progress(), new
+        if not self.exist:
+            return Progress(), self._averages.joined(self._averages.split(new)[1])
         steps = {path.name: read_pointer(path)["step"] for path in self._pointers()}
         name, progress = read_progress(self.directory / LAST)
-        state = read_values(self.directory / name, "optimizer", [value.shape for value in new])
+        state = read_values(self.directory / name, "optimizer", [v.shape for v in self._averages.split(new)[1]])
         assign_weights(self.directory / name, self._weights)
+        trained = self._read_sets(self.directory / name, TRAINED)
+        recent = self._read_sets(self.directory / name, RECENT)
         if progress.best_step == progress.step != steps.get(BEST):  # killed after `last` was written, before `best`
             self._point(BEST, progress)
-        return progress, state
+        return progress, self._averages.joined(state, trained[0] if trained else [], recent)
 
     def check_space(self, state: Values, keeps_best: bool) -> None:
         """Raise UserError when the disk has no space for the checkpoints of the run.
 
         The last checkpoint stays until the next one is complete. keeps_best: whether the best one is kept beside it.
         """
-        size = sum(4 * weight.shape.num_elements() for weight in self._weights) + sum(value.nbytes for value in state)
+        weights = sum(4 * weight.shape.num_elements() for weight in self._weights)
+        size = weights * (1 + self._averages.most_recent) + sum(value.nbytes for value in state)
         needed = size * (2 + keeps_best - len(list(self.directory.glob("ckpt-*.index"))))
         disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(disk).free
@@ -118,11 +132,9 @@ class Checkpoints:
             )
         path = self.directory / f"ckpt-{progress.step}"
         try:
-            if not (self.directory / LAST).exists():
+            if not self.exist:
                 write_file(self.directory / SAVING, b"")
-            with tf.device("/CPU:0"):
-                kept = [tf.Variable(value) for value in state]
-            tf.train.Checkpoint(weights=self._weights, optimizer=kept).write(str(path))
+            tf.train.Checkpoint(weights=self._weights, **self._groups(state)).write(str(path))
             for file in self.directory.glob(f"{path.name}.*"):
                 sync(file)
             sync(self.directory)
@@ -146,12 +158,27 @@ class Checkpoints:
             best = read_pointer(self.directory / BEST)["checkpoint"]
             assign_weights(self.directory / best, self._weights)
 
+    def _groups(self, state: Values) -> dict[str, list[tf.Variable]]:
+        """Return the variables of a checkpoint beside the model's weights, by the name of their group."""
+        trained, optimizer = self._averages.split(state)
+        groups = {"optimizer": optimizer, TRAINED: trained, RECENT: [*itertools.chain(*self._averages.recent)]}
+        with tf.device("/CPU:0"):
+            return {name: [tf.Variable(value) for value in values] for name, values in groups.items() if values}
+
+    def _read_sets(self, prefix: Path, group: str) -> list[Values]:
+        """Read the sets of weights in a group, an empty list if the checkpoint has no such group."""
+        names = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
+        shapes = [weight.shape for weight in self._weights]
+        count = math.ceil(sum(name.startswith(f"{group}/") for name in names) / len(shapes))
+        values = read_values(prefix, group, shapes * count)
+        return [values[i : i + len(shapes)] for i in range(0, len(values), len(shapes))]
+
     def _point(self, name: str, progress: Progress) -> None:
         """Write `last` or `best`, which names the checkpoint of this step."""
         write_json(self.directory / name, {"checkpoint": f"ckpt-{progress.step}", **dataclasses.asdict(progress)})
 
     def _kept(self) -> str:
-        if not (self.directory / LAST).exists():
+        if not self.exist:
             return "no checkpoint was saved before"
         return f"the checkpoint of step {read_pointer(self.directory / LAST)['step']:,} is kept"
 

@@ -43,6 +43,16 @@ def average_and_clip(
     return gradients, norm
 
 
+def update_average(average: tf.Variable, weight: tf.Variable, highest_decay: float, number: tf.Tensor) -> tf.Operation:
+    """Update an exponential moving average of a weight, in place.
+
+    number: int64, of the update, counted from 1. The decay is min(highest_decay, (1 + number) / (10 + number)), so that
+    the first averages forget the untrained weights (as in tf.train.ExponentialMovingAverage).
+    """
+    share = tf.maximum(1 - highest_decay, 9 / (10 + tf.cast(number, tf.float32)))
+    return average.assign_sub(share * (average - weight.read_value()), read_value=False)
+
+
 def is_decayed(variable: keras.Variable) -> bool:
     """Return whether --weight-decay applies: to kernels and embeddings, not to biases and vectors of gains."""
     return variable.name != "bias" and len(variable.shape) > 1

@@ -16,8 +16,10 @@ from chatbot.corpus.encoding.word_vectors import read_word_vectors
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
+from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies, start_from_vectors
 from chatbot.training.attempt import write_attempt
+from chatbot.training.averages import Averages
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
 from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import Data
@@ -47,6 +49,7 @@ class Run:
     calendar: Calendar
     train_step: VariableUpdate
     validator: Validator
+    averages: Averages
     checkpoints: Checkpoints
     progress: Progress
 
@@ -67,10 +70,20 @@ class Run:
             return f"no improvement in {failures} {validations}{best}; continue with a larger --patience"
         return ""
 
+    def gather_state(self, validates: bool) -> Values:
+        """Set the weights of the model to those to validate and save; return the rest of a checkpoint.
+
+        All machines call it at the same step. validates: whether a validation is due at this step.
+        """
+        state = self.train_step.gather_state()
+        if self.team.chief:
+            self.averages.update(state, validates)
+        return state
+
     def save(self, state: Values, best: bool) -> None:
         """Write a checkpoint, on the chief only.
 
-        state: the optimizer's, from `train_step.gather_state()`, which all machines call at the same step.
+        state: from `gather_state`.
         best: whether the validation of this step is the best so far.
         """
         if self.team.chief:
@@ -91,6 +104,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     damaged attempt, and for a batch with fewer pairs than towers.
     """
     learning = settings.learning
+    if learning.average_checkpoints > 1 and data.validation is None:
+        raise UserError("--average-checkpoints: nothing is validated; give --validation FILE, or leave it out")
     batch_size = learning.batch_size * learning.accumulate
     batch_tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
     batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
@@ -121,14 +136,16 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
             f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
         )
 
-    checkpoints, progress, state = Checkpoints(settings.run.directory, model), Progress(), train_step.gather_state()
+    averages = Averages(weights_of(model), learning)
+    checkpoints = Checkpoints(settings.run.directory, model, averages)
+    progress, state = Progress(), train_step.gather_state()
     if team.chief:
-        progress, state = checkpoints.restore(state)
-        if progress.step == 0:
+        if not checkpoints.exist:
             start_from_frequencies(model, data.training)
             if settings.model.word_vectors is not None:
                 path = Path(settings.model.word_vectors)
                 start_from_vectors(model, read_word_vectors(path, data.vocabulary, settings.model.embedding_size))
+        progress, state = checkpoints.restore(state)
         checkpoints.check_space(state, data.validation_decides)
         write_attempt(settings, data.vocabulary, data.description)
         if ngrams is not None:
@@ -153,6 +170,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         ),
         train_step=train_step,
         validator=Validator(model, data, settings),
+        averages=averages,
         checkpoints=checkpoints,
         progress=progress,
     )

@@ -51,7 +51,7 @@ def train(
             if not due.log and not (interrupted and team.alone):
                 continue  # several machines stop together, at a step at which all of them log
 
-            state = train_step.gather_state() if due.save else None
+            state = run.gather_state(due.validate) if due.save else None
             record = window.record(progress.step, rate, train_step.finished_steps())
             check_finite(record, saved)
             if divergence.record(progress.step, record["loss"]) and team.chief:
@@ -64,7 +64,7 @@ def train(
             stop = team.agree(INTERRUPTED if interrupted else run.reason_to_stop() or divergence.reason_to_stop)
             window.restart()
         if saved < progress.step and not divergence.diverges:
-            run.save(train_step.gather_state(), best=False)
+            run.save(run.gather_state(validates=False), best=False)
     team.agree("")  # no machine leaves before the chief has saved
     team.leave()
     check_converging(divergence, settings, saved)

@@ -13,13 +13,20 @@ from chatbot.training.share import Preparation
 
 
 def dense_gradients(
-    model: Seq2Seq, batch: Batch, values: Sequence[tf.Tensor] | None = None, device: str = "/CPU:0"
+    model: Seq2Seq,
+    batch: Batch,
+    values: Sequence[tf.Tensor] | None = None,
+    device: str = "/CPU:0",
+    function: Any = None,
 ) -> tuple[Sums, list[tf.Tensor]]:
-    """The sums of a batch, and the gradients. values: of the model's variables, by default their own."""
+    """The sums of a batch, and the gradients. values: of the model's variables, by default their own.
+
+    function: `gradient_function(model)`, to trace it once for several calls.
+    """
     values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
     prepared = Preparation(model, 1, [device])(whole_batch(batch), 0)
     with tf.device(device):
-        sums: Any = gradient_function(model)(values, prepared.shares[0][0], tf.shape(prepared.used)[0])
+        sums: Any = (function or gradient_function(model))(values, prepared.shares[0][0], tf.shape(prepared.used)[0])
         gradients = list(sums.others)
         embedding = dense(sums.projection, sums.rows, prepared.used, model.embedding.embeddings.shape)
     gradients.insert(embedding_index(model), embedding)

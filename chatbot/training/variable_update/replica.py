@@ -1,4 +1,4 @@
-"""A copy of the weights with its optimizer slots."""
+"""The weights that are trained, with their optimizer slots and average."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,16 +8,27 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, is_decayed, make_slots
+from chatbot.training.optimizer import (
+    apply_update,
+    average_and_clip,
+    beta_powers,
+    is_decayed,
+    make_slots,
+    update_average,
+)
 
 Values = list[npt.NDArray[Any]]
 Place = str | Sequence[str] | None
 
 
 class Replica:
-    """Weights, slots and the number of updates, each on its device.
+    """The weights that are trained, their slots, their average and the number of updates, each on its device.
 
     place: the device of all weights, or of each; None uses the model's own weights, without a copy.
+    keeps_average: whether this replica keeps the moving average of --average. One does: all replicas are equal.
+
+    With averages (--average, --average-checkpoints), the model's own weights are never trained. They are the averaged
+    ones, which are validated and saved as those to chat with, and the trained ones are a part of the state.
     """
 
     def __init__(
@@ -25,16 +36,19 @@ class Replica:
         model: Seq2Seq,
         settings: LearningSettings,
         place: Place = None,
+        keeps_average: bool = True,
     ) -> None:
         self._model, self._settings = model, settings
-        self.weights: list[tf.Variable] = []
-        for i, variable in enumerate(model.trainable_variables):
-            if place is None:
-                self.weights.append(variable.value)
-            else:
-                with tf.device(place if isinstance(place, str) else place[i]):
-                    self.weights.append(tf.Variable(variable.value))
+        own = [variable.value for variable in model.trainable_variables]
+        places = [place] * len(own) if place is None or isinstance(place, str) else place
+        if place is None and not settings.averages:
+            self.weights = own
+        else:
+            self.weights = _copies(own, places)
         self._slots = make_slots(settings.optimizer, self.weights)
+        self._averages: list[tf.Variable] = []
+        if settings.average and keeps_average:
+            self._averages = own if place is None else _copies(own, places)
         with tf.device(self.home):
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
 
@@ -55,27 +69,49 @@ class Replica:
             with tf.control_dependencies([norm]):
                 number = self.updates.assign_add(1, read_value=True)
             powers = beta_powers(self._settings, number)
+        decayed = map(is_decayed, self._model.trainable_variables)
+        updates = []
         with tf.control_dependencies([number]):
-            variables = self._model.trainable_variables
-            for variable, weight, slots, gradient in zip(variables, self.weights, self._slots, gradients, strict=True):
+            for weight, slots, gradient, decay in zip(self.weights, self._slots, gradients, decayed, strict=True):
                 with tf.device(weight.device):
-                    apply_update(self._settings, weight, slots, gradient, rate, powers, is_decayed(variable))
+                    updates.append(apply_update(self._settings, weight, slots, gradient, rate, powers, decay))
+        for average, weight, update in zip(self._averages, self.weights, updates, strict=bool(self._averages)):
+            with tf.device(weight.device), tf.control_dependencies([update]):
+                update_average(average, weight, self._settings.average, number)
         return norm
 
     def gather_state(self) -> Values:
-        """Copy the weights into the model; return the rest in the order of a checkpoint."""
-        for variable, weight in zip(self._model.trainable_variables, self.weights, strict=True):
-            if variable.value is not weight:
-                variable.assign(weight)
+        """Copy the weights, averaged with --average, into the model; return the rest in the order of a checkpoint.
+
+        That is the number of updates, with averages the trained weights, and the slots.
+        """
+        _assign([variable.value for variable in self._model.trainable_variables], self._averages or self.weights)
         return [variable.numpy() for variable in self._state()]
 
     def scatter_state(self, state: Values) -> None:
         """Set the weights to the model's, and the rest to `state` as `gather_state` returns it."""
-        for variable, weight in zip(self._model.trainable_variables, self.weights, strict=True):
-            if variable.value is not weight:
-                weight.assign(variable.value)
+        own = [variable.value for variable in self._model.trainable_variables]
+        _assign(self._averages, own[: len(self._averages)])
+        if not self._settings.averages:
+            _assign(self.weights, own)
         for variable, value in zip(self._state(), state, strict=True):
             variable.assign(value)
 
     def _state(self) -> list[tf.Variable]:
-        return [self.updates, *(slot for slots in self._slots for slot in slots)]
+        trained = self.weights if self._settings.averages else []
+        return [self.updates, *trained, *(slot for slots in self._slots for slot in slots)]
+
+
+def _copies(weights: Sequence[tf.Variable], places: Sequence[str | None]) -> list[tf.Variable]:
+    """Return a copy of each weight on its place; None is the device of the weight."""
+    copies = []
+    for weight, place in zip(weights, places, strict=True):
+        with tf.device(place or weight.device):
+            copies.append(tf.Variable(weight))
+    return copies
+
+
+def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Variable]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        if variable is not value:
+            variable.assign(value)

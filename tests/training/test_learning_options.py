@@ -1,0 +1,80 @@
+"""The options of the update, against NumPy in float64, in every variable update."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import Batches
+from chatbot.flags import replace
+from chatbot.model.seq2seq import built_model
+from chatbot.training.devices import Tower
+from chatbot.training.gradients import gradient_function
+from chatbot.training.model_parallel import spread
+from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
+from tests.training.dense_gradients import dense_gradients
+
+STEPS = 4
+PAIRS = random_pairs(67, 3)
+# The moving average has its own decay from the third update on, and that of its warm start before.
+OPTIONS = replace(
+    SETTINGS, weight_decay=0.5, beta_1=0.8, beta_2=0.95, epsilon=1e-3, average=0.3, max_gradient_norm=0.05
+)
+UPDATES: dict[str, dict[str, Any]] = {
+    "parameter_server": {},
+    "replicated": {"variable_update": "replicated"},
+    "model parallel": {"model_parallel": True},
+    "staged": {"staged_variables": True, "local_parameter_device": "cpu"},
+}
+
+
+@functools.cache
+def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The average and the weights after training in float64; gradients are those of one device, in float32."""
+    learning, model = settings.learning, built_model(settings.model, VOCABULARY, settings.learning.seed)
+    function = gradient_function(model)
+    weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
+    means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    averages, pending, number = weights, [], 0
+    batches = Batches([PAIRS], learning.batch_size, learning.seed).from_step(0, 1)
+    for _ in range(STEPS):
+        values = [tf.constant(w, tf.float32) for w in weights]
+        sums, gradients = dense_gradients(model, next(batches).shares[0], values, function=function)
+        pending.append([g.numpy().astype(np.float64) / float(sums.weight) for g in gradients])
+        if settings.parallel.staged_variables and len(pending) == 1:
+            continue
+        gradients, number = pending.pop(0), number + 1
+        norm = np.sqrt(sum((g**2).sum() for g in gradients))
+        gradients = [g * min(1, learning.max_gradient_norm / norm) for g in gradients]
+        means = [learning.beta_1 * m + (1 - learning.beta_1) * g for m, g in zip(means, gradients, strict=True)]
+        squares = [learning.beta_2 * s + (1 - learning.beta_2) * g**2 for s, g in zip(squares, gradients, strict=True)]
+        rate = learning.learning_rate * np.sqrt(1 - learning.beta_2**number) / (1 - learning.beta_1**number)
+        kept = [1 - learning.learning_rate * learning.weight_decay * (w.ndim > 1) for w in weights]
+        steps = [rate * m / (np.sqrt(s) + learning.epsilon) for m, s in zip(means, squares, strict=True)]
+        weights = [k * w - step for k, w, step in zip(kept, weights, steps, strict=True)]
+        decay = min(learning.average, (1 + number) / (10 + number))
+        averages = [decay * a + (1 - decay) * w for a, w in zip(averages, weights, strict=True)]
+    return averages, weights
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
+    settings = replace(OPTIONS, **UPDATES[name])
+    towers = spread(cpus) if settings.parallel.model_parallel else cpus[:2]
+    averages, _, update = train_model(settings, towers, PAIRS, STEPS)
+    staged = settings.parallel.staged_variables
+    expected_averages, expected_weights = slow_weights(replace(OPTIONS, staged_variables=staged))
+    for replica, _ in update._replicas:
+        assert_close([weight.numpy() for weight in replica.weights], expected_weights)
+    assert_close(averages, expected_averages)
+    assert_close(update.gather_state()[1 : 1 + len(averages)], expected_weights)
+    assert max(np.abs(a - w).max() for a, w in zip(expected_averages, expected_weights, strict=True)) > 1e-2
+
+
+def assert_close(actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    """Compare the values of all weights."""
+    for value, expected_value in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(value, expected_value, atol=1e-5)
