@@ -15,6 +15,7 @@ from chatbot.training.devices import Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.model_parallel import spread
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
+from chatbot.training.variable_update.choose import open_update
 from tests.training.dense_gradients import dense_gradients
 
 STEPS = 4
@@ -70,7 +71,15 @@ def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
     for replica, _ in update._replicas:
         assert_close([weight.numpy() for weight in replica.weights], expected_weights)
     assert_close(averages, expected_averages)
-    assert_close(update.gather_state()[1 : 1 + len(averages)], expected_weights)
+
+    state = update.gather_state()
+    resumed = open_update(update._model, settings, towers)
+    resumed.scatter_state(state)
+    for replica, _ in resumed._replicas:
+        assert_close([weight.numpy() for weight in replica.weights], expected_weights)
+    for value, expected in zip(resumed.gather_state(), state, strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert_close([variable.numpy() for variable in resumed._model.trainable_variables], expected_averages)
     assert max(np.abs(a - w).max() for a, w in zip(expected_averages, expected_weights, strict=True)) > 1e-2
 
 
