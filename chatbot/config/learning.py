@@ -6,6 +6,18 @@ from chatbot.errors import UserError
 from chatbot.flags import check_fields, flag_of, setting
 
 LEARNING, SPEED = "learning", "speed"
+# The values of --schedule.
+CONSTANT, INVERSE_SQUARE_ROOT, COSINE = "constant", "inverse-square-root", "cosine"
+ONE_CYCLE, PLATEAU = "one-cycle", "plateau"
+# Settings that have an effect only with these values of another.
+NEEDED = {
+    "beta_1": ("optimizer", ("adam",)),
+    "beta_2": ("optimizer", ("adam",)),
+    "epsilon": ("optimizer", ("adam",)),
+    "least_rate": ("schedule", (INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE, PLATEAU)),
+    "plateau_factor": ("schedule", (PLATEAU,)),
+    "plateau_patience": ("schedule", (PLATEAU,)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +39,25 @@ class LearningSettings:
         "most 1,000 steps",
         kind=int,
         least=0,
+    )
+    schedule: str = setting(
+        CONSTANT,
+        LEARNING,
+        "learning rate after the warm-up. inverse-square-root: falls with the step; cosine: falls to --least-rate at "
+        "the end of --steps or --epochs; one-cycle: so too, after it rose in 30% of them, or in --warm-up steps; "
+        "plateau: falls when validations bring no improvement",
+        choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE, PLATEAU),
+    )
+    least_rate: float = setting(0.0, LEARNING, "learning rate that a schedule does not fall below", kind=float, least=0)
+    plateau_factor: float = setting(
+        0.5, LEARNING, "with --schedule plateau: multiply the learning rate by this", kind=float, above=0
+    )
+    plateau_patience: int = setting(
+        1,
+        LEARNING,
+        "with --schedule plateau: lower the learning rate after each N validations in a row without a new best",
+        kind=int,
+        least=1,
     )
     max_gradient_norm: float = setting(5.0, LEARNING, "clip gradients to this global norm", kind=float, above=0)
     weight_decay: float = setting(
@@ -121,10 +152,15 @@ class LearningSettings:
         check_fields(self)
         if self.steps is not None and self.epochs is not None:
             raise UserError("--steps and --epochs: give one of the two")
-        for name in ("beta_1", "beta_2", "epsilon"):
-            if self.optimizer != "adam" and getattr(self, name) != getattr(LearningSettings, name):
-                raise UserError(f"{flag_of(name)}: --optimizer {self.optimizer} has none; leave it out, or use adam")
-        check_below_one(self, "beta_1", "beta_2", "average")
+        for name, (other, values) in NEEDED.items():
+            value = getattr(self, other)
+            if value not in values and getattr(self, name) != getattr(LearningSettings, name):
+                raise UserError(
+                    f"{flag_of(name)}: not used with {flag_of(other)} {value}; leave it out, or choose "
+                    f"{flag_of(other)} {' or '.join(values)}"
+                )
+        check_below_one(self, "beta_1", "beta_2", "average", "plateau_factor")
+        self._check_schedule()
         if self.average and self.average_checkpoints > 1:
             raise UserError("--average and --average-checkpoints exclude each other; leave out one of the two")
         if self.weight_decay * self.learning_rate >= 1:
@@ -132,6 +168,21 @@ class LearningSettings:
                 f"--weight-decay {self.weight_decay}: at --learning-rate {self.learning_rate} an update would remove "
                 f"the weights; choose less than {1 / self.learning_rate:.4g}"
             )
+
+    def _check_schedule(self) -> None:
+        """Raise UserError when a setting that the schedule needs is missing or of no effect."""
+        schedule = f"--schedule {self.schedule}"
+        if self.schedule in (COSINE, ONE_CYCLE) and self.steps is None and self.epochs is None:
+            raise UserError(f"{schedule}: it needs the length of the run; give --steps or --epochs")
+        if self.schedule == INVERSE_SQUARE_ROOT and not self.warm_up and self.scale_learning_rate == "none":
+            raise UserError(f"{schedule}: the rate falls from the end of the warm-up on; give --warm-up, such as 1000")
+        if self.schedule == PLATEAU and self.plateau_patience >= self.patience:
+            raise UserError(
+                f"--plateau-patience {self.plateau_patience}: the run would end first, after --patience "
+                f"{self.patience}; choose a smaller one, or a larger --patience"
+            )
+        if self.least_rate > self.learning_rate:
+            raise UserError(f"--least-rate {self.least_rate}: above --learning-rate {self.learning_rate}")
 
     @property
     def averages(self) -> bool:

@@ -39,6 +39,7 @@ class Progress:
     without_best: int = 0  # validations since the best
     validation: str | None = None  # fingerprint of the validation pairs of best_nats
     version: int = VERSION
+    rate_drops: int = 0  # by --schedule plateau
 
     def measured_on(self, validation: str) -> None:
         """Set the fingerprint of the validation pairs. A different one resets the best validation."""

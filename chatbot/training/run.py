@@ -8,6 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from chatbot.config.attempts import NGRAMS
+from chatbot.config.learning import PLATEAU
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
@@ -22,7 +23,7 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.averages import Averages
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
 from chatbot.training.checkpoints import Checkpoints, Progress
-from chatbot.training.data import Data
+from chatbot.training.data import FEWEST_DECIDING, Data
 from chatbot.training.devices import Tower
 from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
@@ -80,6 +81,15 @@ class Run:
             self.averages.update(state, validates)
         return state
 
+    def lower_rate(self) -> None:
+        """Lower the learning rate of --schedule plateau if that is due. All machines call it after a validation."""
+        learning, progress = self.settings.learning, self.progress
+        if learning.schedule == PLATEAU:
+            if progress.without_best and progress.without_best % learning.plateau_patience == 0:
+                progress.rate_drops += 1
+            # Only the chief validates.
+            progress.rate_drops = int(self.team.broadcast_text(str(progress.rate_drops)))
+
     def save(self, state: Values, best: bool) -> None:
         """Write a checkpoint, on the chief only.
 
@@ -106,6 +116,11 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     learning = settings.learning
     if learning.average_checkpoints > 1 and data.validation is None:
         raise UserError("--average-checkpoints: nothing is validated; give --validation FILE, or leave it out")
+    if learning.schedule == PLATEAU and not data.validation_decides:
+        raise UserError(
+            f"--schedule plateau: it takes {FEWEST_DECIDING} validation pairs to judge by; give --validation FILE, or "
+            "another --schedule"
+        )
     batch_size = learning.batch_size * learning.accumulate
     batch_tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
     batches = Batches(data.training, batch_size, learning.seed, batch_tokens)

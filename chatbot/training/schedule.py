@@ -1,46 +1,94 @@
 """The learning rate of each step."""
 
 import dataclasses
+import math
 
-from chatbot.config.learning import LearningSettings
+from chatbot.config.learning import CONSTANT, COSINE, INVERSE_SQUARE_ROOT, ONE_CYCLE, PLATEAU, LearningSettings
+from chatbot.errors import UserError
 
 # The batch size that --learning-rate refers to if --scale-learning-rate is given.
 BASE_BATCH = 64
 # The warm-up of a scaled rate takes one epoch, but at most this many steps.
 MOST_WARM_UP = 1000
+# one-cycle: the first rate as a share of the highest, and the share of the run in which it rises.
+FIRST_SHARE, RISING_SHARE = 1 / 25, 0.3
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up from zero to the highest rate, which is constant from then on.
+    """The learning rate as a function of the step, and with plateau of the validations.
 
-    A batch k times as large averages the noise of k steps, so the rate may grow with k (Goyal et al., 2017) or, with
-    adaptive optimizers, with its square root (Hoffer et al., 2017). Both need a warm-up: a large rate harms most in
-    the first steps.
+    The rate rises from zero in `warm_up` steps to the highest one, in a line. A batch k times as large averages the
+    noise of k steps, so the highest rate may grow with k (Goyal et al., 2017) or, with adaptive optimizers, with its
+    square root (Hoffer et al., 2017). Both need a warm-up: a large rate harms most in the first steps. After it,
+
+    - constant: the rate stays;
+    - inverse-square-root: it falls with the inverse square root of the step (Vaswani et al., 2017);
+    - cosine: it falls along half a cosine to `least` at `length` (Loshchilov and Hutter, 2017, without restarts);
+    - plateau: each drop multiplies it by `factor`.
+
+    one-cycle rises from a 25th of the highest rate and falls to `least`, both along half a cosine (Smith and Topin,
+    2018).
     """
 
     highest: float
     warm_up: int  # steps
+    kind: str = CONSTANT
+    length: int = 0  # steps of the run, for cosine and one-cycle
+    least: float = 0.0
+    factor: float = 1.0
 
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
-        return self.highest * min(1.0, (step + 1) / self.warm_up) if self.warm_up else self.highest
+    def rate(self, step: int, drops: int = 0) -> float:
+        """Return the learning rate of a step, counted from 0. drops: `Progress.rate_drops`, for plateau."""
+        if self.kind == ONE_CYCLE:
+            peak = self.warm_up - 1
+            if step < peak:
+                return _half_cosine(self.highest * FIRST_SHARE, self.highest, step / peak)
+            return _half_cosine(self.highest, self.least, (step - peak) / (self.length - peak))
+        if step + 1 < self.warm_up:
+            return self.highest * ((step + 1) / self.warm_up)
+        if self.kind == COSINE:
+            return _half_cosine(self.highest, self.least, (step - self.warm_up) / (self.length - self.warm_up))
+        if self.kind == INVERSE_SQUARE_ROOT:
+            return max(self.least, self.highest * math.sqrt(self.warm_up / (step + 1)))
+        if self.kind == PLATEAU:
+            return max(self.least, self.highest * self.factor**drops)
+        return self.highest
+
+
+def _half_cosine(first: float, last: float, part: float) -> float:
+    """Return the value at this part, 0 to 1, of the way from the first value to the last."""
+    return last + (first - last) * (1 + math.cos(math.pi * min(max(part, 0.0), 1.0))) / 2
 
 
 def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) -> Schedule:
-    """Return the schedule. pairs: the average number of pairs in a global batch."""
+    """Return the schedule. pairs: the average number of pairs in a global batch.
+
+    Raises UserError for a warm-up as long as a run whose rate falls to its end.
+    """
     factor = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}[
         settings.scale_learning_rate
     ]
-    scaled = min(steps_per_epoch, MOST_WARM_UP) if settings.scale_learning_rate != "none" else 0
+    length = settings.steps or (settings.epochs or 0) * steps_per_epoch
+    warm_up = settings.warm_up
+    if settings.schedule == ONE_CYCLE:
+        warm_up = warm_up or min(math.ceil(RISING_SHARE * length), length - 1)
+    elif warm_up is None:
+        warm_up = min(steps_per_epoch, MOST_WARM_UP) if settings.scale_learning_rate != "none" else 0
+    if settings.schedule in (COSINE, ONE_CYCLE) and warm_up >= length:
+        raise UserError(f"--warm-up {warm_up}: the run has {length:,} steps; choose less, or a longer run")
     return Schedule(
         settings.learning_rate * factor,
-        scaled if settings.warm_up is None else settings.warm_up,
+        warm_up,
+        settings.schedule,
+        length,
+        settings.least_rate,
+        settings.plateau_factor,
     )
 
 
 def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
-    """Return one line about the scaling and the warm-up of --learning-rate; "" without them."""
+    """Return one line about the scaling, the warm-up and the schedule of --learning-rate; "" without them."""
     line = ""
     if settings.scale_learning_rate != "none":
         line = (
@@ -49,4 +97,13 @@ def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> st
         )
     if schedule.warm_up:
         line = (line or f"Learning rate {schedule.highest:.4g}") + f", reached after {schedule.warm_up:,} steps"
+    falls = {
+        COSINE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",
+        ONE_CYCLE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",
+        INVERSE_SQUARE_ROOT: "falls with the square root of the step",
+        PLATEAU: f"times {schedule.factor:g} after {settings.plateau_patience} of --patience {settings.patience} "
+        "validations without a new best",
+    }
+    if schedule.kind in falls:
+        line = (line or f"Learning rate {schedule.highest:.4g}") + f"; {falls[schedule.kind]}"
     return line and line + "."

@@ -40,7 +40,7 @@ def train(
         window = Window(prefetched(zip(batches, itertools.count(progress.step)), train_step.prepare))
         while not stop:
             team.at_step(progress.step)
-            rate = run.schedule.rate(progress.step)
+            rate = run.schedule.rate(progress.step, progress.rate_drops)
             batch = window.next_batch()
             with reporter.compiling("step"):
                 train_step(batch, rate)
@@ -57,6 +57,8 @@ def train(
             if divergence.record(progress.step, record["loss"]) and team.chief:
                 reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
             best = due.validate and team.chief and validate(run, reporter, record)
+            if due.validate:
+                run.lower_rate()
             reporter.record(record)
             if state is not None and not divergence.diverges:
                 run.save(state, best)
