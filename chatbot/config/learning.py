@@ -1,6 +1,7 @@
 """Settings of the optimisation. They do not depend on the number of devices."""
 
 import dataclasses
+from collections.abc import Collection
 
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, flag_of, setting
@@ -9,6 +10,8 @@ LEARNING, SPEED = "learning", "speed"
 # The values of --schedule.
 CONSTANT, INVERSE_SQUARE_ROOT, COSINE = "constant", "inverse-square-root", "cosine"
 ONE_CYCLE, PLATEAU = "one-cycle", "plateau"
+# The parts of the model for --freeze.
+PARTS = ("embedding", "encoder", "decoder", "attention", "projection")
 # Settings that have an effect only with these values of another.
 NEEDED = {
     "beta_1": ("optimizer", ("adam",)),
@@ -94,6 +97,14 @@ class LearningSettings:
         kind=int,
         least=1,
     )
+    freeze: str | None = setting(
+        None,
+        LEARNING,
+        f"parts of the model whose weights stay as they are, joined by commas, of {', '.join(PARTS)}; the embedding is "
+        "also the matrix of the projection",
+        fixed=True,
+        metavar="PARTS",
+    )
     batch_size: int = setting(64, LEARNING, "pairs in a step, over all towers", kind=int, least=1, fixed=True)
     accumulate: int = setting(
         1,
@@ -161,6 +172,7 @@ class LearningSettings:
                 )
         check_below_one(self, "beta_1", "beta_2", "average", "plateau_factor")
         self._check_schedule()
+        check_parts(self.frozen, PARTS)
         if self.average and self.average_checkpoints > 1:
             raise UserError("--average and --average-checkpoints exclude each other; leave out one of the two")
         if self.weight_decay * self.learning_rate >= 1:
@@ -185,9 +197,23 @@ class LearningSettings:
             raise UserError(f"--least-rate {self.least_rate}: above --learning-rate {self.learning_rate}")
 
     @property
+    def frozen(self) -> tuple[str, ...]:
+        """The parts of --freeze."""
+        return () if self.freeze is None else tuple(part.strip() for part in self.freeze.split(","))
+
+    @property
     def averages(self) -> bool:
         """Whether the model has averaged weights, which differ from those that are trained."""
         return self.average > 0 or self.average_checkpoints > 1
+
+
+def check_parts(frozen: Collection[str], parts: Collection[str]) -> None:
+    """Raise UserError when a part of --freeze is not one of the parts of the model, or all of them are frozen."""
+    for part in frozen:
+        if part not in parts:
+            raise UserError(f"--freeze {part}: no such part; the parts of the model are {', '.join(parts)}")
+    if set(frozen) == set(parts):
+        raise UserError(f"--freeze {','.join(frozen)}: nothing is left to train; leave out a part")
 
 
 def check_below_one(settings: LearningSettings, *names: str) -> None:

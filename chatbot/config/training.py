@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from chatbot.config.corpus import CorpusSettings, EncodingSettings
-from chatbot.config.learning import LearningSettings
+from chatbot.config.corpus import NONE, CorpusSettings, EncodingSettings
+from chatbot.config.learning import PARTS, LearningSettings, check_parts
 from chatbot.config.model import ModelSettings
 from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import RunSettings
@@ -29,6 +29,8 @@ class Settings:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
         if self.learning.label_smoothing and self.model.sampled_softmax is not None:
             raise UserError("--label-smoothing and --sampled-softmax exclude each other; leave out one of the two")
+        if self.model.attention == NONE:
+            check_parts(self.learning.frozen, [part for part in PARTS if part != "attention"])
         excluded = {
             "--accumulate": self.learning.accumulate > 1,
             "--deterministic": self.learning.deterministic,

@@ -17,7 +17,7 @@ NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
 
 
 def make_slots(rule: str, weights: Sequence[tf.Variable]) -> list[list[tf.Variable]]:
-    """Return the rule's slots for each weight, filled with zeros, on the device of the weight."""
+    """Return the rule's slots for each weight that is trained, filled with zeros, on the device of the weight."""
     slots = []
     for weight in weights:
         with tf.device(weight.device):

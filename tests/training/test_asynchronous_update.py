@@ -19,8 +19,8 @@ from chatbot.training.variable_update.choose import VariableUpdate, open_update
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.variable_update.synchronous import Synchronous
 
-# With dropout, and gradients that are clipped.
-DROPOUT = replace(SETTINGS, keep_prob=0.5, max_gradient_norm=0.1)
+# With dropout, gradients that are clipped, weight decay, and a part that is not trained.
+DROPOUT = replace(SETTINGS, keep_prob=0.5, max_gradient_norm=0.1, weight_decay=0.5, freeze="encoder")
 WORKERS, STEPS = 3, 6
 PAIRS = random_pairs(20, 1)
 INDEX = "experimental_get_current_worker_index"

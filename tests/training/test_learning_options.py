@@ -9,9 +9,11 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
+from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.seq2seq import built_model
+from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.devices import Tower
+from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import gradient_function
 from chatbot.training.model_parallel import spread
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
@@ -22,7 +24,14 @@ STEPS = 4
 PAIRS = random_pairs(67, 3)
 # The moving average has its own decay from the third update on, and that of its warm start before.
 OPTIONS = replace(
-    SETTINGS, weight_decay=0.5, beta_1=0.8, beta_2=0.95, epsilon=1e-3, average=0.3, max_gradient_norm=0.05
+    SETTINGS,
+    freeze="encoder,attention",
+    weight_decay=0.5,
+    beta_1=0.8,
+    beta_2=0.95,
+    epsilon=1e-3,
+    average=0.3,
+    max_gradient_norm=0.05,
 )
 UPDATES: dict[str, dict[str, Any]] = {
     "parameter_server": {},
@@ -30,6 +39,13 @@ UPDATES: dict[str, dict[str, Any]] = {
     "model parallel": {"model_parallel": True},
     "staged": {"staged_variables": True, "local_parameter_device": "cpu"},
 }
+
+
+def are_trained(model: Seq2Seq) -> list[bool]:
+    """Whether each weight is trained."""
+    assert model.decoder.attention is not None
+    frozen = [*model.encoder.trainable_variables, *model.decoder.attention.trainable_variables]
+    return [id(variable) not in map(id, frozen) for variable in model.trainable_variables]
 
 
 @functools.cache
@@ -40,6 +56,7 @@ def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]
     weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
     means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))
     averages, pending, number = weights, [], 0
+    trained = are_trained(model)
     batches = Batches([PAIRS], learning.batch_size, learning.seed).from_step(0, 1)
     for _ in range(STEPS):
         values = [tf.constant(w, tf.float32) for w in weights]
@@ -47,7 +64,7 @@ def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]
         pending.append([g.numpy().astype(np.float64) / float(sums.weight) for g in gradients])
         if settings.parallel.staged_variables and len(pending) == 1:
             continue
-        gradients, number = pending.pop(0), number + 1
+        gradients, number = [t * g for t, g in zip(trained, pending.pop(0), strict=True)], number + 1
         norm = np.sqrt(sum((g**2).sum() for g in gradients))
         gradients = [g * min(1, learning.max_gradient_norm / norm) for g in gradients]
         means = [learning.beta_1 * m + (1 - learning.beta_1) * g for m, g in zip(means, gradients, strict=True)]
@@ -55,7 +72,7 @@ def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]
         rate = learning.learning_rate * np.sqrt(1 - learning.beta_2**number) / (1 - learning.beta_1**number)
         kept = [1 - learning.learning_rate * learning.weight_decay * (w.ndim > 1) for w in weights]
         steps = [rate * m / (np.sqrt(s) + learning.epsilon) for m, s in zip(means, squares, strict=True)]
-        weights = [k * w - step for k, w, step in zip(kept, weights, steps, strict=True)]
+        weights = [k * w - step if t else w for t, k, w, step in zip(trained, kept, weights, steps, strict=True)]
         decay = min(learning.average, (1 + number) / (10 + number))
         averages = [decay * a + (1 - decay) * w for a, w in zip(averages, weights, strict=True)]
     return averages, weights
@@ -71,8 +88,13 @@ def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
     for replica, _ in update._replicas:
         assert_close([weight.numpy() for weight in replica.weights], expected_weights)
     assert_close(averages, expected_averages)
+    start = built_model(settings.model, VOCABULARY, settings.learning.seed).trainable_variables
+    for final in (averages, [weight.numpy() for weight in update._replicas[0][0].weights]):
+        changed = [not np.array_equal(value, old.numpy()) for value, old in zip(final, start, strict=True)]
+        assert changed == are_trained(update._model)
 
     state = update.gather_state()
+    assert len(state) == 1 + len(averages) + 2 * sum(changed)  # frozen weights have no slots
     resumed = open_update(update._model, settings, towers)
     resumed.scatter_state(state)
     for replica, _ in resumed._replicas:
@@ -87,3 +109,26 @@ def assert_close(actual: list[np.ndarray], expected: list[np.ndarray]) -> None:
     """Compare the values of all weights."""
     for value, expected_value in zip(actual, expected, strict=True):
         np.testing.assert_allclose(value, expected_value, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"freeze": "encoder,tail"}, "--freeze tail: no such part; the parts of the model are embedding, encoder, "),
+        ({"freeze": "attention", "attention": "none"}, "--freeze attention: no such part; .* encoder, decoder, proj"),
+        ({"freeze": "embedding,encoder,decoder,attention,projection"}, "nothing is left to train; leave out a part"),
+        ({"freeze": ""}, "--freeze '': expected printable text"),
+    ],
+)
+def test_parts_that_cannot_be_frozen_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(SETTINGS, **changes)
+
+
+@pytest.mark.parametrize(
+    ("part", "count"), [("embedding", 1), ("encoder", 3), ("decoder", 4), ("attention", 1), ("projection", 1)]
+)
+def test_parts_are_all_of_the_model(part: str, count: int) -> None:
+    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    trained = trained_indices(model, replace(SETTINGS, freeze=part).learning)
+    assert len(model.trainable_variables) - len(trained) == count

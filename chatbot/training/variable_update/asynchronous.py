@@ -17,6 +17,7 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import Sums, dense, gradient_function
 from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, is_decayed, make_slots
 from chatbot.training.share import Preparation, Prepared, Share
@@ -37,7 +38,8 @@ class ServerShard:
     def __init__(self, device: str, settings: LearningSettings) -> None:
         self.device, self._settings = device, settings
         self.weights: list[tf.Variable] = []
-        self.slots: list[list[tf.Variable]] = []
+        self.trained: list[int] = []  # the indices of the weights that are trained
+        self.slots: list[list[tf.Variable]] = []  # of each weight, an empty list of one that is not trained
         self._decayed: list[bool] = []
         with tf.device(device):
             # Step n is applied if entry n % LEDGER_SIZE is at least n.
@@ -50,15 +52,17 @@ class ServerShard:
         """The size of the weights."""
         return sum(4 * weight.shape.num_elements() for weight in self.weights)
 
-    def add(self, variable: keras.Variable) -> None:
+    def add(self, variable: keras.Variable, trained: bool) -> None:
         """Store a weight of the model."""
         with tf.device(self.device):
             self.weights.append(tf.Variable(variable.value))
-        self.slots += make_slots(self._settings.optimizer, self.weights[-1:])
+        if trained:
+            self.trained.append(len(self.weights) - 1)
+        self.slots += make_slots(self._settings.optimizer, self.weights[-1:]) if trained else [[]]
         self._decayed.append(is_decayed(variable))
 
     def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, number: tf.Tensor) -> Any:
-        """Update all weights of this shard by step `number`; return False if the step was applied before, else True."""
+        """Update the trained weights of this shard by step `number`; return whether it had not been applied before."""
         with tf.device(self.device):
             # All tensors are received before the first weight changes, so a worker that dies leaves no partial update.
             received = [tf.identity(tensor) for tensor in (*gradients, rate, number)]
@@ -75,10 +79,18 @@ class ServerShard:
                     with tf.control_dependencies([recorded]):
                         updates = [self.updates.assign_add(1, read_value=False)]
                         powers = beta_powers(self._settings, number + 1)
-                        for weight, slots, gradient, decayed in zip(
-                            self.weights, self.slots, gradients, self._decayed, strict=True
-                        ):
-                            updates.append(apply_update(self._settings, weight, slots, gradient, rate, powers, decayed))
+                        for i, gradient in zip(self.trained, gradients, strict=True):
+                            updates.append(
+                                apply_update(
+                                    self._settings,
+                                    self.weights[i],
+                                    self.slots[i],
+                                    gradient,
+                                    rate,
+                                    powers,
+                                    self._decayed[i],
+                                )
+                            )
                     with tf.control_dependencies(updates):
                         return tf.constant(True)
 
@@ -103,14 +115,14 @@ class Asynchronous:
         self._model, self._settings, self._coordinator = model, settings, coordinator
         self.tower_names = [f"worker_{i}" for i in range(workers)]
         self.shards = [ServerShard(f"/job:ps/replica:0/task:{i}/device:CPU:0", settings) for i in range(servers)]
-        variables = model.trainable_variables
+        variables, self._trained = model.trainable_variables, trained_indices(model, settings)
         # The shard of each variable and its index in the shard. The largest variables come first, each to the smallest
         # shard.
         self._locations: list[tuple[ServerShard, int]] = [(self.shards[0], 0)] * len(variables)
         for i in sorted(range(len(variables)), key=lambda i: -variables[i].value.shape.num_elements()):
             shard = min(self.shards, key=lambda shard: shard.bytes)
             self._locations[i] = shard, len(shard.weights)
-            shard.add(variables[i])
+            shard.add(variables[i], i in self._trained)
         self._gradients = gradient_function(model)
         self._preparation = Preparation(model, settings.seed, [CHIEF_DEVICE])
         self._train_step_graph = Graph(self._train_step)
@@ -168,12 +180,14 @@ class Asynchronous:
         sums_of_weights = list(sums.others)
         shape = self._model.embedding.embeddings.shape
         sums_of_weights.insert(embedding_index(self._model), dense(sums.projection, sums.rows, used, shape))
-        gradients, norm = average_and_clip(sums_of_weights, sums.weight, self._settings.max_gradient_norm)
+        trained_sums = [sums_of_weights[i] for i in self._trained]
+        clipped, norm = average_and_clip(trained_sums, sums.weight, self._settings.max_gradient_norm)
+        gradients = dict(zip(self._trained, clipped, strict=True))
         applied = []
         for shard in self.shards:
             if shard.weights:
                 variables = {index: i for i, (other, index) in enumerate(self._locations) if other is shard}
-                shard_gradients = [gradients[variables[index]] for index in range(len(variables))]
+                shard_gradients = [gradients[variables[index]] for index in shard.trained]
                 applied.append(shard.apply(shard_gradients, rate, number))
         with tf.control_dependencies(applied):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.freezing import trained_indices
 from chatbot.training.optimizer import (
     apply_update,
     average_and_clip,
@@ -45,7 +46,8 @@ class Replica:
             self.weights = own
         else:
             self.weights = _copies(own, places)
-        self._slots = make_slots(settings.optimizer, self.weights)
+        self._trained = trained_indices(model, settings)
+        self._slots = make_slots(settings.optimizer, [self.weights[i] for i in self._trained])
         self._averages: list[tf.Variable] = []
         if settings.average and keeps_average:
             self._averages = own if place is None else _copies(own, places)
@@ -58,26 +60,26 @@ class Replica:
         return max(self.weights, key=lambda weight: weight.shape.num_elements()).device
 
     def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Update every weight once and return the gradient norm before clipping.
+        """Update every weight that is trained once, and return the norm of their gradients before clipping.
 
         sums: gradients of the loss sum, one for each weight. tokens: scalar, the target tokens in the sum.
         """
         with tf.device(self.home):
-            gradients, norm = average_and_clip(sums, tokens, self._settings.max_gradient_norm)
+            trained_sums = [sums[i] for i in self._trained]
+            gradients, norm = average_and_clip(trained_sums, tokens, self._settings.max_gradient_norm)
             # Counted after all gradients are computed and before any weight changes: if the count is unchanged after
             # an error, so are the weights.
             with tf.control_dependencies([norm]):
                 number = self.updates.assign_add(1, read_value=True)
             powers = beta_powers(self._settings, number)
-        decayed = map(is_decayed, self._model.trainable_variables)
-        updates = []
-        with tf.control_dependencies([number]):
-            for weight, slots, gradient, decay in zip(self.weights, self._slots, gradients, decayed, strict=True):
-                with tf.device(weight.device):
-                    updates.append(apply_update(self._settings, weight, slots, gradient, rate, powers, decay))
-        for average, weight, update in zip(self._averages, self.weights, updates, strict=bool(self._averages)):
-            with tf.device(weight.device), tf.control_dependencies([update]):
-                update_average(average, weight, self._settings.average, number)
+        for i, slots, gradient in zip(self._trained, self._slots, gradients, strict=True):
+            weight, decayed = self.weights[i], is_decayed(self._model.trainable_variables[i])
+            with tf.device(weight.device):
+                with tf.control_dependencies([number]):
+                    update = apply_update(self._settings, weight, slots, gradient, rate, powers, decayed)
+                if self._averages:
+                    with tf.control_dependencies([update]):
+                        update_average(self._averages[i], weight, self._settings.average, number)
         return norm
 
     def gather_state(self) -> Values:
