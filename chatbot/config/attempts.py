@@ -28,15 +28,15 @@ def attempt_directory(attempt: str) -> Path:
     return CHECKPOINTS / attempt
 
 
-def trained_directory(attempt: str) -> Path:
+def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
     """Return the absolute directory of an existing attempt. Raises UserError, with the existing names, without one.
 
-    attempt: the name of a folder in checkpoints/, or the path of a folder anywhere.
+    attempt: the name of a folder in checkpoints/, or the path of a folder anywhere. flag: the one that names it.
     """
     path = Path(attempt)
     if path.name != attempt:  # it has a slash
         if not path.is_dir():
-            raise UserError(f"--attempt {attempt}: no such attempt, {path.absolute()} is not a folder; check the path")
+            raise UserError(f"{flag} {attempt}: no such attempt, {path.absolute()} is not a folder; check the path")
         return path.absolute()
     for directory in (CHECKPOINTS / attempt, path):
         if (directory / CONFIG).exists():
@@ -44,5 +44,5 @@ def trained_directory(attempt: str) -> Path:
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
     have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train.py')}"
     raise UserError(
-        f"--attempt {attempt}: no such attempt in {CHECKPOINTS.absolute()}; {have}, or give the path of its folder"
+        f"{flag} {attempt}: no such attempt in {CHECKPOINTS.absolute()}; {have}, or give the path of its folder"
     )

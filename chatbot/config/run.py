@@ -27,6 +27,14 @@ class RunSettings:
         metavar="FILE",
         stored=False,
     )
+    init_from: str | None = setting(
+        None,
+        RUN,
+        "begin with the weights of the best checkpoint of another attempt, by its name or the path of its folder; its "
+        "tokens, the settings of its model and tokenizer, and its cleaning rules are kept",
+        metavar="ATTEMPT",
+        fixed=True,
+    )
     log_every: int = setting(10, RUN, "steps between two lines of metrics", kind=int, least=1)
     save_every: int = setting(500, RUN, "steps between two checkpoints", kind=int, least=1)
     validate_every: int | None = setting(

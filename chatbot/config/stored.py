@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.config.attempts import CHECKPOINTS, CONFIG, VOCABULARY, attempt_directory
+from chatbot.config.attempts import (
+    CHECKPOINTS,
+    CONFIG,
+    DICTIONARY,
+    VOCABULARY,
+    attempt_directory,
+    trained_directory,
+)
 from chatbot.config.corpus import AUTO, LEAST_VOCABULARY, NONE, CorpusSettings, EncodingSettings
+from chatbot.config.model import ModelSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -39,9 +47,14 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     attempt = above.get("attempt", RunSettings.attempt)
     check_value(fields_of(RunSettings)["attempt"], attempt)
     own = attempt_directory(attempt) / CONFIG
-    if not own.exists() or above.get("selftest"):
+    if above.get("selftest"):
         return compose(Settings, **above)
+    if not own.exists():
+        inherited = _inherited(above["init_from"], above) if above.get("init_from") else {}
+        return compose(Settings, **_over(inherited, above))
     began = {**read_settings(own.absolute()), "attempt": attempt}
+    if began.get("dictionary") and not Path(began["dictionary"]).exists() and own.with_name(DICTIONARY).exists():
+        began["dictionary"] = str(own.with_name(DICTIONARY))  # the original is gone, such as that of --init-from
     # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
     # use identical settings, have "auto", too.
     values = _over({name: value for name, value in began.items() if name not in CHOSEN}, above)
@@ -67,6 +80,21 @@ def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
             f"folder that has it in {CHECKPOINTS}/, or begin a new attempt here with --attempt"
         )
     return None
+
+
+def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that --init-from takes from another attempt: of its model, tokenizer and cleaning.
+
+    Prints those that are not replaced by the values above. Raises UserError when there is no such attempt.
+    """
+    directory = trained_directory(attempt, "--init-from")
+    names = {*fields_of(ModelSettings), "clean", "tokenizer", "dictionary", "vocabulary_size"}
+    values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
+    if values.get("dictionary"):
+        values["dictionary"] = str(directory / DICTIONARY)
+    if taken := _as_flags({name: value for name, value in values.items() if name not in above}):
+        print(f"Settings of {directory / CONFIG}: {taken}")
+    return values
 
 
 def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -139,6 +167,12 @@ def changed_corpus_settings(then: Settings, now: Settings) -> list[str]:
     """Return the settings that differ and change the pairs read from the same files, each as '--flag then -> now'."""
     fields = fields_of(CorpusSettings) | fields_of(EncodingSettings)
     return _differences(then, now, [name for name, field in fields.items() if field.metadata["stored"]])
+
+
+def changed_sizes(then: Settings, now: Settings) -> list[str]:
+    """Return the settings of the model that differ and change its weights, each as '--flag then -> now'."""
+    fields = fields_of(ModelSettings).items()
+    return _differences(then, now, [name for name, field in fields if field.metadata["fixed"] and name != "max_length"])
 
 
 def _differences(then: Settings, now: Settings, names: Sequence[str]) -> list[str]:

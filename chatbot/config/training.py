@@ -29,6 +29,8 @@ class Settings:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
         if self.learning.label_smoothing and self.model.sampled_softmax is not None:
             raise UserError("--label-smoothing and --sampled-softmax exclude each other; leave out one of the two")
+        if self.run.init_from is not None and self.model.word_vectors is not None:
+            raise UserError("--init-from and --word-vectors exclude each other; leave out one of the two")
         if self.model.attention == NONE:
             check_parts(self.learning.frozen, [part for part in PARTS if part != "attention"])
         excluded = {

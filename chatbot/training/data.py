@@ -17,6 +17,7 @@ from chatbot.corpus.word_spaces import SPACES, without_word_spaces
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
+from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
 
 SAMPLES = 3
 FILES_SHOWN = 5
@@ -71,10 +72,13 @@ def prepare(settings: Settings) -> Data:
     source = settings.encoding.validation
     if resumed and source == AUTO:  # an attempt keeps its choice
         source = stored_settings(settings.run.directory / "config.json").encoding.validation
+    other = None if resumed or settings.run.init_from is None else other_attempt(settings)
     encoding = replace(settings.encoding, validation=source)
     corpus = training_set(settings.corpus, encoding)
     vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
-    # An earlier version cleaned some pairs otherwise, or had no bytes in its vocabularies.
+    if other is not None:
+        vocabulary = grown_vocabulary(other, vocabulary)
+    # The vocabulary has grown, or an earlier version cleaned some pairs otherwise, or had no bytes in its vocabularies.
     if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
         corpus = training_set(settings.corpus, encoding, vocabulary)
     validation = validation_set(settings.corpus, source, vocabulary)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -13,18 +12,18 @@ from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
-from chatbot.corpus.encoding.word_vectors import read_word_vectors
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
 from chatbot.model.saved import weights_of
-from chatbot.model.seq2seq import Seq2Seq, built_model, start_from_frequencies, start_from_vectors
+from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.attempt import write_attempt
 from chatbot.training.averages import Averages
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
 from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.data import FEWEST_DECIDING, Data
 from chatbot.training.devices import Tower
+from chatbot.training.initial_weights import set_initial_weights
 from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
@@ -156,10 +155,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     progress, state = Progress(), train_step.gather_state()
     if team.chief:
         if not checkpoints.exist:
-            start_from_frequencies(model, data.training)
-            if settings.model.word_vectors is not None:
-                path = Path(settings.model.word_vectors)
-                start_from_vectors(model, read_word_vectors(path, data.vocabulary, settings.model.embedding_size))
+            set_initial_weights(model, settings, data)
         progress, state = checkpoints.restore(state)
         checkpoints.check_space(state, data.validation_decides)
         write_attempt(settings, data.vocabulary, data.description)

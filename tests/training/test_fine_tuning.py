@@ -1,0 +1,116 @@
+"""A new attempt begins with the weights, the tokens and the model of another one."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chatbot.config.stored import settings_over_config
+from chatbot.corpus.encoding.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
+from chatbot.errors import UserError
+from chatbot.inference.responder import Responder
+from chatbot.model.saved import load_trained
+from chatbot.model.seq2seq import built_model
+from chatbot.training.data import prepare
+from chatbot.training.fine_tuning import grown_vocabulary
+from chatbot.training.initial_weights import rows_by_token, set_initial_weights
+from chatbot.training.validator import Validator
+from tests.training.attempts import metrics
+from tests.training.small_run import SMALL, TOWERS
+
+TUNED = {"data": ("new.tsv",), "attempt": "tuned", "init_from": "base", "freeze": "encoder"}
+
+
+def train(**settings: object) -> None:
+    """Train as the command does with these flags, on one tower."""
+    from chatbot.training.trainer import train
+    from chatbot.training.variable_update.choose import open_update
+
+    composed = settings_over_config(settings)
+    train(composed, prepare(composed), TOWERS[:1], lambda model, chosen: open_update(model, chosen, TOWERS[:1]))
+
+
+def test_vocabulary_keeps_the_old_tokens_after_those_of_the_pairs(
+    work_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Vocabulary(["▁", "你", "好", "再见", *BYTES]).save(work_dir / "vocabulary.txt")
+    grown = grown_vocabulary(work_dir, Vocabulary(["好", "▁", "新", *BYTES]))
+    assert grown.tokens == [*SPECIALS, "好", "▁", "新", "你", "再见", *BYTES]
+    assert grown.has_bytes
+    assert "1 tokens of the pairs are new, and 2 that are not in the pairs are kept." in capsys.readouterr().out
+
+
+def test_rows_follow_their_tokens() -> None:
+    """A new word has the mean of its characters' rows, a new character that of its bytes."""
+    old = Vocabulary(["你", "好", "再见", *BYTES])
+    new = Vocabulary(["再见", "你好", "好", "新", *BYTES])
+    other = np.arange(2.0 * len(old), dtype=np.float32).reshape(-1, 2)
+    own = -np.ones([len(new), 2], np.float32)
+    rows = rows_by_token(own, new, other, old)
+    first = len(SPECIALS)
+    np.testing.assert_array_equal(rows[:first], other[:first])
+    np.testing.assert_array_equal(rows[first + np.array([0, 2])], other[first + np.array([2, 1])])
+    np.testing.assert_array_equal(rows[first + 1], other[[first, first + 1]].mean(axis=0))
+    utf8 = np.array(list("新".encode()))
+    np.testing.assert_array_equal(rows[first + 3], other[old.first_byte + utf8].mean(axis=0))
+    np.testing.assert_array_equal(rows[new.first_byte :], other[old.first_byte :])
+    biases = rows_by_token(own[:, 0], new, other[:, 0], old)
+    assert biases[first : first + 4].tolist() == [other[first + 2, 0], -1, other[first + 1, 0], -1]
+
+    without_bytes = Vocabulary(["你"])
+    rows = rows_by_token(own, new, other[: len(without_bytes)], without_bytes)
+    assert (rows[new.first_byte :] == -1).all()
+
+
+def test_fine_tuned_attempt_needs_the_other_no_more(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns other pairs with new characters; the encoder is frozen. It is resumed, and chats."""
+    monkeypatch.setattr(Validator, "replies", lambda self: [""] * len(self._samples))
+    Path("words.txt").write_text("甲甲\n")
+    train(**{**SMALL, "log_every": 5}, data=(str(pairs_file),), attempt="base", steps=1, dictionary="words.txt")
+    Path("words.txt").unlink()
+    Path("new.tsv").write_text("甲，新！\t旧丑\n新？旧。\t新\n旧！新？\t旧丑\n" * 2)
+    capsys.readouterr()
+    train(**TUNED, clean=("control",), steps=3, learning_rate=0.1)
+    out = capsys.readouterr().out
+    assert all(flags in out for flags in ("base/dictionary.txt", "--rnn-size 16 --embedding-size 8"))
+    assert re.search(r"Beginning with the weights of .*base: [1-9] tokens of the pairs are new, and \d+ that", out)
+    base, tuned = (load_trained(Path("checkpoints", name)) for name in ("base", "tuned"))
+    assert {"新", "旧", "癸"} <= set(load_vocabulary(Path("checkpoints/tuned/vocabulary.txt")).tokens)
+    for part, changed in (("encoder", False), ("decoder", True)):
+        for before, after in zip(*(getattr(t.model, part).trainable_variables for t in (base, tuned)), strict=True):
+            assert np.array_equal(before.numpy(), after.numpy()) != changed
+
+    settings = settings_over_config({**TUNED, "attempt": "again"})
+    data = prepare(settings)
+    model = built_model(settings.model, len(data.vocabulary), seed=1)
+    set_initial_weights(model, settings, data)
+    rows = [vocabulary.tokens.index("癸") for vocabulary in (base.vocabulary, data.vocabulary)]
+    assert rows[0] != rows[1]
+    np.testing.assert_array_equal(
+        base.model.embedding.embeddings.numpy()[rows[0]], model.embedding.embeddings.numpy()[rows[1]]
+    )
+
+    shutil.rmtree("checkpoints/base")
+    train(attempt="tuned", steps=4)
+    assert metrics("tuned")[-1]["step"] == 4
+    with pytest.raises(UserError, match="--init-from base -> other"):
+        train(**{**TUNED, "init_from": "other"})
+    assert Responder(load_trained(Path("checkpoints/tuned")), beam_size=1, length_penalty=1.0).reply("甲新")
+
+
+def test_attempts_that_cannot_be_begun_from_are_refused(work_dir: Path) -> None:
+    with pytest.raises(UserError, match=r"--init-from base: no such attempt in .*checkpoints; none is there"):
+        settings_over_config(TUNED)
+    Path("checkpoints/base").mkdir(parents=True)
+    Path("new.tsv").write_text("问\t答\n")
+    Path("checkpoints/base/config.json").write_text('{"rnn_size": 16, "max_length": 20, "keep_prob": 0.9}')
+    inherited = settings_over_config(TUNED).model
+    assert (inherited.rnn_size, inherited.max_length, inherited.keep_prob) == (16, 20, 0.9)
+    sizes = settings_over_config({**TUNED, "rnn_size": 32, "num_layers": 2, "max_length": 9, "keep_prob": 0.5})
+    message = "an attempt of other sizes to start from: --rnn-size 16 -> 32; --num-layers 1 -> 2; leave these flags out"
+    with pytest.raises(UserError, match=message):
+        prepare(sizes)
