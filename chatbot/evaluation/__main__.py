@@ -23,6 +23,7 @@ def main() -> int:
     from chatbot.corpus.encoding.workers import worker_pool
     from chatbot.corpus.text.utterance import without_pair_rules
     from chatbot.evaluation.evaluate import evaluate
+    from chatbot.evaluation.table import table
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
@@ -39,7 +40,10 @@ def main() -> int:
     for report in tokenised.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
-    print(json.dumps(evaluate(trained, files, settings.beam_size)))
+    measures = evaluate(trained, files, settings.beam_size)
+    rows = {"model": measures, "references": measures["references"], "random of this file": measures["random"]}
+    print(f"{measures['pairs']:,} replies to held-out questions:", *table(rows), sep="\n", file=sys.stderr)
+    print(json.dumps(measures))
     return 0
 
 

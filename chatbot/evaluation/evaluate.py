@@ -11,39 +11,53 @@ from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
+from chatbot.evaluation.measurer import Measurer
+from chatbot.evaluation.samples import Sample
 from chatbot.inference.replier import BATCH, Replier
 from chatbot.model.saved import Trained
 
 
 def evaluate(trained: Trained, files: CorpusFiles, beam_size: int) -> dict[str, Any]:
-    """Return the likelihood of the reference replies, and BLEU, variety and repetition of the model's replies."""
+    """Return the likelihood of the reference replies, and the measures of the model's replies.
+
+    "references" and "random" are objects with the same measures of the references, and of references that were assigned
+    to other questions at random.
+    """
     corpus = encode(files, Selection(), trained.vocabulary)
-    likelihood = Scorer(trained.model)(corpus.shards)
-    replier = Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size)
-    with worker_pool() as pool:
-        references = tokenise(files, pool)
-    # Questions of similar length share a batch, so that little of it is padding.
-    pairs = sorted(((trained.vocabulary.ids(q), text_of(a)) for q, a in references.tokens()), key=_question_length)
-    replies: list[str] = []
-    for start in tqdm(
-        range(0, len(pairs), BATCH), desc="Replying", unit=" batches", leave=False, delay=2, disable=None
-    ):
-        replies += replier.replies([question for question, _ in pairs[start : start + BATCH]])
+    scorer = Scorer(trained.model)
+    likelihood = scorer(corpus.shards)
+    samples = read_samples(trained, files)
+    both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
-    tokenised = [tokens(reply) for reply in replies]
+    measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None)
+    replies = reply(Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size), samples)
     return {
-        "pairs": len(pairs),
+        "pairs": len(samples),
         "tokens": likelihood.tokens,
         "characters": likelihood.characters,
         "perplexity": likelihood.perplexity,
+        "nats_per_token": likelihood.nats_per_token,
         "nats_per_character": likelihood.nats_per_character,
-        "bleu": bleu(replies, [answer for _, answer in pairs]),
-        "distinct_1": distinct(tokenised, 1),
-        "distinct_2": distinct(tokenised, 2),
-        "top_reply_share": top_reply_share(replies),
+        **measurer(replies).values(),
+        "references": measurer(measurer.references).values(),
+        "random": measurer(measurer.random_replies()).values(),
     }
 
 
-def _question_length(pair: tuple[list[int], str]) -> int:
-    return len(pair[0])
+def read_samples(trained: Trained, files: CorpusFiles) -> list[Sample]:
+    """Return all pairs of the files, in their order."""
+    with worker_pool() as pool:
+        pairs = tokenise(files, pool).tokens()
+        return [Sample(trained.vocabulary.ids(q), text_of(q), text_of(a)) for q, a in pairs]
+
+
+def reply(replier: Replier, samples: list[Sample]) -> list[str]:
+    """Return the best reply to each question. Questions of similar length share a batch, which keeps padding low."""
+    order = sorted(range(len(samples)), key=lambda number: len(samples[number].ids))
+    replies = [""] * len(samples)
+    batches = range(0, len(order), BATCH)
+    for start in tqdm(batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=None):
+        numbers = order[start : start + BATCH]
+        for number, text in zip(numbers, replier.replies([samples[n].ids for n in numbers]), strict=True):
+            replies[number] = text
+    return replies

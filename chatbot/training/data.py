@@ -1,7 +1,7 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.stored import stored_settings
@@ -15,6 +15,7 @@ from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.training_set import left_out, training_set, validation_parts, validation_set
 from chatbot.corpus.word_spaces import SPACES, without_word_spaces
 from chatbot.errors import UserError
+from chatbot.evaluation.samples import Sample
 from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
@@ -26,14 +27,6 @@ FILES_SHOWN = 5
 FEWEST_DECIDING = 50
 # --both-directions auto: with more pairs than this, the replies alone teach the decoder the language.
 MOST_PAIRS_BOTH_DIRECTIONS = 50_000
-
-
-class Sample(NamedTuple):
-    """A question for sample replies. Characters unknown to a vocabulary without bytes are <unk> in the texts."""
-
-    ids: list[int]  # of the question
-    question: str
-    answer: str
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,6 @@ from chatbot.corpus.training_set import training_files
 from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
-from chatbot.evaluation.metrics import bleu, distinct, top_reply_share
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
 from chatbot.model.saved import Trained
@@ -64,16 +63,6 @@ def test_likelihood_is_normalised_per_token_and_character() -> None:
     assert math.isfinite(Likelihood(nats=1e9, tokens=1, characters=1).perplexity)
 
 
-def test_metrics_of_small_examples() -> None:
-    assert bleu(["我今天很好啊"], ["我今天很好啊"]) == pytest.approx(100.0)
-    assert bleu(["我今天很好啊"], ["他明日不坏吗"]) < 10
-    assert distinct([["a", "b", "a"], ["a"]], 1) == 2 / 4
-    assert distinct([["a", "b", "a"], ["a"]], 2) == 2 / 2
-    assert distinct([], 1) == 0
-    assert top_reply_share(["嗯", "嗯", "好", "嗯"]) == 0.75
-    assert top_reply_share([]) == 0
-
-
 def test_command_prints_one_json_object(
     work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,12 +86,21 @@ def test_command_prints_one_json_object(
     assert beam_sizes == [3]
     printed = capsys.readouterr()
     measures = json.loads(printed.out.splitlines()[-1])
-    assert list(measures) == [
-        *("pairs", "tokens", "characters", "perplexity", "nats_per_character"),
-        *("bleu", "distinct_1", "distinct_2", "top_reply_share"),
+    of_replies = [
+        *("bleu", "chrf", "distinct_1", "distinct_2", "distinct_characters_1", "distinct_characters_2"),
+        *("top_reply_share", "top10_reply_share", "relevance_at_1", "repeated_reply_share", "reply_entropy"),
+        *("mean_reply_tokens", "question_nats_per_character"),
     ]
+    assert list(measures) == [
+        *("pairs", "tokens", "characters", "perplexity", "nats_per_token", "nats_per_character"),
+        *(*of_replies, "references", "random"),
+    ]
+    assert [*measures["references"]] == [*measures["random"]] == of_replies
+    assert measures["question_nats_per_character"] is None  # one direction was learned
     assert (measures["pairs"], measures["characters"]) == (2, 3)
     assert "lines without a tab: 1" in printed.err
+    rows = [line.split("  ")[0] for line in printed.err.splitlines()]
+    assert [*filter(None, rows)][-3:] == ["model", "references", "random of this file"]
 
 
 def test_each_reply_is_compared_with_its_own_reference(
@@ -136,6 +134,9 @@ def test_each_reply_is_compared_with_its_own_reference(
     assert measures["bleu"] == pytest.approx(100.0)
     assert (measures["pairs"], measures["characters"], measures["top_reply_share"]) == (4, 24, 0.5)
     assert measures["distinct_1"] < 1  # of words
+    assert {**measures, **measures["references"]} == measures
+    assert measures["random"]["bleu"] < 100
+    assert measures["random"]["reply_entropy"] == measures["reply_entropy"]
     scored = Scorer(model)(encode(files, Selection(), vocabulary).shards)
     assert measures["nats_per_character"] == pytest.approx(scored.nats_per_character)
     assert (measures["perplexity"], measures["tokens"]) == (pytest.approx(scored.perplexity), scored.tokens)

@@ -1,0 +1,61 @@
+"""Measures sets of replies to the same questions."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import ASK, EOS, Vocabulary
+from chatbot.evaluation.likelihood import Likelihood, Scorer
+from chatbot.evaluation.measures import Measures, measure
+from chatbot.evaluation.samples import Sample
+
+SEED = 1
+
+
+class Measurer:
+    """Measures replies to the questions of some pairs, whose answers are the references.
+
+    tokens: from a text to its tokens, as in training. scorer: of a model that has learned both directions, for the
+    likelihood of the questions given the replies; else None.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        vocabulary: Vocabulary,
+        tokens: Callable[[str], list[str]],
+        scorer: Scorer | None,
+    ) -> None:
+        self.references = [sample.answer for sample in samples]
+        self._questions = [sample.question for sample in samples]
+        self._question_ids = Ragged.from_rows([sample.ids for sample in samples])
+        self._characters = np.array([len(question.replace(" ", "")) for question in self._questions], np.int64)
+        self._vocabulary, self._tokens, self._scorer = vocabulary, tokens, scorer
+
+    def __call__(self, replies: Sequence[str]) -> Measures:
+        """Measure one reply to each question."""
+        return measure(self._questions, replies, self.references, self._tokens, self._question_likelihood(replies))
+
+    def random_replies(self) -> list[str]:
+        """Return for each question the reference of another question, drawn by a seed; of a single one, its own.
+
+        All their measures that do not depend on the questions equal those of the references.
+        """
+        order = np.random.default_rng(SEED).permutation(len(self.references))
+        replies = [""] * len(self.references)
+        for i, other in zip(order, np.roll(order, 1), strict=True):
+            replies[i] = self.references[other]
+        return replies
+
+    def _question_likelihood(self, replies: Sequence[str]) -> Likelihood | None:
+        """Return the likelihood of the questions given the replies, for a model that learned the reverse direction.
+
+        An empty reply is the end symbol alone.
+        """
+        if self._scorer is None:
+            return None
+        sources = Ragged.from_rows([self._vocabulary.ids(self._tokens(reply)) or [EOS] for reply in replies])
+        begins = np.full(len(replies), ASK, np.int32)
+        return self._scorer([EncodedPairs(sources, self._question_ids, begins, self._characters)])

@@ -1,0 +1,193 @@
+"""The measures of replies, against slow and obvious computations."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatbot.evaluation.character_index import CharacterIndex
+from chatbot.evaluation.likelihood import Likelihood
+from chatbot.evaluation.measures import measure
+from chatbot.evaluation.overlap import Overlap
+from chatbot.evaluation.relevance import BLOCK, Relevance, ranked_first, relevance
+from chatbot.evaluation.table import COLUMNS, table
+
+TEXTS = st.lists(st.text("你好吗 啊ab", max_size=6), max_size=15)
+# Twelve questions without a common character.
+QUESTIONS = ["".join(chr(0x4E00 + 5 * i + j) for j in range(5)) for i in range(12)]
+
+
+def slow_distinct(replies: list[str], n: int) -> float:
+    """Different n-grams over n-grams, from a list of all of them."""
+    grams = [reply[i : i + n] for reply in replies for i in range(len(reply)) if i + n <= len(reply)]
+    return len(set(grams)) / len(grams) if grams else 0
+
+
+def slow_repetition(replies: list[str]) -> tuple[float, float, float, float]:
+    """The shares of the most common reply, of the ten most common and of repeated replies, and the entropy."""
+    if not replies:
+        return 0, 0, 0, 0
+    shares = sorted((replies.count(reply) / len(replies) for reply in set(replies)), reverse=True)
+    repeated = sum(replies.count(reply) > 1 for reply in replies) / len(replies)
+    return shares[0], sum(shares[:10]), repeated, -sum(share * math.log(share) for share in shares)
+
+
+@given(TEXTS)
+def test_variety_and_repetition_equal_slow_twins(replies: list[str]) -> None:
+    """Empty sets and empty replies included."""
+    values = measure(["问"] * len(replies), replies, ["答"] * len(replies), list).values()
+    visible = [reply.replace(" ", "") for reply in replies]
+    for n in (1, 2):
+        assert values[f"distinct_{n}"] == pytest.approx(slow_distinct(replies, n))
+        assert values[f"distinct_characters_{n}"] == pytest.approx(slow_distinct(visible, n))
+    names = ("top_reply_share", "top10_reply_share", "repeated_reply_share", "reply_entropy")
+    assert [values[name] for name in names] == pytest.approx([*slow_repetition(replies)])
+    assert values["mean_reply_tokens"] == pytest.approx(sum(map(len, replies)) / max(1, len(replies)))
+    assert values["question_nats_per_character"] is None
+
+
+@pytest.mark.parametrize(
+    ("replies", "top", "top_ten", "repeated", "entropy"),
+    [
+        ([], 0, 0, 0, 0),
+        (["嗯"], 1, 1, 0, 0),
+        (["嗯"] * 7, 1, 1, 1, 0),
+        (["嗯", "嗯", "好", "嗯"], 0.75, 1, 0.75, math.log(4) - 0.75 * math.log(3)),
+        ([str(i) for i in range(20)], 0.05, 0.5, 0, math.log(20)),
+    ],
+)
+def test_repetition_of_small_examples(
+    replies: list[str], top: float, top_ten: float, repeated: float, entropy: float
+) -> None:
+    values = measure(["问"] * len(replies), replies, replies, list).values()
+    names = ("top_reply_share", "top10_reply_share", "repeated_reply_share", "reply_entropy")
+    assert [values[name] for name in names] == pytest.approx([top, top_ten, repeated, entropy])
+
+
+@settings(max_examples=30)
+@given(TEXTS, TEXTS)
+def test_sums_of_two_sets_are_those_of_the_whole(first: list[str], second: list[str]) -> None:
+    """All but relevance, whose other questions are drawn within a set: there, the sums add up."""
+
+    def part(
+        replies: list[str], nats: float
+    ) -> tuple[list[str], list[str], list[str], Callable[[str], list[str]], Likelihood]:
+        references = [reply[::-1] + "好" for reply in replies]
+        return ["问"] * len(replies), replies, references, list, Likelihood(nats, 2, 4)
+
+    added = measure(*part(first, 3.0)) + measure(*part(second, 5.0))
+    whole = measure(*part(first + second, 8.0))
+    assert added.relevance == measure(*part(first, 3.0)).relevance + measure(*part(second, 5.0)).relevance
+    values = added.values() | {"relevance_at_1": None, "question_nats_per_character": None}
+    expected = whole.values() | {"relevance_at_1": None, "question_nats_per_character": None}
+    assert values == pytest.approx(expected)
+    assert added.values()["question_nats_per_character"] == 8.0 / 8
+
+
+def test_overlap_with_references() -> None:
+    same = Overlap(("我今天很好啊",), ("我今天很好啊",))
+    other = Overlap(("我今天很好啊",), ("他明日不坏吗",))
+    assert (same.bleu, same.chrf) == (pytest.approx(100.0), pytest.approx(100.0))
+    assert other.bleu < 10
+    assert other.chrf == 0
+    assert 0 < (same + other).chrf < 100
+
+
+def slow_chrf(replies: list[str], references: list[str]) -> float:
+    """The mean over n of precision and of recall of n-grams of characters; recall counts twice (Popovic, 2015)."""
+    scores = []
+    for n in range(1, 7):
+        matches = in_replies = in_references = 0
+        for reply, reference in zip(replies, references, strict=True):
+            ours, theirs = ([text[i : i + n] for i in range(len(text) - n + 1)] for text in (reply, reference))
+            matches += sum(min(ours.count(gram), theirs.count(gram)) for gram in set(ours))
+            in_replies, in_references = in_replies + len(ours), in_references + len(theirs)
+        scores.append((matches / in_replies, matches / in_references))
+    precision, recall = np.mean(scores, axis=0)
+    return float(100 * 5 * precision * recall / (4 * precision + recall))
+
+
+def test_chrf_equals_slow_twin() -> None:
+    replies, references = ["我今天很好啊你呢", "他们都不知道"], ["我今天也很好啊你", "他们大概都不知道吧"]
+    assert Overlap(tuple(replies), tuple(references)).chrf == pytest.approx(slow_chrf(replies, references), rel=1e-6)
+
+
+def slow_bm25(texts: list[str], query: str) -> list[float]:
+    """BM25 with k1 = 1.5 and b = 0.75 over single characters and pairs (Robertson and Zaragoza, 2009)."""
+    documents = [[*text, *map("".join, itertools.pairwise(text))] for text in texts]
+    mean = np.mean([len(document) for document in documents])
+    scores = [0.0] * len(texts)
+    for gram in [*query, *map("".join, itertools.pairwise(query))]:
+        having = sum(gram in document for document in documents)
+        weight = math.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
+        for i, document in enumerate(documents):
+            count = document.count(gram)
+            scores[i] += weight * count / (count + 1.5 * (0.25 + 0.75 * len(document) / mean))
+    return scores
+
+
+def test_character_index_equals_slow_bm25() -> None:
+    texts = ["你好吗", "你好你好", "天气很好", "abc"]
+    index = CharacterIndex(texts)
+    for query in ("你好", "天气怎么样", "好好好", "xyz"):
+        assert index.scores(query).tolist() == pytest.approx(slow_bm25(texts, query), rel=1e-5)
+    assert index.scores("天 气").tolist() == index.scores("天气").tolist()
+    assert index.scores("").tolist() == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("replies", "expected"),
+    [
+        (QUESTIONS, 1),
+        ([question[2] for question in QUESTIONS], 1),
+        (QUESTIONS[1:] + QUESTIONS[:1], 0),
+        (["嗯"] * 12, 0.1),
+        ([""] * 12, 0.1),
+        (["".join(QUESTIONS)] * 12, 0.1),
+    ],
+    ids=["copy", "a character of it", "of another question", "of no question", "empty", "of all questions"],
+)
+def test_relevance_of_obvious_replies(replies: list[str], expected: float) -> None:
+    """Of a reply that fits another question, nine or ten of twelve draws contain that question: it ranks below."""
+    at_1 = relevance(QUESTIONS, replies).at_1
+    assert at_1 is not None
+    assert at_1 == pytest.approx(expected, abs=0.03 if expected == 0 else 1e-6)
+
+
+def test_relevance_is_deterministic_and_needs_ten_questions() -> None:
+    replies = [question[i % 5] for i, question in enumerate(QUESTIONS)]
+    assert relevance(QUESTIONS, replies) == relevance(QUESTIONS, replies)
+    assert relevance(QUESTIONS[:9], replies[:9]) == Relevance(0.0, 0)
+    assert relevance(QUESTIONS[:9], replies[:9]).at_1 is None
+    assert ranked_first([], []) is None
+
+
+def test_questions_that_rank_first_together_share_it() -> None:
+    """Ten questions, two of them equal: each of both ranks first as often as the other."""
+    questions = [*QUESTIONS[:9], QUESTIONS[0]]
+    shares = ranked_first(questions, questions)
+    assert shares is not None
+    assert shares.tolist() == [0.5, *[1.0] * 8, 0.5]
+
+
+def test_relevance_covers_every_reply_of_many() -> None:
+    """More pairs than a block."""
+    questions = [f"{i:05}" for i in range(BLOCK + 9)]
+    shares = ranked_first(questions, questions)
+    assert shares is not None
+    assert shares.tolist() == [1.0] * len(questions)
+
+
+def test_table_shows_distinct_beside_relevance_and_is_aligned() -> None:
+    values = measure(["问"], ["嗯"], ["嗯"], list).values()
+    lines = table({"model": values, "random of this file": values})
+    assert len({*map(len, lines)}) == 1
+    headings = [heading for heading, *_ in COLUMNS]
+    assert {"distinct-2 of characters", "relevance"} <= {*headings}
+    assert lines[0].split("  ")[-1] == "mean tokens"
+    assert lines[1].split()[:5] == ["model", "0.000", "100.0%", "100.0%", "0.0%"]
+    assert lines[1].split()[5] == "-"
