@@ -22,6 +22,11 @@ NEEDED = {
     "plateau_patience": ("schedule", (PLATEAU,)),
 }
 
+NATS, QUESTION_NATS = "nats_per_character", "question_nats_per_character"
+# The measures that --best-by takes.
+LOWER_IS_BETTER = (NATS, "nats_per_token", QUESTION_NATS)
+HIGHER_IS_BETTER = ("bleu", "chrf", "relevance_at_1")
+
 
 @dataclasses.dataclass(frozen=True)
 class LearningSettings:
@@ -128,6 +133,21 @@ class LearningSettings:
     patience: int = setting(
         3, LEARNING, "stop after this many validations without a new best, and 1,000 steps", kind=int, least=1
     )
+    best_by: str = setting(
+        NATS,
+        LEARNING,
+        "measure of a validation that chooses the best checkpoint and ends the run; docs/evaluation.md explains them",
+        choices=LOWER_IS_BETTER + HIGHER_IS_BETTER,
+    )
+    least_distinct: float | None = setting(
+        None,
+        LEARNING,
+        "a checkpoint whose replies have a lower distinct_characters_2 is never the best while another has not",
+        kind=float,
+        least=0,
+        most=1,
+        metavar="R",
+    )
     both_directions: str = setting(
         "auto",
         LEARNING,
@@ -179,6 +199,10 @@ class LearningSettings:
             raise UserError(
                 f"--weight-decay {self.weight_decay}: at --learning-rate {self.learning_rate} an update would remove "
                 f"the weights; choose less than {1 / self.learning_rate:.4g}"
+            )
+        if self.best_by == QUESTION_NATS and self.both_directions == "off":
+            raise UserError(
+                f"--best-by {QUESTION_NATS} needs a model of both directions; leave out --both-directions off"
             )
 
     def _check_schedule(self) -> None:

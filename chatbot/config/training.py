@@ -3,7 +3,7 @@
 import dataclasses
 
 from chatbot.config.corpus import NONE, CorpusSettings, EncodingSettings
-from chatbot.config.learning import PARTS, LearningSettings, check_parts
+from chatbot.config.learning import NATS, PARTS, LearningSettings, check_parts
 from chatbot.config.model import ModelSettings
 from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import RunSettings
@@ -25,6 +25,10 @@ class Settings:
     run: RunSettings = dataclasses.field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
+        if self.encoding.validation == NONE and (
+            self.learning.best_by != NATS or self.learning.least_distinct is not None
+        ):
+            raise UserError("--best-by and --least-distinct choose by validation; leave out --validation none")
         if self.learning.label_smoothing and self.model.copy:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
         if self.learning.label_smoothing and self.model.sampled_softmax is not None:

@@ -1,5 +1,6 @@
 """Measures sets of replies to the same questions."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.measures import Measures, measure
+from chatbot.evaluation.repetition import Repetition
 from chatbot.evaluation.samples import Sample
 
 SEED = 1
@@ -37,6 +39,10 @@ class Measurer:
     def __call__(self, replies: Sequence[str]) -> Measures:
         """Measure one reply to each question."""
         return measure(self._questions, replies, self.references, self._tokens, self._question_likelihood(replies))
+
+    def repetition_of_references(self) -> Repetition:
+        """Return the repetition of the references."""
+        return Repetition(Counter(self.references))
 
     def random_replies(self) -> list[str]:
         """Return for each question the reference of another question, drawn by a seed; of a single one, its own.

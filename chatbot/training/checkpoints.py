@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -13,12 +14,13 @@ from typing import Any, get_type_hints
 import tensorflow as tf
 
 from chatbot.config.attempts import BEST, LAST
-from chatbot.config.learning import LearningSettings
+from chatbot.config.learning import NATS, LearningSettings
 from chatbot.errors import UserError
 from chatbot.model.saved import assign_weights, read_pointer, read_values, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import SAVING
 from chatbot.training.averages import Averages
+from chatbot.training.criterion import Criterion
 from chatbot.training.durable import sync, write_file, write_json
 from chatbot.training.variable_update.replica import Values
 
@@ -26,6 +28,7 @@ from chatbot.training.variable_update.replica import Values
 VERSION = 1
 # The groups of a checkpoint with averages: the trained weights, and those at the last validations.
 TRAINED, RECENT = "trained", "recent"
+NATS_ONLY = Criterion()
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -37,20 +40,26 @@ class Progress:
     best_step: int = 0
     best_nats: float | None = None  # per character
     without_best: int = 0  # validations since the best
-    validation: str | None = None  # fingerprint of the validation pairs of best_nats
+    validation: str | None = None  # fingerprint of the validation pairs of the best values
     version: int = VERSION
+    best_by: str = NATS  # the measure that chose the best
+    best_value: float | None = None  # of that measure
+    best_distinct: float | None = None  # distinct_characters_2
     rate_drops: int = 0  # by --schedule plateau
 
-    def measured_on(self, validation: str) -> None:
-        """Set the fingerprint of the validation pairs. A different one resets the best validation."""
-        if validation != self.validation:
-            self.validation, self.best_nats, self.without_best = validation, None, 0
+    def measured_on(self, validation: str, best_by: str = NATS) -> None:
+        """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""
+        if (validation, best_by) != (self.validation, self.best_by):
+            self.validation, self.best_by, self.without_best = validation, best_by, 0
+            self.best_nats = self.best_value = self.best_distinct = None
 
-    def validated(self, nats: float) -> bool:
-        """Record a validation at this step; return whether it is the best so far."""
-        best = math.isfinite(nats) and (self.best_nats is None or nats < self.best_nats)
+    def validated(self, values: Mapping[str, float | None], criterion: Criterion = NATS_ONLY) -> bool:
+        """Record a validation at this step; return whether it is the best so far. values: its measures by name."""
+        value, distinct = values[criterion.measure], values.get("distinct_characters_2")
+        best = criterion.prefers(value, distinct, self.best_value, self.best_distinct)
         if best:
-            self.best_step, self.best_nats = self.step, nats
+            self.best_step, self.best_value, self.best_distinct = self.step, value, distinct
+            self.best_nats = values[NATS]
         self.without_best = 0 if best else self.without_best + 1
         return best
 
@@ -59,6 +68,7 @@ def read_progress(path: Path) -> tuple[str, Progress]:
     """Read the name of a checkpoint and its progress. Raises UserError for a file that is damaged, or of the future."""
     pointer = read_pointer(path)
     name = pointer.pop("checkpoint")
+    pointer.setdefault("best_value", pointer.get("best_nats"))  # earlier versions chose by nats alone
     kinds = get_type_hints(Progress)
     unknown = sorted(pointer.keys() - kinds)
     newer = isinstance(pointer.get("version"), int) and pointer["version"] > VERSION

@@ -8,6 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from chatbot.config.learning import NATS
 from chatbot.training.machines.team import tower_names
 from chatbot.training.run import Run
 from chatbot.training.summaries import Summaries
@@ -19,7 +20,7 @@ class Reporter:
 
     def __init__(self, run: Run, bar: "tqdm[Any]", summaries: Summaries | None) -> None:
         self._samples = [(sample.question, sample.answer) for sample in run.data.samples]
-        self._validation_decides = run.data.validation_decides
+        self._validation_decides, self._criterion = run.data.validation_decides, run.criterion
         self._progress, self._bar, self._summaries = run.progress, bar, summaries
         self._on_terminal = not bar.disable and bar.fp.isatty()
         self._compiled: set[Hashable] = set()
@@ -59,7 +60,13 @@ class Reporter:
         verdict = ", the best so far" if best else f", no improvement ({self._progress.without_best} in a row)"
         if not self._validation_decides:
             verdict = ""
-        self._bar.write(f"step {step:,}: validation {validation.nats_per_character:.4f} nats per character{verdict}")
+        nats, value = validation.likelihood.nats_per_character, validation.values()[self._criterion.measure]
+        measured = f"{nats:.4f} nats per character"
+        if self._criterion.measure != NATS and value is not None:
+            measured += f", {self._criterion.shown(value)}"
+        self._bar.write(f"step {step:,}: validation {measured}{verdict}")
+        if validation.warning:
+            self.warn(validation.warning)
         if self._summaries:
             self._summaries.replies(self._samples, validation.replies, step)
 

@@ -21,6 +21,7 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.averages import Averages
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
 from chatbot.training.checkpoints import Checkpoints, Progress
+from chatbot.training.criterion import Criterion
 from chatbot.training.data import FEWEST_DECIDING, Data
 from chatbot.training.devices import Tower
 from chatbot.training.initial_weights import set_initial_weights
@@ -53,6 +54,11 @@ class Run:
     checkpoints: Checkpoints
     progress: Progress
 
+    @property
+    def criterion(self) -> Criterion:
+        """What makes a validation the best."""
+        return Criterion.of(self.settings.learning)
+
     def reason_to_stop(self) -> str:
         """Return why the run is over, or "" if it is not."""
         step, last = self.progress.step, self.calendar.last_step
@@ -61,11 +67,9 @@ class Run:
         failures = self.progress.without_best
         if self.data.validation_decides and step >= LEAST_STEPS and failures >= self.settings.learning.patience:
             best = ""
-            if self.progress.best_nats is not None:
-                best = (
-                    f"; the best was {self.progress.best_nats:.4f} nats per character at step "
-                    f"{self.progress.best_step:,}"
-                )
+            if self.progress.best_value is not None:
+                value = self.criterion.shown(self.progress.best_value)
+                best = f"; the best was {value} at step {self.progress.best_step:,}"
             validations = "validation" if failures == 1 else "validations"
             return f"no improvement in {failures} {validations}{best}; continue with a larger --patience"
         return ""
@@ -164,7 +168,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     progress = Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
     train_step.scatter_state(state)
     if data.validation:
-        progress.measured_on(data.validation.fingerprint)
+        progress.measured_on(data.validation.fingerprint, learning.best_by)
     return Run(
         settings=settings,
         data=data,

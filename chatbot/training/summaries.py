@@ -42,7 +42,7 @@ class Summaries:
         self._tower_curves.add(record.get("tower_losses", ()), step)
         with self._writer.as_default():
             for name, value in record.items():
-                if name not in ("step", "tower_losses"):
+                if name not in ("step", "tower_losses") and value is not None:
                     tf.summary.scalar(name.replace(".", "/"), value, step)
         self._writer.flush()
 

@@ -84,9 +84,9 @@ def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:
     assert run.data.validation is not None, "no validation is due without validation pairs"
     with reporter.compiling("validation"):
         validation = run.validator.validate(run.data.validation)
-    best = run.data.validation_decides and run.progress.validated(validation.nats_per_character)
-    record["validation.nats_per_token"] = validation.nats_per_token
-    record["validation.nats_per_character"] = validation.nats_per_character
+    values = validation.values()
+    best = run.data.validation_decides and run.progress.validated(values, run.criterion)
+    record.update({f"validation.{name}": value for name, value in values.items()})
     reporter.validation(validation, best)
     return best
 

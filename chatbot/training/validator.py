@@ -1,35 +1,61 @@
-"""Validation during a run: the likelihood of held-out pairs, and replies to sample questions."""
+"""Validation during a run: the likelihood of held-out pairs, and replies to questions of some of them."""
 
 from typing import NamedTuple
 
+from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
-from chatbot.evaluation.likelihood import Scorer
+from chatbot.corpus.text.utterance import tokens_of
+from chatbot.evaluation.likelihood import Likelihood, Scorer
+from chatbot.evaluation.measurer import Measurer
+from chatbot.evaluation.measures import Measures
 from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.collapse import Collapse
 from chatbot.training.data import Data
 
 
 class Validation(NamedTuple):
     """The result of a validation."""
 
-    nats_per_token: float
-    nats_per_character: float
+    likelihood: Likelihood  # of all references
+    measures: Measures  # of the replies to `Data.measured`
+    warning: str | None  # about these replies
     replies: list[str]  # to the sample questions
+
+    def values(self) -> dict[str, float | None]:
+        """Return the measures by name. That of the questions given the replies is left out if it was not computed."""
+        values = self.measures.values()
+        if self.measures.questions is None:
+            del values[QUESTION_NATS]
+        return {
+            "nats_per_token": self.likelihood.nats_per_token,
+            "nats_per_character": self.likelihood.nats_per_character,
+            **values,
+        }
 
 
 class Validator:
-    """Measures a model that is being trained. Its graphs are traced once, at the first use."""
+    """Measures a model that is being trained. Its graphs are traced once, at the first use.
+
+    The likelihood of the questions given the replies takes longer than all other measures of replies. It is computed
+    only if it decides which checkpoint is the best.
+    """
 
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings) -> None:
         self._samples = [sample.ids for sample in data.samples]
+        self._questions = [sample.ids for sample in data.measured]
         self._score = Scorer(model)
         self._replier = Replier(model, data.vocabulary, settings.model)
+        scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
+        self._measure = Measurer(data.measured, data.vocabulary, tokens_of(settings.corpus), scorer)
+        self._collapse = Collapse(self._measure.repetition_of_references())
 
     def validate(self, corpus: Corpus) -> Validation:
-        """Score all pairs of the corpus, and reply to the sample questions."""
+        """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples."""
         likelihood = self._score(corpus.shards)
-        return Validation(likelihood.nats_per_token, likelihood.nats_per_character, self.replies())
+        measures = self._measure(self._replier.replies(self._questions))
+        return Validation(likelihood, measures, self._collapse.warning(measures.repetition), self.replies())
 
     def replies(self) -> list[str]:
         """Return the best reply to each sample question."""

@@ -17,7 +17,7 @@ from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.validator import Validation, Validator
 from chatbot.training.variable_update.replica import Replica
 from chatbot.training.window import Window
-from tests.training.small_run import small_settings, train_small
+from tests.training.small_run import small_settings, train_small, validation_of
 
 
 def group(name: str, attempt: str, step: int) -> list[np.ndarray]:
@@ -46,7 +46,7 @@ def test_mean_of_the_last_validations_is_validated_and_resumed(
 
     def validate(validator: Validator, corpus: Any) -> Validation:
         validated.append(values(validator._score._model))
-        return Validation(1.0, 1.0, validator.replies())
+        return validation_of(1.0, validator.replies())
 
     monkeypatch.setattr(Validator, "validate", validate)
     monkeypatch.setattr(Validator, "replies", lambda validator: [""] * len(validator._samples))

@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chatbot.config.learning import NATS
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq, built_model
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints import Checkpoints, Progress
+from chatbot.training.criterion import Criterion
 from tests.training.small_run import small_settings
 
 VOCABULARY = Vocabulary(["你", "好"])
@@ -42,13 +44,13 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
     for step, nats in ((1, 5.0), (2, 3.0), (3, 4.0)):
         fill(model, step)
         progress.step = step
-        checkpoints.save(progress, [np.full(3, step)], progress.validated(nats))
+        checkpoints.save(progress, [np.full(3, step)], progress.validated({NATS: nats}))
     checkpoints.load_best(progress)
     assert values(model) == {2.0}
     loaded = load_trained(settings.run.directory)
     assert (loaded.step, values(loaded.model)) == (2, {2.0})
     restored, state = checkpoints.restore(NO_STATE)
-    assert restored == Progress(step=3, best_step=2, best_nats=3.0, without_best=1)
+    assert restored == Progress(step=3, best_step=2, best_nats=3.0, without_best=1, best_value=3.0)
     assert (values(model), state[0].tolist()) == ({3.0}, [3.0] * 3)
 
 
@@ -72,7 +74,9 @@ def test_best_is_lower_than_all_before() -> None:
     results = []
     for step, nats in enumerate((3.0, 3.0, 4.0, 2.0, float("nan"), 2.5), 1):
         progress.step = step
-        results.append((progress.validated(nats), progress.best_step, progress.best_nats, progress.without_best))
+        results.append(
+            (progress.validated({NATS: nats}), progress.best_step, progress.best_nats, progress.without_best)
+        )
     assert results == [
         *((True, 1, 3.0, 0), (False, 1, 3.0, 1), (False, 1, 3.0, 2)),
         *((True, 4, 2.0, 0), (False, 4, 2.0, 1), (False, 4, 2.0, 2)),
@@ -80,9 +84,43 @@ def test_best_is_lower_than_all_before() -> None:
 
 
 def test_other_validation_pairs_begin_anew() -> None:
-    progress = Progress(step=9, best_step=5, best_nats=2.0, without_best=2, validation="a")
+    progress = Progress(step=9, best_step=5, best_nats=2.0, without_best=2, validation="a", best_value=2.0)
     progress.measured_on("a")
     assert (progress.best_nats, progress.without_best) == (2.0, 2)
     progress.measured_on("b")
     assert (progress.best_nats, progress.without_best, progress.validation) == (None, 0, "b")
-    assert progress.validated(3.0)
+    assert progress.validated({NATS: 3.0})
+    progress.measured_on("b", "bleu")
+    assert (progress.best_nats, progress.best_value, progress.best_by) == (None, None, "bleu")
+    assert progress.validated({NATS: 4.0, "bleu": 1.0}, Criterion("bleu"))
+
+
+@pytest.mark.parametrize(
+    ("criterion", "validations", "best_steps"),
+    [
+        (Criterion("bleu"), [(3.0, 0.1), (1.0, 0.1), (4.0, 0.1), (float("nan"), 0.1)], [1, 1, 3, 3]),
+        (Criterion("nats_per_token"), [(3.0, 0.1), (4.0, 0.1), (1.0, 0.1), (None, 0.1)], [1, 1, 3, 3]),
+        (Criterion("bleu", 0.3), [(3.0, 0.1), (4.0, 0.2), (1.0, 0.3), (9.0, 0.29), (2.0, 0.5)], [1, 2, 3, 3, 5]),
+        (Criterion(NATS, 0.3), [(3.0, 0.1), (1.0, 0.1), (4.0, 0.3), (2.0, 0.2), (3.9, 0.4)], [1, 2, 3, 3, 5]),
+    ],
+    ids=["higher", "lower", "floor for a higher", "floor for a lower"],
+)
+def test_best_by_a_measure_with_a_floor_for_variety(
+    criterion: Criterion, validations: list[tuple[float | None, float]], best_steps: list[int]
+) -> None:
+    """Below the floor, the measure decides until one validation is above it."""
+    progress, seen = Progress(), []
+    for step, (value, distinct) in enumerate(validations, 1):
+        progress.step = step
+        progress.validated({NATS: 5.0 + step, criterion.measure: value, "distinct_characters_2": distinct}, criterion)
+        seen.append(progress.best_step)
+    assert seen == best_steps
+    if criterion.measure != NATS:
+        assert progress.best_nats == 5.0 + best_steps[-1]
+    assert progress.without_best == len(validations) - best_steps[-1]
+
+
+def test_best_of_an_earlier_version_is_below_any_floor() -> None:
+    progress = Progress(step=9, best_step=5, best_nats=2.0, best_value=2.0)
+    assert not progress.validated({NATS: 3.0, "distinct_characters_2": 0.2}, Criterion(NATS, 0.3))
+    assert progress.validated({NATS: 3.0, "distinct_characters_2": 0.3}, Criterion(NATS, 0.3))

@@ -156,7 +156,7 @@ def test_old_files_lack_fields_and_newer_files_are_refused(work_dir: Path) -> No
     path = Path("last")
     old = {"checkpoint": "ckpt-5", "step": 5, "best_step": 3, "best_nats": 4.5, "without_best": 2, "validation": "f"}
     path.write_text(json.dumps(old))
-    assert read_progress(path) == ("ckpt-5", Progress(5, 3, 4.5, 2, "f"))
+    assert read_progress(path) == ("ckpt-5", Progress(5, 3, 4.5, 2, "f", best_value=4.5))
     path.write_text(json.dumps({"checkpoint": "ckpt-5", "step": 5}))
     assert read_progress(path) == ("ckpt-5", Progress(step=5))
     for newer, what in (({"tempo": 1}, "it has 'tempo'"), ({"version": 99}, "its version is 99")):

@@ -14,10 +14,10 @@ from chatbot.errors import UserError
 from chatbot.training.checkpoints import Progress
 from chatbot.training.run import Run
 from chatbot.training.schedule import Schedule, describe, schedule_of
-from chatbot.training.validator import Validation, Validator
+from chatbot.training.validator import Validator
 from chatbot.training.window import Window
 from tests.training.attempts import metrics
-from tests.training.small_run import train_small
+from tests.training.small_run import train_small, validation_of
 
 
 @pytest.mark.parametrize(("rule", "highest"), [("none", 0.002), ("linear", 0.008), ("sqrt", 0.004)])
@@ -133,7 +133,7 @@ def test_plateau_lowers_the_rate_and_resumes(pairs_file: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Window, "next_batch", interrupt_fourth_call)
     monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
-    monkeypatch.setattr(Validator, "validate", lambda self, _: Validation(1.0, nats.pop(0), self.replies()))
+    monkeypatch.setattr(Validator, "validate", lambda self, _: validation_of(nats.pop(0), self.replies()))
     monkeypatch.setattr(Validator, "replies", lambda self: [""] * len(self._samples))
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲甲\t丑\n乙丙\t子\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chatbot.config.learning import NATS
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
@@ -168,8 +169,8 @@ def test_other_validation_pairs_reset_the_best(
 
 def test_nan_is_never_the_best() -> None:
     progress = Progress(step=1)
-    assert not progress.validated(float("nan"))
-    assert progress.validated(3.0)
+    assert not progress.validated({NATS: float("nan")})
+    assert progress.validated({NATS: 3.0})
 
 
 def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
