@@ -34,6 +34,20 @@ class EvaluationSettings:
     attempt: str = setting("default", RUN, "the training run to measure: its name, or the path of its folder")
     beam_size: int = setting(1, SEARCH, "number of hypotheses; 1 is greedy search", kind=int, least=1, most=100)
 
+    baseline: bool = setting(
+        False,
+        RUN,
+        "also measure a baseline without a model: the reply to the most similar question of the training pairs",
+        kind=bool,
+    )
+    baseline_data: tuple[str, ...] = setting(
+        (),
+        DATA,
+        "pairs for --baseline, in any format of docs/data.md; default: those of the attempt",
+        many=True,
+        metavar="FILE",
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_encoding(self.encoding)

@@ -14,6 +14,7 @@ def main() -> int:
     from chatbot.corpus.reading.files.sources import find_parts
 
     sources = find_parts(settings.data).measured
+    bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()
@@ -22,8 +23,9 @@ def main() -> int:
     from chatbot.corpus.encoding.tokenised import corpus_files, tokenise
     from chatbot.corpus.encoding.workers import worker_pool
     from chatbot.corpus.text.utterance import without_pair_rules
+    from chatbot.evaluation.baseline import Baseline, pairs_of, training_pairs
     from chatbot.evaluation.evaluate import evaluate
-    from chatbot.evaluation.table import table
+    from chatbot.evaluation.table import evaluation_table
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
@@ -40,9 +42,15 @@ def main() -> int:
     for report in tokenised.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
-    measures = evaluate(trained, files, settings.beam_size)
-    rows = {"model": measures, "references": measures["references"], "random of this file": measures["random"]}
-    print(f"{measures['pairs']:,} replies to held-out questions:", *table(rows), sep="\n", file=sys.stderr)
+    baseline = None
+    if bank is not None:
+        baseline = Baseline(
+            pairs_of(bank, dataclasses.replace(corpus_settings, columns=(), encoding=None, format=None))
+        )
+    elif settings.baseline:
+        baseline = Baseline(training_pairs(trained.settings, settings.cache))
+    measures = evaluate(trained, files, settings.beam_size, baseline)
+    print(*evaluation_table(measures), sep="\n", file=sys.stderr)
     print(json.dumps(measures))
     return 0
 

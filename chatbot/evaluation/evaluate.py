@@ -10,6 +10,7 @@ from chatbot.corpus.encoding.tokenised import CorpusFiles, tokenise
 from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.text.utterance import tokens_of
+from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
 from chatbot.evaluation.samples import Sample
@@ -17,11 +18,11 @@ from chatbot.inference.replier import BATCH, Replier
 from chatbot.model.saved import Trained
 
 
-def evaluate(trained: Trained, files: CorpusFiles, beam_size: int) -> dict[str, Any]:
+def evaluate(trained: Trained, files: CorpusFiles, beam_size: int, baseline: Baseline | None = None) -> dict[str, Any]:
     """Return the likelihood of the reference replies, and the measures of the model's replies.
 
     "references" and "random" are objects with the same measures of the references, and of references that were assigned
-    to other questions at random.
+    to other questions at random; with a baseline, "baseline" is one of its replies.
     """
     corpus = encode(files, Selection(), trained.vocabulary)
     scorer = Scorer(trained.model)
@@ -31,6 +32,9 @@ def evaluate(trained: Trained, files: CorpusFiles, beam_size: int) -> dict[str, 
     tokens = tokens_of(trained.settings.corpus)
     measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None)
     replies = reply(Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size), samples)
+    rows = {"references": measurer.references, "random": measurer.random_replies()}
+    if baseline:
+        rows["baseline"] = baseline.replies([sample.question for sample in samples])
     return {
         "pairs": len(samples),
         "tokens": likelihood.tokens,
@@ -39,8 +43,7 @@ def evaluate(trained: Trained, files: CorpusFiles, beam_size: int) -> dict[str, 
         "nats_per_token": likelihood.nats_per_token,
         "nats_per_character": likelihood.nats_per_character,
         **measurer(replies).values(),
-        "references": measurer(measurer.references).values(),
-        "random": measurer(measurer.random_replies()).values(),
+        **{name: measurer(of_row).values() for name, of_row in rows.items()},
     }
 
 

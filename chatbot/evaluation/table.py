@@ -1,6 +1,7 @@
 """A table of measures for the terminal."""
 
 from collections.abc import Mapping
+from typing import Any
 
 # The columns: heading, measure, and the factor and decimals of its values.
 COLUMNS = (
@@ -13,6 +14,16 @@ COLUMNS = (
     ("chrF", "chrf", 1, 2),
     ("mean tokens", "mean_reply_tokens", 1, 1),
 )
+
+
+# The name of each row: its object in the JSON.
+ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
+
+
+def evaluation_table(measures: Mapping[str, Any]) -> list[str]:
+    """Return the table of an evaluation. measures: the result of `evaluate`."""
+    others = {row: measures[name] for row, name in ROWS.items() if name in measures}
+    return [f"{measures['pairs']:,} replies to held-out questions:", *table({"model": measures, **others})]
 
 
 def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
