@@ -9,10 +9,12 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table
 from chatbot.errors import in_c_locale
-from chatbot.inference.responder import Responder
+from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
 
 EXIT = ("exit", "quit")
+WHY = "/why"
 
 
 def chat(responder: Responder, name: str) -> int:
@@ -58,7 +60,8 @@ def _converse(responder: Responder, name: str) -> None:
         with contextlib.suppress(ImportError):  # Windows has none
             import readline  # noqa: F401  (gives input() line editing and history)
 
-    print(f"Talking to {name}. {EXIT[0]}, {EXIT[1]}, Ctrl-D or Ctrl-C exits.", file=sys.stderr)
+    print(f"Talking to {name}. {WHY} explains a reply; {EXIT[0]}, {EXIT[1]}, Ctrl-D or Ctrl-C exits.", file=sys.stderr)
+    last: tuple[str, str] | None = None
     while True:
         try:
             question = input("> ")
@@ -67,4 +70,17 @@ def _converse(responder: Responder, name: str) -> None:
             return
         if question.strip().lower() in EXIT:
             return
-        print(responder.reply(question))
+        if question.strip().lower() == WHY:
+            print(*explanation(responder, last), sep="\n")
+            continue
+        reply = responder.reply(question)
+        print(reply)
+        last = None if reply == EMPTY_QUESTION_REPLY else (question, reply)
+
+
+def explanation(responder: Responder, last: tuple[str, str] | None) -> list[str]:
+    """Return the lines of /why. last: the last question and its reply; None if there is none."""
+    if last is None:
+        return [NO_REPLY]
+    attention = responder.attention(*last)
+    return [NO_ATTENTION] if attention is None else table(attention)

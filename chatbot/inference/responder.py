@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from chatbot.corpus.text.utterance import tokens_of
+from chatbot.inference.attention import WordAttention, word_attention
 from chatbot.inference.replier import Replier
 from chatbot.model.saved import Trained
 
@@ -28,7 +29,7 @@ class Responder:
 
     def __init__(self, trained: Trained, beam_size: int, length_penalty: float) -> None:
         self.replier = Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size, length_penalty)
-        self._vocabulary = trained.vocabulary
+        self._trained, self._vocabulary = trained, trained.vocabulary
         self._tokens = tokens_of(trained.settings.corpus)
 
     def reply(self, text: str) -> str:
@@ -40,6 +41,17 @@ class Responder:
         questions = [self.ids(text) for text in texts]
         replies = iter(self.replier.replies([question for question in questions if question]))
         return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
+
+    def attention(self, text: str, reply: str) -> WordAttention | None:
+        """Return which words of a text each word of a reply to it looked at; None for a model without attention.
+
+        text: with visible characters.
+        """
+        model, max_length = self._trained.model, self._trained.settings.model.max_length
+        if model.decoder.attention is None:
+            return None
+        question = self.ids(text)[:max_length]
+        return word_attention(model, self._vocabulary, [question], [self.ids(reply)])[0]
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""

@@ -51,6 +51,15 @@ class Attention(keras.layers.Layer):
         """
         return weighted_means(self.scores(queries, keys), memory, mask)
 
+    def weights(self, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """Return the weights of `call`, [rows, target, source]; those of each query add up to 1."""
+        return masked_softmax(self.scores(queries, keys), mask)
+
+
+def masked_softmax(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """scores [rows, target, source], mask [rows, source] bool -> weights [rows, target, source], 0 at padding."""
+    return tf.nn.softmax(tf.where(mask[:, None, :], scores, tf.constant(scores.dtype.min, scores.dtype)))
+
 
 def weighted_means(scores: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Return softmax(scores) memory, [rows, target, units].
@@ -62,8 +71,7 @@ def weighted_means(scores: tf.Tensor, memory: tf.Tensor, mask: tf.Tensor) -> tf.
 
     @tf.custom_gradient
     def run(scores: tf.Tensor, memory: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        lowest = tf.constant(scores.dtype.min, scores.dtype)
-        weights = tf.nn.softmax(tf.where(mask[:, None, :], scores, lowest))
+        weights = masked_softmax(scores, mask)
 
         def gradient(d_means: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             d_weights = tf.matmul(d_means, memory, transpose_b=True) * weights

@@ -54,8 +54,7 @@ class Copying(keras.layers.Layer):
 
         mask: [rows, source] bool, True at real tokens; padding gets no weight.
         """
-        scores = self.attention.scores(outputs, keys)
-        return tf.nn.softmax(tf.where(mask[:, None, :], scores, tf.constant(scores.dtype.min, scores.dtype)))
+        return self.attention.weights(outputs, keys, mask)
 
     def log_actions(self, outputs: tf.Tensor) -> tf.Tensor:
         """[output; context] [positions, 2 units] -> log-probabilities of the actions, [positions, 3]."""

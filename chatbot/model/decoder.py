@@ -105,7 +105,17 @@ class Decoder(keras.layers.Layer):
         steps, rows = tf.shape(by_step)[0], tf.shape(by_step)[1]
         masks = None if key is None else self.stack.step_masks(steps, rows, key)
 
-        def step(t: tf.Tensor, cells: list[State], results: list[tf.TensorArray]) -> tuple[Any, ...]:
+        def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
+        """Return the weights of the question's tokens in `call` without dropout, [rows, target, source].
+
+        The decoder must have attention, and no input feeding.
+        """
+        assert self.attention is not None and not self._settings.input_feeding
+        outputs, _ = self.stack(embedded, state["cells"], sequences, None, last=False)
+        padded = unpack(outputs, sequences.packing) if is_packed(self._settings) else outputs
+        return self.attention.weights(padded, state["keys"], state["mask"])
+
+    def step(t: tf.Tensor, cells: list[State], results: list[tf.TensorArray]) -> tuple[Any, ...]:
             masks_at = None if masks is None else masks._replace(scales=[scale[t] for scale in masks.scales])
             attended, copies, after = self.step(by_step[t], {**state, "cells": cells}, masks_at)
             of_step = zip(results, [attended, *copies], strict=True)

@@ -150,6 +150,13 @@ class Seq2Seq(keras.Model):
         logits = self.project(attended)
         return with_copies(logits, copies, question, tf.constant(self._spellings)) if copies else logits
 
+    def attention_weights(self, source: Sequences, target_in: Sequences) -> tf.Tensor:
+        """Return the weights of the question's tokens at each target position, [rows, target, source].
+
+        The model must have attention.
+        """
+        return self.decoder.attention_weights(self.embed(target_in.ids), target_in, self.encode(source))
+
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., width] -> logits [..., vocabulary]."""
         return matmul(attended, self.projection, self.precision, transpose_b=True) + self.bias

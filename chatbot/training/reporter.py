@@ -69,6 +69,7 @@ class Reporter:
             self.warn(validation.warning)
         if self._summaries:
             self._summaries.replies(self._samples, validation.replies, step)
+            self._summaries.attention(validation.attention, step)
 
 
 @contextmanager

@@ -6,14 +6,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.training import Settings
+from chatbot.inference.attention import WordAttention
 from chatbot.training.tower_curves import TowerCurves
 
 # TensorBoard's run for the values of the whole batch.
 ALL_TOWERS = "all"
+# The width of a cell of a heat map in pixels, and the colour of the weight 1.
+CELL, BLUE = 24, (8, 48, 107)
 
 
 class Summaries:
@@ -54,6 +59,18 @@ class Summaries:
         with self._writer.as_default():
             tf.summary.text("replies", table, step)
 
+    def attention(self, samples: Sequence[WordAttention], step: int) -> None:
+        """Write the attention of each sample reply as an image, and its words as a text.
+
+        A row of the image is a word of the reply, a column a word of the question; dark blue is 1.
+        """
+        with self._writer.as_default():
+            for number, (question, reply, weights) in enumerate(samples, 1):
+                tf.summary.image(f"attention/{number}", heat_map(weights)[None], step)
+                words = (" ".join(f"{i} `{word}`" for i, word in enumerate(side, 1)) for side in (reply, question))
+                text = "rows: {}\n\ncolumns: {}".format(*words)
+                tf.summary.text(f"attention_words/{number}", text, step)
+
     def __enter__(self) -> "Summaries":
         return self
 
@@ -62,6 +79,12 @@ class Summaries:
         self._file.close()
         self._writer.close()
         self._tower_curves.flush()
+
+
+def heat_map(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """weights [rows, columns], 0 to 1 -> an image of square cells, [CELL rows, CELL columns, 3], from white to blue."""
+    colours = 255 + weights[..., None] * (np.array(BLUE) - 255)  # [rows, columns, 3]
+    return np.repeat(np.repeat(colours, CELL, axis=0), CELL, axis=1).round().astype(np.uint8)
 
 
 def _finite(value: Any) -> Any:

@@ -9,6 +9,7 @@ from chatbot.corpus.text.utterance import tokens_of
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.measurer import Measurer
 from chatbot.evaluation.measures import Measures
+from chatbot.inference.attention import WordAttention, word_attention
 from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.collapse import Collapse
@@ -22,6 +23,7 @@ class Validation(NamedTuple):
     measures: Measures  # of the replies to `Data.measured`
     warning: str | None  # about these replies
     replies: list[str]  # to the sample questions
+    attention: list[WordAttention]  # of these replies; [] for a model without attention
 
     def values(self) -> dict[str, float | None]:
         """Return the measures by name. That of the questions given the replies is left out if it was not computed."""
@@ -43,19 +45,27 @@ class Validator:
     """
 
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings) -> None:
-        self._samples = [sample.ids for sample in data.samples]
+        self._model, self._vocabulary, self._tokens = model, data.vocabulary, tokens_of(settings.corpus)
+        self._samples = [sample.ids[: settings.model.max_length] for sample in data.samples]
         self._questions = [sample.ids for sample in data.measured]
         self._score = Scorer(model)
         self._replier = Replier(model, data.vocabulary, settings.model)
         scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
-        self._measure = Measurer(data.measured, data.vocabulary, tokens_of(settings.corpus), scorer)
+        self._measure = Measurer(data.measured, data.vocabulary, self._tokens, scorer)
         self._collapse = Collapse(self._measure.repetition_of_references())
 
     def validate(self, corpus: Corpus) -> Validation:
         """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples."""
         likelihood = self._score(corpus.shards)
         measures = self._measure(self._replier.replies(self._questions))
-        return Validation(likelihood, measures, self._collapse.warning(measures.repetition), self.replies())
+        warning, replies = self._collapse.warning(measures.repetition), self.replies()
+        return Validation(likelihood, measures, warning, replies, self._attention(replies))
+
+    def _attention(self, replies: list[str]) -> list[WordAttention]:
+        if self._model.decoder.attention is None:
+            return []
+        ids = [self._vocabulary.ids(self._tokens(reply)) for reply in replies]
+        return word_attention(self._model, self._vocabulary, self._samples, ids)
 
     def replies(self) -> list[str]:
         """Return the best reply to each sample question."""

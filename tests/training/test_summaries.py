@@ -13,13 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
-from chatbot.training.summaries import Summaries
+from chatbot.inference.attention import WordAttention
+from chatbot.training.summaries import BLUE, CELL, Summaries, heat_map
 from chatbot.training.tower_curves import MOST_TOWERS_EACH_STEP
 
 
@@ -33,6 +35,7 @@ def tensorboard(work_dir: Path) -> Iterator[str]:
             record = {"step": step, "loss": 1.5 / step, "tower_losses": [1.0 / step, 2.0 / step]}
             summaries.write({**record, "gradient_norm": 3.0, "validation.nats_per_character": 5.0 - step})
         summaries.replies([("问|题", "答案")], ["回复"], 2)
+        summaries.attention([WordAttention(["问", "题"], ["回复"], np.array([[0.25, 0.75]], np.float32))], 2)
     command = [
         sys.executable,
         "-m",
@@ -76,6 +79,19 @@ def test_one_chart_shows_the_curves_of_all_towers(tensorboard: str) -> None:
     (text,) = get(tensorboard, "data/plugin/text/text", run="a/all", tag="replies")
     assert "回复" in text["text"]
     assert "<table>" in text["text"]
+    (image,) = get(tensorboard, "data/plugin/images/images", run="a/all", tag="attention/1", sample="0")
+    assert image["step"] == 2
+    (text,) = get(tensorboard, "data/plugin/text/text", run="a/all", tag="attention_words/1")
+    assert "columns: 1 <code>问</code>" in text["text"]
+
+
+def test_heat_map_is_white_at_0_and_blue_at_1() -> None:
+    image = heat_map(np.array([[0, 1], [0.5, 0]], np.float32))
+    assert image.shape == (2 * CELL, 2 * CELL, 3)
+    cells = image.reshape(2, CELL, 2, CELL, 3).swapaxes(1, 2).reshape(4, CELL * CELL, 3)
+    assert [np.unique(cell, axis=0).tolist() for cell in cells] == [
+        *([[255] * 3], [[*BLUE]], [[round((255 + part) / 2) for part in BLUE]], [[255] * 3])
+    ]
 
 
 def points(run: str) -> list[tuple[int, float]]:
