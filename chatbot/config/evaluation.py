@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from chatbot.config.corpus import CACHE, FORMATS, check_encoding
+from chatbot.errors import UserError
 from chatbot.flags import check_fields, parse_flags, setting
 
 DATA, RUN, SEARCH = "data", "run", "search"
@@ -48,9 +50,21 @@ class EvaluationSettings:
         metavar="FILE",
     )
 
+    report: str | None = setting(
+        None, RUN, "also write every reply with its scores and its attention to an HTML file", metavar="FILE"
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
         check_encoding(self.encoding)
+
+
+def check_report(path: str) -> None:
+    """Raise UserError for a report that cannot be written, before the evaluation begins."""
+    folder = Path(path).parent
+    if not folder.is_dir() or Path(path).is_dir():
+        what = "is a folder" if Path(path).is_dir() else f"{folder} is not a folder"
+        raise UserError(f"--report {path}: {what}; give the name of a file in an existing folder")
 
 
 def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sys
 
-from chatbot.config.evaluation import evaluation_settings
+from chatbot.config.evaluation import check_report, evaluation_settings
 from chatbot.errors import exit_code_of
 
 
@@ -13,6 +13,8 @@ def main() -> int:
     settings = evaluation_settings()
     from chatbot.corpus.reading.files.sources import find_parts
 
+    if settings.report is not None:
+        check_report(settings.report)
     sources = find_parts(settings.data).measured
     bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
@@ -25,7 +27,7 @@ def main() -> int:
     from chatbot.corpus.text.utterance import without_pair_rules
     from chatbot.evaluation.baseline import Baseline, pairs_of, training_pairs
     from chatbot.evaluation.evaluate import evaluate
-    from chatbot.evaluation.table import evaluation_table
+    from chatbot.evaluation.table import rows_of, table
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
@@ -49,8 +51,8 @@ def main() -> int:
         )
     elif settings.baseline:
         baseline = Baseline(training_pairs(trained.settings, settings.cache))
-    measures = evaluate(trained, files, settings.beam_size, baseline)
-    print(*evaluation_table(measures), sep="\n", file=sys.stderr)
+    measures = evaluate(trained, files, settings.beam_size, baseline, settings.report)
+    print(f"{measures['pairs']:,} replies to held-out questions:", *table(rows_of(measures)), sep="\n", file=sys.stderr)
     print(json.dumps(measures))
     return 0
 

@@ -11,18 +11,28 @@ from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.evaluation.baseline import Baseline
+from chatbot.evaluation.entries import entries_of
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
+from chatbot.evaluation.report import write_report
 from chatbot.evaluation.samples import Sample
 from chatbot.inference.replier import BATCH, Replier
 from chatbot.model.saved import Trained
 
 
-def evaluate(trained: Trained, files: CorpusFiles, beam_size: int, baseline: Baseline | None = None) -> dict[str, Any]:
+def evaluate(
+    trained: Trained,
+    files: CorpusFiles,
+    beam_size: int,
+    baseline: Baseline | None = None,
+    report: str | None = None,
+) -> dict[str, Any]:
     """Return the likelihood of the reference replies, and the measures of the model's replies.
 
     "references" and "random" are objects with the same measures of the references, and of references that were assigned
     to other questions at random; with a baseline, "baseline" is one of its replies.
+
+    report: the path of an HTML file to write, with every reply. Raises UserError when it cannot be written.
     """
     corpus = encode(files, Selection(), trained.vocabulary)
     scorer = Scorer(trained.model)
@@ -35,7 +45,7 @@ def evaluate(trained: Trained, files: CorpusFiles, beam_size: int, baseline: Bas
     rows = {"references": measurer.references, "random": measurer.random_replies()}
     if baseline:
         rows["baseline"] = baseline.replies([sample.question for sample in samples])
-    return {
+    measures = {
         "pairs": len(samples),
         "tokens": likelihood.tokens,
         "characters": likelihood.characters,
@@ -45,6 +55,10 @@ def evaluate(trained: Trained, files: CorpusFiles, beam_size: int, baseline: Bas
         **measurer(replies).values(),
         **{name: measurer(of_row).values() for name, of_row in rows.items()},
     }
+    if report:
+        title = f"Step {trained.step:,}: replies to {', '.join(source.name for source in files.sources)}"
+        write_report(report, title, measures, entries_of(trained, samples, replies, tokens, rows.get("baseline")))
+    return measures
 
 
 def read_samples(trained: Trained, files: CorpusFiles) -> list[Sample]:

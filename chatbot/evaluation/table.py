@@ -20,22 +20,27 @@ COLUMNS = (
 ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
 
 
-def evaluation_table(measures: Mapping[str, Any]) -> list[str]:
-    """Return the table of an evaluation. measures: the result of `evaluate`."""
-    others = {row: measures[name] for row, name in ROWS.items() if name in measures}
-    return [f"{measures['pairs']:,} replies to held-out questions:", *table({"model": measures, **others})]
+def rows_of(measures: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]]:
+    """Return the rows of the table of an evaluation. measures: the result of `evaluate`."""
+    return {"model": measures, **{row: measures[name] for row, name in ROWS.items() if name in measures}}
 
 
 def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
     """Return the lines of an aligned table. rows: by name, the measures of `Measures.values`; None is shown as "-"."""
-    cells = [["", *(heading for heading, *_ in COLUMNS)]]
-    for name, values in rows.items():
-        cells.append([name, *(_shown(values[measure], factor, digits) for _, measure, factor, digits in COLUMNS)])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    shown = cells(rows)
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return [
         "  ".join(cell.ljust(width) if place == 0 else cell.rjust(width) for place, (cell, width) in enumerate(line))
-        for line in (list(zip(row, widths, strict=True)) for row in cells)
+        for line in (list(zip(row, widths, strict=True)) for row in shown)
     ]
+
+
+def cells(rows: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
+    """Return the texts of the table's cells, the headings first."""
+    shown = [["", *(heading for heading, *_ in COLUMNS)]]
+    for name, values in rows.items():
+        shown.append([name, *(_shown(values[measure], factor, digits) for _, measure, factor, digits in COLUMNS)])
+    return shown
 
 
 def _shown(value: float | None, factor: int, digits: int) -> str:

@@ -1,0 +1,127 @@
+"""The HTML report of an evaluation, parsed; hostile texts; the scores of each reply."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.evaluation import check_report
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
+from chatbot.errors import UserError
+from chatbot.evaluation import entries as entries_module
+from chatbot.evaluation.entries import Entry, entries_of
+from chatbot.evaluation.measures import measure
+from chatbot.evaluation.report import heat_map, report, write_report
+from chatbot.evaluation.samples import Sample
+from chatbot.flags import compose
+from chatbot.inference.attention import END, WordAttention
+from chatbot.model.saved import Trained
+from chatbot.model.seq2seq import built_model
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "'\"><img src=x onerror=alert(1)>",
+    "</td></table>&amp;",
+    "$title ${rows} $",
+    "\x00\u202e",
+]
+VALUES = measure(["问"], ["嗯"], ["嗯"], list).values()
+MEASURES: dict[str, Any] = {"pairs": 1, **VALUES, "references": VALUES, "random": VALUES}
+
+
+class Page(HTMLParser):
+    """The tags and the texts of a page, those of its script and its style left out."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.attributes: list[str] = []
+        self._raw = False
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [name for name, _ in attributes]
+        self._raw = tag in ("script", "style")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._raw and data.strip():
+            self.texts.append(data.strip())
+
+
+def entry(text: str, baseline: str | None = None) -> Entry:
+    """An entry whose texts are all this one, with attention."""
+    attention = WordAttention([text, text], [text, END], np.array([[0.04, 0.96], [0.5, 0.5]], np.float32))
+    return Entry(text, text, text, -3.14159, 1 / 3, attention, baseline)
+
+
+def test_hostile_texts_are_shown_as_they_are() -> None:
+    page = Page(report("<b>title", MEASURES, [entry(text, text) for text in HOSTILE]))
+    plain = Page(report("title", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
+    assert page.tags == plain.tags
+    assert page.attributes == plain.attributes
+    shown = "".join(page.texts)
+    assert [shown.count(text) for text in HOSTILE[:4]] == [3 + 2 + 1 + 1] * 4  # texts, heat map and baseline
+    assert page.texts.count("<b>title") == 2
+    assert not {"onerror", "src", "href"} & {*page.attributes}  # nothing of it is elsewhere
+
+
+def test_report_has_the_measures_and_a_row_for_each_question() -> None:
+    entries = [entry("你好"), entry("吗")._replace(attention=None, relevance=None)]
+    page = Page(report("title", MEASURES, entries))
+    assert page.tags.count("details") == 1
+    assert page.tags.count("tr") == 4 + 1 + len(entries) + 3  # measures, headings, entries, heat map
+    for text in ("relevance", "random of this file", "-3.14", "0.333", "log-probability"):
+        assert text in page.texts
+    assert "baseline" not in page.texts
+
+
+def test_heat_map_is_darker_for_more_weight() -> None:
+    attention = WordAttention(["甲", "乙", "丙"], [END], np.array([[0.04, 0.36, 1.0]], np.float32))
+    assert heat_map(attention).endswith("<td><td class=w4><td class=w9></table>")
+
+
+def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log-probability is that of the reply after the part of the question that the model reads."""
+    monkeypatch.setattr(entries_module, "MOST_ATTENTION", 2)
+    settings = compose(Settings, rnn_size=8, embedding_size=6, max_length=3)
+    vocabulary = Vocabulary([*"你好吗啊", "你好"])
+    model = built_model(settings.model, len(vocabulary), seed=4)
+    questions, replies = ["你好吗", "啊啊啊啊啊", "吗"], ["好", "", "啊吗"]
+    samples = [Sample(vocabulary.ids(question), question, "好") for question in questions]
+    found = entries_of(Trained(settings, vocabulary, model, 0), samples, replies, list, ["你", "你", "你"])
+    for entry, sample, reply in zip(found, samples, replies, strict=True):
+        state, last, expected = model.encode(model.sequences(np.array([sample.ids[:3]]))), BOS, 0.0
+        for token in [*vocabulary.ids(reply), EOS]:
+            logits, state = model.step(state, tf.constant([last]))
+            expected += float(tf.nn.log_softmax(logits)[0, token])
+            last = token
+        assert entry.log_probability == pytest.approx(expected, rel=1e-4)
+    assert [entry.attention is None for entry in found] == [False, False, True]
+    assert found[0].attention is not None
+    assert (found[0].attention.reply, found[0].attention.question) == (["好", END], [*"你好吗"])
+    assert [entry.relevance for entry in found] == [None] * 3  # fewer than ten questions
+    assert [(entry.question, entry.reply, entry.baseline) for entry in found] == [
+        (question, reply, "你") for question, reply in zip(questions, replies, strict=True)
+    ]
+
+
+def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path) -> None:
+    Path("folder").mkdir()
+    for path, message in (("folder", "folder: is a folder"), ("no/r.html", "no/r.html: no is not a folder")):
+        with pytest.raises(UserError, match=f"--report {message}"):
+            check_report(path)
+        with pytest.raises(UserError, match=f"--report {path}: cannot be written"):
+            write_report(path, "title", MEASURES, [])
+    check_report("r.html")
+    write_report("r.html", "title", MEASURES, [])
+    assert Path("r.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
