@@ -22,7 +22,7 @@ from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
 
 SAMPLES = 3
-# Replies to this many validation questions are measured, in a tenth of the time that scoring 2,000 pairs takes.
+# Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
 MEASURED = 200
 FILES_SHOWN = 5
 # With fewer validation pairs, the differences between two validations are mostly noise. A good --validation auto of the

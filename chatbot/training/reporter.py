@@ -60,7 +60,7 @@ class Reporter:
         verdict = ", the best so far" if best else f", no improvement ({self._progress.without_best} in a row)"
         if not self._validation_decides:
             verdict = ""
-        nats, value = validation.likelihood.nats_per_character, validation.values()[self._criterion.measure]
+        nats, value = (validation.values[name] for name in (NATS, self._criterion.measure))
         measured = f"{nats:.4f} nats per character"
         if self._criterion.measure != NATS and value is not None:
             measured += f", {self._criterion.shown(value)}"

@@ -84,9 +84,8 @@ def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:
     assert run.data.validation is not None, "no validation is due without validation pairs"
     with reporter.compiling("validation"):
         validation = run.validator.validate(run.data.validation)
-    values = validation.values()
-    best = run.data.validation_decides and run.progress.validated(values, run.criterion)
-    record.update({f"validation.{name}": value for name, value in values.items()})
+    best = run.data.validation_decides and run.progress.validated(validation.values, run.criterion)
+    record.update({f"validation.{name}": value for name, value in validation.values.items()})
     reporter.validation(validation, best)
     return best
 

@@ -6,9 +6,8 @@ from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.text.utterance import tokens_of
-from chatbot.evaluation.likelihood import Likelihood, Scorer
+from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
-from chatbot.evaluation.measures import Measures
 from chatbot.inference.attention import WordAttention, word_attention
 from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq
@@ -19,22 +18,12 @@ from chatbot.training.data import Data
 class Validation(NamedTuple):
     """The result of a validation."""
 
-    likelihood: Likelihood  # of all references
-    measures: Measures  # of the replies to `Data.measured`
+    values: dict[
+        str, float | None
+    ]  # the measures by name: likelihood of all references, and replies to `Data.measured`
     warning: str | None  # about these replies
     replies: list[str]  # to the sample questions
-    attention: list[WordAttention]  # of these replies; [] for a model without attention
-
-    def values(self) -> dict[str, float | None]:
-        """Return the measures by name. That of the questions given the replies is left out if it was not computed."""
-        values = self.measures.values()
-        if self.measures.questions is None:
-            del values[QUESTION_NATS]
-        return {
-            "nats_per_token": self.likelihood.nats_per_token,
-            "nats_per_character": self.likelihood.nats_per_character,
-            **values,
-        }
+    attention: list[WordAttention]  # of the replies to the sample questions; [] for a model without attention
 
 
 class Validator:
@@ -58,8 +47,16 @@ class Validator:
         """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples."""
         likelihood = self._score(corpus.shards)
         measures = self._measure(self._replier.replies(self._questions))
-        warning, replies = self._collapse.warning(measures.repetition), self.replies()
-        return Validation(likelihood, measures, warning, replies, self._attention(replies))
+        values = measures.values()
+        if measures.questions is None:
+            del values[QUESTION_NATS]  # not null: it was not computed
+        values = {
+            "nats_per_token": likelihood.nats_per_token,
+            "nats_per_character": likelihood.nats_per_character,
+            **values,
+        }
+        replies = self.replies()
+        return Validation(values, self._collapse.warning(measures.repetition), replies, self._attention(replies))
 
     def _attention(self, replies: list[str]) -> list[WordAttention]:
         if self._model.decoder.attention is None:
