@@ -79,7 +79,7 @@ def test_command_prints_one_json_object(
         return Replier(*arguments)
 
     monkeypatch.setattr(evaluate_module, "Replier", replier)
-    flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3"]
+    flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3", "--baseline"]
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out", *flags])
     capsys.readouterr()
     assert main() == 0
@@ -93,14 +93,14 @@ def test_command_prints_one_json_object(
     ]
     assert list(measures) == [
         *("pairs", "tokens", "characters", "perplexity", "nats_per_token", "nats_per_character"),
-        *(*of_replies, "references", "random"),
+        *(*of_replies, "references", "random", "baseline"),
     ]
-    assert [*measures["references"]] == [*measures["random"]] == of_replies
+    assert [*measures["references"]] == [*measures["random"]] == [*measures["baseline"]] == of_replies
     assert measures["question_nats_per_character"] is None  # one direction was learned
     assert (measures["pairs"], measures["characters"]) == (2, 3)
     assert "lines without a tab: 1" in printed.err
     rows = [line.split("  ")[0] for line in printed.err.splitlines()]
-    assert [*filter(None, rows)][-3:] == ["model", "references", "random of this file"]
+    assert [*filter(None, rows)][-4:] == ["model", "references", "random of this file", "baseline"]
 
 
 def test_each_reply_is_compared_with_its_own_reference(
