@@ -7,7 +7,7 @@ from chatbot.inference.attention import WordAttention
 # Words of the question shown for each word of the reply, the largest weights first.
 SHOWN = 3
 NO_REPLY = "Nothing to explain yet: ask a question first."
-NO_ATTENTION = "This model was trained with --attention none: its replies look at no single words."
+NO_ATTENTION = "This model shows no attention: it was trained with --attention none or with --input-feeding."
 
 
 def table(attention: WordAttention) -> list[str]:

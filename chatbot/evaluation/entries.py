@@ -69,7 +69,7 @@ def _log_probabilities(
 def _attention(
     trained: Trained, questions: Sequence[list[int]], replies: Sequence[list[int]]
 ) -> Iterator[WordAttention | None]:
-    if trained.model.decoder.attention is None:
+    if not trained.model.decoder.shows_attention:
         return
     for start in range(0, len(questions), BATCH):
         part = slice(start, start + BATCH)

@@ -43,12 +43,12 @@ class Responder:
         return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
 
     def attention(self, text: str, reply: str) -> WordAttention | None:
-        """Return which words of a text each word of a reply to it looked at; None for a model without attention.
+        """Return which words of a text each word of a reply to it looked at; None for a model that shows none.
 
         text: with visible characters.
         """
         model, max_length = self._trained.model, self._trained.settings.model.max_length
-        if model.decoder.attention is None:
+        if not model.decoder.shows_attention:
             return None
         question = self.ids(text)[:max_length]
         return word_attention(model, self._vocabulary, [question], [self.ids(reply)])[0]

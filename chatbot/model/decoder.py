@@ -93,6 +93,22 @@ class Decoder(keras.layers.Layer):
         weights = self.copying.weights(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
         return self.combined(packed), Copies(self.copying.log_actions(packed), pack(weights, packing))
 
+    @property
+    def shows_attention(self) -> bool:
+        """Whether there are `attention_weights`: with input feeding, outputs of the stack depend on the context."""
+        return self.attention is not None and not self._settings.input_feeding
+
+    def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
+        """Return the weights of the question's tokens in `call` without dropout, [rows, target, source].
+
+        Only for a decoder that `shows_attention`.
+        """
+        assert self.shows_attention
+        assert self.attention is not None
+        outputs, _ = self.stack(embedded, state["cells"], sequences, None, last=False)
+        padded = unpack(outputs, sequences.packing) if is_packed(self._settings) else outputs
+        return self.attention.weights(padded, state["keys"], state["mask"])
+
     def _attended_by_step(
         self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
@@ -105,17 +121,7 @@ class Decoder(keras.layers.Layer):
         steps, rows = tf.shape(by_step)[0], tf.shape(by_step)[1]
         masks = None if key is None else self.stack.step_masks(steps, rows, key)
 
-        def attention_weights(self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState) -> tf.Tensor:
-        """Return the weights of the question's tokens in `call` without dropout, [rows, target, source].
-
-        The decoder must have attention, and no input feeding.
-        """
-        assert self.attention is not None and not self._settings.input_feeding
-        outputs, _ = self.stack(embedded, state["cells"], sequences, None, last=False)
-        padded = unpack(outputs, sequences.packing) if is_packed(self._settings) else outputs
-        return self.attention.weights(padded, state["keys"], state["mask"])
-
-    def step(t: tf.Tensor, cells: list[State], results: list[tf.TensorArray]) -> tuple[Any, ...]:
+        def step(t: tf.Tensor, cells: list[State], results: list[tf.TensorArray]) -> tuple[Any, ...]:
             masks_at = None if masks is None else masks._replace(scales=[scale[t] for scale in masks.scales])
             attended, copies, after = self.step(by_step[t], {**state, "cells": cells}, masks_at)
             of_step = zip(results, [attended, *copies], strict=True)

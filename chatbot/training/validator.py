@@ -18,9 +18,7 @@ from chatbot.training.data import Data
 class Validation(NamedTuple):
     """The result of a validation."""
 
-    values: dict[
-        str, float | None
-    ]  # the measures by name: likelihood of all references, and replies to `Data.measured`
+    values: dict[str, float | None]  # by name: the likelihood of all references, and the replies to `Data.measured`
     warning: str | None  # about these replies
     replies: list[str]  # to the sample questions
     attention: list[WordAttention]  # of the replies to the sample questions; [] for a model without attention
@@ -59,7 +57,7 @@ class Validator:
         return Validation(values, self._collapse.warning(measures.repetition), replies, self._attention(replies))
 
     def _attention(self, replies: list[str]) -> list[WordAttention]:
-        if self._model.decoder.attention is None:
+        if not self._model.decoder.shows_attention:
             return []
         ids = [self._vocabulary.ids(self._tokens(reply)) for reply in replies]
         return word_attention(self._model, self._vocabulary, self._samples, ids)
