@@ -16,6 +16,7 @@ from benchmarks.report import print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.train import TrainBenchmark, measure_in_turns
 from benchmarks.worker import Worker, ask_all
+from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import parse_flags, setting
 from chatbot.training.devices import open_towers
@@ -148,7 +149,10 @@ def _replying_worker(
     for _ in range(flags.steps):
         step(step.prepare(next(batches), 0), settings.learning.learning_rate)
     step.gather_state()
-    repliers = {beam_size: Replier(model, vocabulary, settings.model, beam_size) for beam_size in BEAM_SIZES}
+    repliers = {
+        beam_size: Replier(model, vocabulary, settings.model, DecodingSettings(beam_size=beam_size))
+        for beam_size in BEAM_SIZES
+    }
     sources = questions.encoded().sources
     rows = [sources.row(i).tolist() for i in range(len(sources))]
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chatbot.config.attempts import LAST
-from chatbot.config.chat import ChatSettings
+from chatbot.config.decoding import CHAT_SEARCH, DecodingSettings, over_default
 from chatbot.config.stored import settings_over_config
 from chatbot.config.training import Settings
 from chatbot.errors import UserError, as_user_errors
-from chatbot.flags import fields_of, flag_of, unknown_flags
+from chatbot.flags import compose, fields_of, flag_of, unknown_flags
 from chatbot.training.result import INTERRUPTED, TrainingResult
 
 if TYPE_CHECKING:
@@ -60,16 +60,11 @@ class Bot:
         return self._responder.replies(list(questions))
 
 
-def load(
-    directory: str | os.PathLike[str],
-    *,
-    beam_size: int = ChatSettings.beam_size,
-    length_penalty: float = ChatSettings.length_penalty,
-) -> Bot:
+def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
     """Load the best checkpoint in the directory of an attempt, which need not be below checkpoints/.
 
-    beam_size: hypotheses of beam search; 1 is greedy search. length_penalty: the exponent of beam search's length
-    penalty; a larger one prefers longer replies. Raises UserError for a missing or damaged directory or file.
+    decoding: the decoding flags of `python chat.py --help` with underscores: beam_size=1, temperature=0.8, ban="foo" or
+    a list of words. Raises UserError for a missing or damaged directory or file, and for settings that cannot be used.
 
     >>> chatbot.load("checkpoints/weibo", beam_size=1)
     <chatbot.Bot of checkpoints/weibo, step 2>
@@ -77,7 +72,7 @@ def load(
     Traceback (most recent call last):
     chatbot.errors.UserError: ...nowhere: no such directory; give the directory of an attempt
     """
-    settings = ChatSettings(beam_size=beam_size, length_penalty=length_penalty)
+    settings = over_default(compose(DecodingSettings, **_values(DecodingSettings, decoding)), CHAT_SEARCH)
     with as_user_errors():
         from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
@@ -88,7 +83,7 @@ def load(
 
         path = Path(directory)
         trained = load_trained(path)
-        return Bot(path, trained.step, Responder(trained, settings.beam_size, settings.length_penalty))
+        return Bot(path, trained.step, Responder(trained, settings))
 
 
 def train(**settings: Any) -> TrainingResult:
@@ -114,7 +109,7 @@ def train(**settings: Any) -> TrainingResult:
     chatbot.errors.UserError: unrecognized arguments: --rnnsize; the nearest is --rnn-size
     """
     with as_user_errors(), _script_not_imported():
-        chosen = settings_over_config(_values(settings))
+        chosen = settings_over_config(_values(Settings, settings))
         from chatbot.training.start import several_processes, train_here
 
         if chosen.parallel.selftest or several_processes(chosen.parallel):
@@ -138,12 +133,12 @@ def _train_with_others(settings: Settings) -> TrainingResult:
     return TrainingResult(directory, last["step"], stopped, last["best_step"], last["best_nats"])
 
 
-def _values(given: dict[str, Any]) -> dict[str, Any]:
+def _values(kind: type, given: dict[str, Any]) -> dict[str, Any]:
     """Convert keywords to flat values of settings: a path to text, and the value of a `many` flag to a tuple."""
-    fields = fields_of(Settings)
+    fields = fields_of(kind)
     unknown = [flag_of(name) for name in given if name not in fields]
     if unknown:
-        raise UserError(unknown_flags(Settings, unknown))
+        raise UserError(unknown_flags(kind, unknown))
     values = {}
     for name, value in given.items():
         if not fields[name].metadata["many"]:

@@ -5,6 +5,7 @@
 """
 
 from chatbot.config.chat import chat_settings
+from chatbot.config.decoding import CHAT_SEARCH, over_default
 from chatbot.config.stored import train_settings
 from chatbot.errors import exit_code_of
 
@@ -35,6 +36,7 @@ def _train() -> int:
 
 def _chat() -> int:
     settings = chat_settings()
+    decoding = over_default(settings.decoding, CHAT_SEARCH)
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()
@@ -45,5 +47,5 @@ def _chat() -> int:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
-    responder = Responder(trained, settings.beam_size, settings.length_penalty)
+    responder = Responder(trained, decoding)
     return chat(responder, f"{settings.attempt} (step {trained.step:,})")

@@ -114,7 +114,10 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
         return 0
 
     monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: SimpleNamespace(step=3))
-    monkeypatch.setattr("chatbot.inference.responder.Responder", lambda trained, *both: received.append(both))
+    monkeypatch.setattr(
+        "chatbot.inference.responder.Responder",
+        lambda trained, settings: received.append((settings.beam_size, settings.length_penalty)),
+    )
     monkeypatch.setattr("chatbot.chat.terminal.chat", chat)
     monkeypatch.setattr("chatbot.quiet.let_gpu_memory_grow", lambda: None)
     monkeypatch.setattr("sys.argv", ["chat.py", "--attempt", "a", "--beam-size", "7", "--length-penalty", "2"])

@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.config.decoding import DecodingSettings
+from chatbot.flags import check_fields, compose, parse_flags, setting
 
-RUN, SEARCH = "run", "search"
+RUN = "run"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,15 +14,7 @@ class ChatSettings:
     """The settings of chat.py."""
 
     attempt: str = setting("default", RUN, "the training run to talk to: its name, or the path of its folder")
-    beam_size: int = setting(5, SEARCH, "number of hypotheses; 1 is greedy search", kind=int, least=1, most=100)
-    length_penalty: float = setting(
-        1.0,
-        SEARCH,
-        "exponent of the length penalty; larger prefers longer replies",
-        kind=float,
-        least=0,
-        most=10,
-    )
+    decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -29,4 +22,4 @@ class ChatSettings:
 
 def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
     """Parse the command line of chat.py. Raises UserError for a value that is not allowed."""
-    return ChatSettings(**parse_flags(ChatSettings, "chat.py", "Talk to a trained chatbot.", arguments))
+    return compose(ChatSettings, **parse_flags(ChatSettings, "chat.py", "Talk to a trained chatbot.", arguments))

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chatbot.config.corpus import CACHE, FORMATS, check_encoding
+from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import check_fields, compose, parse_flags, setting
 
-DATA, RUN, SEARCH = "data", "run", "search"
+DATA, RUN = "data", "run"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class EvaluationSettings:
     )
     cache: str = setting(str(CACHE), DATA, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     attempt: str = setting("default", RUN, "the training run to measure: its name, or the path of its folder")
-    beam_size: int = setting(1, SEARCH, "number of hypotheses; 1 is greedy search", kind=int, least=1, most=100)
+    decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
     baseline: bool = setting(
         False,
@@ -70,4 +71,4 @@ def check_report(path: str) -> None:
 def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:
     """Parse the command line of python -m chatbot.evaluation. Raises UserError for a value that is not allowed."""
     about = "Measure a trained chatbot on held-out pairs. The last line is one JSON object."
-    return EvaluationSettings(**parse_flags(EvaluationSettings, "-m chatbot.evaluation", about, arguments))
+    return compose(EvaluationSettings, **parse_flags(EvaluationSettings, "-m chatbot.evaluation", about, arguments))

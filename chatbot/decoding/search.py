@@ -1,15 +1,90 @@
 """Search with one hypothesis a row. A `Pick` chooses each next id."""
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from chatbot.decoding.processor import Prefix, Processor, process
 from chatbot.decoding.step import Automaton, Constraint, SpecialIds, State, Step
 
 # (log_probs [rows, vocabulary] float32, position: scalar int32, 0 at the first id) -> the next ids [rows] int32.
 # An id with log-probability -inf must not be picked.
 Pick = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class Hypotheses(NamedTuple):
+    """The hypothesis of each row before an id is added at `position`."""
+
+    position: tf.Tensor  # scalar int32
+    ids: tf.Tensor  # [rows, max_length] int32, padded
+    last: tf.Tensor  # [rows] int32, the last id of each, or the begin symbol
+    scores: tf.Tensor  # [rows] float32
+    finished: tf.Tensor  # [rows] bool
+    automaton_states: tf.Tensor  # [rows] int32
+    state: State
+    processor_states: tuple[State, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Search with one hypothesis a row, which can stop at any position and go on from there.
+
+    Greedy search and sampling differ in `pick` alone.
+
+    automaton: which ids may be generated. processors: applied in order to the log-probabilities before `pick`.
+    """
+
+    step: Step
+    special_ids: SpecialIds
+    automaton: Automaton
+    max_length: int
+    pick: Pick
+    processors: Sequence[Processor] = ()
+
+    def start(self, state: State, rows: tf.Tensor) -> Hypotheses:
+        """Return the hypotheses before the first id. state: the state before it. rows: scalar int32, their number."""
+        return Hypotheses(
+            position=tf.constant(0),
+            ids=tf.fill([rows, self.max_length], self.special_ids.pad),
+            last=tf.fill([rows], self.special_ids.begin),
+            scores=tf.zeros([rows]),
+            finished=tf.zeros([rows], tf.bool),
+            automaton_states=tf.fill([rows], len(self.automaton.allowed)),
+            state=state,
+            processor_states=tuple(processor.start for processor in self.processors),
+        )
+
+    def run(self, hypotheses: Hypotheses, until: tf.Tensor | int) -> Hypotheses:
+        """Add ids up to position `until`, at most max_length, or until all rows are finished."""
+        constraint = Constraint(self.automaton, self.special_ids.end, self.max_length)
+
+        def unfinished(rows: Hypotheses) -> tf.Tensor:
+            return (rows.position < until) & ~tf.reduce_all(rows.finished)
+
+        def advance(rows: Hypotheses) -> tuple[Hypotheses]:
+            logits, state = self.step(rows.state, rows.last)
+            log_probs = constraint.log_probabilities(logits, rows.automaton_states, rows.position)  # [rows, vocabulary]
+            prefix = Prefix(rows.position, rows.ids, rows.last)
+            log_probs, processor_states = process(self.processors, log_probs, prefix, rows.processor_states)
+            picked = self.pick(log_probs, rows.position)  # [rows]
+            last = tf.where(rows.finished, self.special_ids.pad, picked)
+            at_position = tf.range(self.max_length) == rows.position  # [max_length]
+            advanced = Hypotheses(
+                position=rows.position + 1,
+                ids=tf.where(at_position, last[:, None], rows.ids),
+                last=last,
+                scores=rows.scores + tf.where(rows.finished, 0.0, tf.gather(log_probs, picked, batch_dims=1)),
+                finished=rows.finished | (last == self.special_ids.end),
+                automaton_states=constraint.next_states(rows.automaton_states, picked),
+                state=state,
+                processor_states=processor_states,
+            )
+            return (advanced,)
+
+        (hypotheses,) = tf.while_loop(unfinished, advance, (hypotheses,))
+        return hypotheses
 
 
 def search(
@@ -20,48 +95,14 @@ def search(
     automaton: Automaton,
     max_length: int,
     pick: Pick,
+    processors: Sequence[Processor] = (),
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Generate the ids of each row, up to its end or to max_length.
 
-    Greedy search and sampling differ in `pick` alone.
-
-    state: the state before the first id. rows: scalar int32, the number of rows. automaton: which ids may be generated.
+    state: the state before the first id. rows: scalar int32, the number of rows. The others: as for `Search`.
     Returns ids [rows, 1, max_length] int32, padded with special_ids.pad, and scores [rows, 1] float32, the sums of the
-    picked ids' log-probabilities in nats. The shapes are those of beam search with one beam.
+    picked ids' log-probabilities in nats, after the processors. The shapes are those of beam search with one beam.
     """
-    constraint = Constraint(automaton, special_ids.end, max_length)
-
-    def unfinished(position: tf.Tensor, finished: tf.Tensor, *_: Any) -> tf.Tensor:
-        return (position < max_length) & ~tf.reduce_all(finished)
-
-    def advance(
-        position: tf.Tensor,
-        finished: tf.Tensor,
-        ids: tf.Tensor,
-        automaton_state: tf.Tensor,
-        scores: tf.Tensor,
-        state: State,
-        steps: tf.TensorArray,
-    ) -> tuple[Any, ...]:
-        logits, state = step(state, ids)
-        log_probs = constraint.log_probabilities(logits, automaton_state, position)  # [rows, vocabulary]
-        picked = pick(log_probs, position)  # [rows]
-        scores += tf.where(finished, 0.0, tf.gather(log_probs, picked, batch_dims=1))
-        automaton_state = constraint.next_states(automaton_state, picked)
-        ids = tf.where(finished, special_ids.pad, picked)
-        finished |= ids == special_ids.end
-        return position + 1, finished, ids, automaton_state, scores, state, steps.write(position, ids)
-
-    start = (
-        tf.constant(0),
-        tf.zeros([rows], tf.bool),
-        tf.fill([rows], special_ids.begin),
-        tf.fill([rows], constraint.start),
-        tf.zeros([rows]),
-        state,
-        tf.TensorArray(tf.int32, max_length, element_shape=[None]),
-    )
-    length, _, _, _, scores, _, steps = tf.while_loop(unfinished, advance, start)
-    ids = tf.transpose(steps.gather(tf.range(length)))  # [rows, length]
-    ids = tf.pad(ids, [[0, 0], [0, max_length - length]], constant_values=special_ids.pad)
-    return ids[:, None], scores[:, None]
+    one_a_row = Search(step, special_ids, automaton, max_length, pick, processors)
+    found = one_a_row.run(one_a_row.start(state, rows), max_length)
+    return found.ids[:, None], found.scores[:, None]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 
+from chatbot.config.decoding import EVALUATION_SEARCH, over_default
 from chatbot.config.evaluation import check_report, evaluation_settings
 from chatbot.errors import exit_code_of
 
@@ -11,6 +12,7 @@ from chatbot.errors import exit_code_of
 def main() -> int:
     """Measure an attempt. Flags and files are checked before TensorFlow is imported, which takes seconds."""
     settings = evaluation_settings()
+    decoding = over_default(settings.decoding, EVALUATION_SEARCH)
     from chatbot.corpus.reading.files.sources import find_parts
 
     if settings.report is not None:
@@ -51,7 +53,7 @@ def main() -> int:
         )
     elif settings.baseline:
         baseline = Baseline(training_pairs(trained.settings, settings.cache))
-    measures = evaluate(trained, files, settings.beam_size, baseline, settings.report)
+    measures = evaluate(trained, files, decoding, baseline, settings.report)
     print(f"{measures['pairs']:,} replies to held-out questions:", *table(rows_of(measures)), sep="\n", file=sys.stderr)
     print(json.dumps(measures))
     return 0

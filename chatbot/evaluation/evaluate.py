@@ -4,6 +4,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.corpus import encode
 from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, tokenise
@@ -16,14 +17,14 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
 from chatbot.evaluation.report import write_report
 from chatbot.evaluation.samples import Sample
-from chatbot.inference.replier import BATCH, Replier
+from chatbot.inference.replier import BATCH, Replier, replier_of
 from chatbot.model.saved import Trained
 
 
 def evaluate(
     trained: Trained,
     files: CorpusFiles,
-    beam_size: int,
+    decoding: DecodingSettings,
     baseline: Baseline | None = None,
     report: str | None = None,
 ) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def evaluate(
     both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
     measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None)
-    replies = reply(Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size), samples)
+    replies = reply(replier_of(trained, decoding), samples)
     rows = {"references": measurer.references, "random": measurer.random_replies()}
     if baseline:
         rows["baseline"] = baseline.replies([sample.question for sample in samples])

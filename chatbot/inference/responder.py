@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.inference.attention import WordAttention, word_attention
-from chatbot.inference.replier import Replier
+from chatbot.inference.replier import Reply, replier_of
 from chatbot.model.saved import Trained
 
 # The reply to a text without visible characters.
@@ -19,16 +20,15 @@ class Responder:
     Example:
 
         trained = load_trained(Path("checkpoints/default"))
-        responder = Responder(trained, beam_size=5, length_penalty=1.0)
+        responder = Responder(trained, DecodingSettings(beam_size=5))
         responder.reply("你好")
         responder.replies(["你好", "你叫什么名字"])
 
-    beam_size: hypotheses that the search keeps; 1 is greedy search. length_penalty: the exponent of beam search's
-    length penalty; larger prefers longer replies.
+    Raises UserError for decoding settings that the model does not admit.
     """
 
-    def __init__(self, trained: Trained, beam_size: int, length_penalty: float) -> None:
-        self.replier = Replier(trained.model, trained.vocabulary, trained.settings.model, beam_size, length_penalty)
+    def __init__(self, trained: Trained, decoding: DecodingSettings) -> None:
+        self.replier = replier_of(trained, decoding)
         self._trained, self._vocabulary = trained, trained.vocabulary
         self._tokens = tokens_of(trained.settings.corpus)
 
@@ -52,6 +52,16 @@ class Responder:
             return None
         question = self.ids(text)[:max_length]
         return word_attention(model, self._vocabulary, [question], [self.ids(reply)])[0]
+
+    def n_best(self, text: str) -> list[Reply]:
+        """Return at most as many distinct replies as the setting n_best says, with their scores, the best first.
+
+        A text without visible characters has one, `EMPTY_QUESTION_REPLY`.
+        """
+        question = self.ids(text)
+        if not question:
+            return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
+        return self.replier.candidates([question])[0][: self.replier.decoding.n_best]
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""

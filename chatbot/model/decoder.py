@@ -19,8 +19,9 @@ from chatbot.model.recurrent import Stack, State, StepMasks, is_packed
 from chatbot.model.sequences import Sequences
 
 # "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
-# hypothesis, of which each row has the same number, one after another. "memory", "keys" and "mask" belong to the
-# question: their first dimension is the row.
+# hypothesis, of which each row has the same number, one after another. So does "attention_sums" [hypotheses, source],
+# if the state has it: the sum of the attention weights of all steps, for the coverage penalty. "memory", "keys" and
+# "mask" belong to the question: their first dimension is the row.
 DecoderState = dict[str, Any]
 
 ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": BahdanauAttention}
@@ -158,6 +159,10 @@ class Decoder(keras.layers.Layer):
             of_rows = tf.reshape(outputs, [tf.shape(state["memory"])[0], -1, outputs.shape[-1]])  # [rows, beams, units]
             context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
             outputs = tf.concat([outputs, tf.reshape(context, tf.shape(outputs))], axis=-1)  # [hypotheses, 2 units]
+            if "attention_sums" in state:
+                weights = self.attention.weights(of_rows, state["keys"], state["mask"])
+                sums = state["attention_sums"]
+                state = {**state, "attention_sums": sums + tf.reshape(weights, tf.shape(sums))}
         copies: Copies | tuple[()] = NO_COPIES
         if self.copying is not None:
             weights = self.copying.weights(of_rows, state["copy_keys"], state["mask"])  # [rows, beams, source]

@@ -7,6 +7,7 @@ import pytest
 
 from chatbot.chat import terminal
 from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table, width
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.flags import compose
@@ -34,7 +35,7 @@ def responder(**settings: Any) -> Responder:
     chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=4, **settings)
     vocabulary = Vocabulary(["你好", *"你好吗啊"])
     model = built_model(chosen.model, len(vocabulary), seed=1)
-    return Responder(Trained(chosen, vocabulary, model, step=0), 1, 1.0)
+    return Responder(Trained(chosen, vocabulary, model, step=0), DecodingSettings(beam_size=1))
 
 
 def conversation(responder: Responder, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.corpus import CorpusSettings
+from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.training_set import training_files
 from chatbot.corpus.word_spaces import is_cut_into_words, without_word_spaces
 from chatbot.inference.responder import Responder
@@ -69,7 +70,7 @@ def test_cut_corpus_is_trained_on_and_chatted_with_without_its_spaces(
         capsys.readouterr().out.splitlines()
     )
     loaded = load_trained(Path("checkpoints/default"))
-    responder = Responder(loaded, beam_size=1, length_penalty=1.0)
+    responder = Responder(loaded, DecodingSettings())
     assert loaded.vocabulary.text(responder.ids("我 love you 你 知道 的 吧")) == "我love you你知道的吧"
     assert train_small(1, data=("cut.tsv",), steps=2) == 0  # the same command resumes
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.corpus import CorpusSettings
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import encode
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
@@ -22,7 +23,7 @@ from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.flags import compose
-from chatbot.inference.replier import Replier
+from chatbot.inference.replier import Replier, replier_of
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
@@ -75,10 +76,10 @@ def test_command_prints_one_json_object(
     beam_sizes: list[int] = []
 
     def replier(*arguments: Any) -> Replier:
-        beam_sizes.append(arguments[3])
-        return Replier(*arguments)
+        beam_sizes.append(arguments[1].beam_size)
+        return replier_of(*arguments)
 
-    monkeypatch.setattr(evaluate_module, "Replier", replier)
+    monkeypatch.setattr(evaluate_module, "replier_of", replier)
     flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3", "--baseline"]
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out", *flags])
     capsys.readouterr()
@@ -126,11 +127,11 @@ def test_each_reply_is_compared_with_its_own_reference(
         def replies(self, questions: list[list[int]]) -> list[str]:
             return [references[tuple(question)] for question in questions]
 
-    monkeypatch.setattr(evaluate_module, "Replier", Reference)
+    monkeypatch.setattr(evaluate_module, "replier_of", Reference)
     monkeypatch.setattr(evaluate_module, "BATCH", 3)
     model = built_model(SETTINGS.model, len(vocabulary), seed=1)
     files = training_files(CorpusSettings(data=("pairs.tsv",), clean=("none",)))
-    measures = evaluate(Trained(SETTINGS, vocabulary, model, step=0), files, beam_size=1)
+    measures = evaluate(Trained(SETTINGS, vocabulary, model, step=0), files, DecodingSettings())
     assert measures["bleu"] == pytest.approx(100.0)
     assert (measures["pairs"], measures["characters"], measures["top_reply_share"]) == (4, 24, 0.5)
     assert measures["distinct_1"] < 1  # of words

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches, pad_batch
 from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
@@ -79,7 +80,7 @@ def best_replies(beam_size: int, tower: Tower) -> dict[str, Any]:
     model = new_model(settings, tower, vocabulary=len(REPLY_VOCABULARY))
     for weight in model.trainable_variables:
         weight.assign(4.0 * weight)  # so that replies differ
-    replier = Replier(model, REPLY_VOCABULARY, settings.model, beam_size)
+    replier = Replier(model, REPLY_VOCABULARY, settings.model, DecodingSettings(beam_size=beam_size))
     candidates = [reply for replies in replier.candidates(QUESTIONS) for reply in replies]
     return {"texts": [reply.text for reply in candidates], "scores": np.array([reply.score for reply in candidates])}
 

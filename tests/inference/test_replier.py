@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
 from chatbot.inference import replier as module
@@ -28,7 +29,7 @@ def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
     model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, beam_size: int
 ) -> None:
     model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
-    replier = Replier(model, VOCABULARY, SETTINGS, beam_size)
+    replier = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size))
     questions = [[5], [6, 7, 8], [8] * 100, [UNK], [7, 7]]
     batched = replier.replies(questions)
     assert batched == [replier.replies([question])[0] for question in questions]
@@ -41,7 +42,7 @@ def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
 
 def test_beam_search_gathers_no_memory_and_no_keys(model: Seq2Seq) -> None:
     """At each token, only recurrent states follow their hypotheses: of float tensors, those of rank 2."""
-    graph = Replier(model, VOCABULARY, SETTINGS, 4)._decode.get_concrete_function().graph
+    graph = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=4))._decode.get_concrete_function().graph
     inputs = [
         node.inputs[0]
         for function in graph._functions.values()
@@ -54,7 +55,7 @@ def test_beam_search_gathers_no_memory_and_no_keys(model: Seq2Seq) -> None:
 def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
     """The text 你好 is one token or two."""
     model.bias.assign(tf.concat([tf.fill([VOCABULARY.first_byte], 9.0), tf.zeros([len(BYTES)])], 0))
-    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), beam_size=40)
+    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), DecodingSettings(beam_size=40))
     (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
     texts, scores = zip(*candidates, strict=True)
     assert "你好" in texts
@@ -71,7 +72,7 @@ def test_special_tokens_are_not_generated(vocabulary: Vocabulary, beam_size: int
     """Even if it is the most probable one, with EOS second: the reply would be short or empty."""
     model = built_model(SETTINGS, len(vocabulary), seed=1)
     model.bias.assign(tf.one_hot(token, len(vocabulary), 50.0) + tf.one_hot(EOS, len(vocabulary), 20.0))
-    (reply,) = Replier(model, vocabulary, SETTINGS, beam_size).replies([[5]])
+    (reply,) = Replier(model, vocabulary, SETTINGS, DecodingSettings(beam_size=beam_size)).replies([[5]])
     assert reply
 
 
@@ -88,7 +89,7 @@ def test_characters_in_bytes_are_complete(model: Seq2Seq, beam_size: int, seed: 
     bias[EOS] = end
     model.bias.assign(bias)
     model.embedding.embeddings.assign(generator.normal(size=model.embedding.embeddings.shape))
-    (candidates,) = Replier(model, VOCABULARY, SETTINGS, beam_size).candidates([[5, 6]])
+    (candidates,) = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size)).candidates([[5, 6]])
     assert candidates
     for text, _ in candidates:
         assert text.strip()

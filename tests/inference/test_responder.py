@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import compose
@@ -27,7 +28,7 @@ def trained() -> Trained:
 
 @pytest.mark.parametrize("beam_size", [1, 5])
 def test_any_text_gets_a_one_line_reply(trained: Trained, beam_size: int) -> None:
-    responder = Responder(trained, beam_size, 1.0)
+    responder = Responder(trained, DecodingSettings(beam_size=beam_size))
     replies = [responder.reply(text) for text in UNUSUAL]
     assert all(reply.strip() and len(reply.splitlines()) == 1 for reply in replies)
     assert EMPTY_QUESTION_REPLY not in replies
@@ -35,13 +36,13 @@ def test_any_text_gets_a_one_line_reply(trained: Trained, beam_size: int) -> Non
 
 
 def test_blank_text_gets_a_request_for_a_question(trained: Trained) -> None:
-    responder = Responder(trained, 1, 1.0)
+    responder = Responder(trained, DecodingSettings())
     texts = [*EMPTY, "\ud800"]  # the last is half of a surrogate pair
     assert [responder.reply(text) for text in texts] == [EMPTY_QUESTION_REPLY] * len(texts)
 
 
 def test_replies_keep_the_order_of_texts(trained: Trained) -> None:
-    responder = Responder(trained, 1, 1.0)
+    responder = Responder(trained, DecodingSettings())
     texts = ["", "你好", " ", "吗吗吗", "你", ""]
     replies = responder.replies(texts)
     assert replies == [responder.reply(text) for text in texts]
@@ -50,7 +51,7 @@ def test_replies_keep_the_order_of_texts(trained: Trained) -> None:
 
 
 def test_long_texts_are_truncated(trained: Trained) -> None:
-    responder = Responder(trained, 1, 1.0)
+    responder = Responder(trained, DecodingSettings())
     assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
     assert responder.ids("你好他") == [5, *(trained.vocabulary.first_byte + byte for byte in "他".encode())]
 
@@ -61,5 +62,8 @@ def test_length_penalty_changes_the_length_of_replies(trained: Trained) -> None:
     is_byte = np.arange(len(trained.vocabulary)) >= trained.vocabulary.first_byte
     model.bias.assign(np.where(is_byte, -50.0, 0.0))
     untrained = dataclasses.replace(trained, model=model)
-    short, long = (Responder(untrained, 5, penalty).reply("你好") for penalty in (0.0, 10.0))
+    short, long = (
+        Responder(untrained, DecodingSettings(beam_size=5, length_penalty=penalty)).reply("你好")
+        for penalty in (0.0, 10.0)
+    )
     assert len(short) < len(long)

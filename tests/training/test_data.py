@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.corpus import LEAST_VOCABULARY
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.encoding import corpus, shards
@@ -163,7 +164,7 @@ def test_attempt_keeps_cleaning_and_dictionary(work_dir: Path) -> None:
     train_small(1, **settings)
     Path("words.txt").unlink()
     loaded = load_trained(Path("checkpoints/default"))
-    ids = Responder(loaded, beam_size=1, length_penalty=1.0).ids("小黄鸡机器人 @别人")
+    ids = Responder(loaded, DecodingSettings()).ids("小黄鸡机器人 @别人")
     assert [loaded.vocabulary.tokens[i] for i in ids] == ["小黄鸡机器人"]
 
 
@@ -236,9 +237,9 @@ def test_attempt_without_bytes_in_its_vocabulary_continues(work_dir: Path, monke
 
     trained = load_trained(attempt)
     assert not trained.vocabulary.has_bytes
-    assert Responder(trained, beam_size=2, length_penalty=1.0).reply("😀")
+    assert Responder(trained, DecodingSettings(beam_size=2)).reply("😀")
     files = corpus_files(find_sources(["held_out.tsv"]), trained.settings.corpus)
-    measures = evaluate(trained, files, beam_size=1)
+    measures = evaluate(trained, files, DecodingSettings())
     assert (measures["tokens"], measures["characters"]) == (2 + 3, 1 + 2)  # <unk> is one token
     assert train_small(1, **settings, vocabulary_size=LEAST_VOCABULARY, steps=2) == 0
     assert saved_step() == 2

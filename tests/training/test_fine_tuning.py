@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.stored import settings_over_config
 from chatbot.corpus.encoding.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
@@ -99,7 +100,7 @@ def test_fine_tuned_attempt_needs_the_other_no_more(
     assert metrics("tuned")[-1]["step"] == 4
     with pytest.raises(UserError, match="--init-from base -> other"):
         train(**{**TUNED, "init_from": "other"})
-    assert Responder(load_trained(Path("checkpoints/tuned")), beam_size=1, length_penalty=1.0).reply("甲新")
+    assert Responder(load_trained(Path("checkpoints/tuned")), DecodingSettings(beam_size=1)).reply("甲新")
 
 
 def test_attempts_that_cannot_be_begun_from_are_refused(work_dir: Path) -> None:

@@ -1,0 +1,170 @@
+"""The settings of decoding: which search finds a reply, and what changes the probabilities of its tokens."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from chatbot.errors import UserError
+from chatbot.flags import check_fields, flag_of, setting
+
+SEARCH, TOKENS, RANKING = "search", "tokens of a reply", "ranking of replies"
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingSettings:
+    """The settings of decoding. The neutral ones are those of greedy search.
+
+    A sampling flag, or more than one candidate, chooses sampling. Otherwise beam_size chooses beam search or greedy
+    search. Raises UserError for a value out of range, and for settings that exclude each other.
+    """
+
+    beam_size: int | None = setting(
+        None,
+        SEARCH,
+        "number of hypotheses of beam search; 1 is greedy search; default: 5 in chat, 1 in evaluation and in sampling",
+        kind=int,
+        least=1,
+        most=100,
+    )
+    length_penalty: float = setting(
+        1.0, SEARCH, "exponent of the length penalty; larger prefers longer replies", kind=float, least=0, most=10
+    )
+    coverage_penalty: float = setting(
+        0.0,
+        SEARCH,
+        "beam search: weight of the coverage penalty; larger prefers replies whose attention covers the question",
+        kind=float,
+        least=0,
+        most=10,
+    )
+    diverse_groups: int = setting(
+        1, SEARCH, "beam search: groups of hypotheses that avoid each other's tokens", kind=int, least=1, most=100
+    )
+    diversity: float = setting(
+        0.5,
+        SEARCH,
+        "--diverse-groups: nats that a token loses for each hypothesis of an earlier group with that token",
+        kind=float,
+        least=0,
+        most=100,
+    )
+    temperature: float | None = setting(
+        None, SEARCH, "sample; below 1 more probable tokens, above 1 less probable ones", kind=float, above=0, most=100
+    )
+    top_k: int | None = setting(None, SEARCH, "sample from the N most probable tokens", kind=int, least=1)
+    top_p: float | None = setting(
+        None, SEARCH, "sample from the most probable tokens whose probabilities sum to R", kind=float, above=0, most=1
+    )
+    min_p: float | None = setting(
+        None,
+        SEARCH,
+        "sample from the tokens that are at least R times as probable as the most probable one",
+        kind=float,
+        above=0,
+        most=1,
+    )
+    typical: float | None = setting(
+        None,
+        SEARCH,
+        "sample from the tokens of typical information whose probabilities sum to R",
+        kind=float,
+        above=0,
+        most=1,
+    )
+    candidates: int = setting(1, SEARCH, "sample N replies and give the best", kind=int, least=1, most=1000)
+    seed: int = setting(1, SEARCH, "seed of sampling", kind=int, least=0, most=2**31 - 1)
+    repetition_penalty: float = setting(
+        1.0,
+        TOKENS,
+        "factor of the log-probabilities of tokens that the reply already has",
+        kind=float,
+        least=1,
+        most=100,
+    )
+    frequency_penalty: float = setting(
+        0.0, TOKENS, "nats that a token loses for each time that the reply has it", kind=float, least=0, most=100
+    )
+    no_repeat_ngram: int = setting(
+        0, TOKENS, "no N tokens in a row occur twice in a reply; 0 allows it", kind=int, least=0, most=100
+    )
+    min_reply_length: int = setting(1, TOKENS, "least number of tokens of a reply", kind=int, least=1)
+    ban: tuple[str, ...] = setting(
+        (), TOKENS, "no reply contains these words, also not within a longer word", many=True, metavar="WORD"
+    )
+    stop: tuple[str, ...] = setting(
+        (), TOKENS, "a reply ends before the first of these texts", many=True, metavar="TEXT"
+    )
+    anti_lm: float = setting(
+        0.0,
+        TOKENS,
+        "weight of the log-probability of a token without the question, which is subtracted: fewer generic replies",
+        kind=float,
+        least=0,
+        most=10,
+    )
+    anti_lm_tokens: int = setting(5, TOKENS, "--anti-lm: the number of first tokens that it changes", kind=int, least=1)
+    rerank: float = setting(
+        0.0,
+        RANKING,
+        "weight of the log-probability of the question given the reply, which is added to the score of each of "
+        "several replies; for attempts that learned both directions",
+        kind=float,
+        least=0,
+        most=100,
+    )
+    n_best: int = setting(1, RANKING, "in a terminal, print the N best replies with their scores", kind=int, least=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.samples and self.beams > 1:
+            flag = next((name for name in SAMPLING if getattr(self, name) is not None), "candidates")
+            raise UserError(f"--beam-size {self.beams} and {flag_of(flag)}: beam search does not sample; give one")
+        if self.samples or self.beams == 1:
+            for name in ("coverage_penalty", "diverse_groups"):
+                if self.chooses_search and getattr(self, name) != getattr(DecodingSettings, name):
+                    raise UserError(f"{flag_of(name)}: for beam search; add --beam-size with at least 2")
+        if not self.chooses_search:
+            return  # `over_default` replaces it
+        if self.beams % self.diverse_groups:
+            raise UserError(
+                f"--diverse-groups {self.diverse_groups}: must divide --beam-size, which is {self.beams}; all groups "
+                "have the same size"
+            )
+        if self.n_best > self.hypotheses:
+            raise UserError(
+                f"--n-best {self.n_best}: the search yields at most {self.hypotheses}; raise --beam-size or "
+                "--candidates"
+            )
+        if self.rerank and self.hypotheses == 1:
+            raise UserError("--rerank: there is one reply and nothing to rank; add --beam-size or --candidates")
+
+    @property
+    def chooses_search(self) -> bool:
+        """Whether a search was chosen, in contrast to the default."""
+        return self.samples or self.beam_size is not None
+
+    @property
+    def samples(self) -> bool:
+        """Whether the search is sampling."""
+        return self.candidates > 1 or any(getattr(self, name) is not None for name in SAMPLING)
+
+    @property
+    def beams(self) -> int:
+        """The number of hypotheses of beam search, 1 in greedy search and sampling."""
+        return self.beam_size or 1
+
+    @property
+    def hypotheses(self) -> int:
+        """The number of replies that the search finds for a question."""
+        return self.candidates if self.samples else self.beams
+
+
+# The searches when no flag chooses one.
+CHAT_SEARCH = {"beam_size": 5}
+EVALUATION_SEARCH = {"beam_size": 1}
+
+
+def over_default(settings: DecodingSettings, default: Mapping[str, Any]) -> DecodingSettings:
+    """Return the settings, with the default search if they choose none. Raises UserError as `DecodingSettings`."""
+    return settings if settings.chooses_search else dataclasses.replace(settings, **default)

@@ -1,0 +1,1 @@
+"""Processors of log-probabilities, one a file: penalties, forbidden ids, the anti-language model."""

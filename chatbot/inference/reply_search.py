@@ -1,0 +1,160 @@
+"""The search for replies, composed from the decoding settings: a function of tensors."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
+from chatbot.decoding.beam import beam_search
+from chatbot.decoding.greedy import greedy
+from chatbot.decoding.processor import Processor
+from chatbot.decoding.processors.anti_lm import anti_lm
+from chatbot.decoding.processors.frequency_penalty import frequency_penalty
+from chatbot.decoding.processors.min_length import min_length
+from chatbot.decoding.processors.no_repeat_ngram import no_repeat_ngram
+from chatbot.decoding.processors.repetition_penalty import repetition_penalty
+from chatbot.decoding.sampling import Truncation, sampling
+from chatbot.decoding.search import Hypotheses, Pick, Search
+from chatbot.decoding.step import Automaton, SpecialIds, State, Step
+from chatbot.decoding.truncations.min_p import min_p
+from chatbot.decoding.truncations.temperature import temperature
+from chatbot.decoding.truncations.top_k import top_k
+from chatbot.decoding.truncations.top_p import top_p
+from chatbot.decoding.truncations.typical import typical
+from chatbot.model.decoder import DecoderState
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences
+
+SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD)
+# The question of the anti-language model: the end symbol alone, which is in no other question.
+EMPTY_QUESTION = np.array([[EOS]])
+# The least sum of attention in the coverage penalty, whose logarithm is finite.
+LEAST_ATTENTION = 1e-9
+
+# "question", and with --anti-lm "generic": the decoder's states before the first token. The latter has one row.
+Encoded = dict[str, DecoderState]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplySearch:
+    """The search that the decoding settings describe.
+
+    automaton: which ids may be generated. max_length: of a reply, in tokens.
+    """
+
+    model: Seq2Seq
+    automaton: Automaton
+    max_length: int
+    decoding: DecodingSettings
+
+    def __call__(self, source: Sequences, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32.
+
+        uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
+        """
+        encoded = self.encode(source)
+        if self.decoding.beams > 1:
+            return self._beam(encoded)
+        found = self.run(encoded, uniform, self.start(encoded), self.max_length)
+        shape = [tf.shape(encoded["question"]["mask"])[0], self.decoding.hypotheses]
+        return tf.reshape(found.ids, [*shape, self.max_length]), tf.reshape(found.scores, shape)
+
+    def encode(self, source: Sequences) -> Encoded:
+        """Return what belongs to the questions and does not change during the search."""
+        encoded = {"question": self.model.encode(source)}
+        if self.decoding.anti_lm:
+            encoded["generic"] = self.model.encode(self.model.sequences(EMPTY_QUESTION))
+        return encoded
+
+    def start(self, encoded: Encoded) -> Hypotheses:
+        """Return the hypotheses of greedy search or sampling before the first id; those of a row are adjacent."""
+        hypotheses = self.decoding.hypotheses
+        cells = tf.nest.map_structure(lambda x: tf.repeat(x, hypotheses, axis=0), encoded["question"]["cells"])
+        rows = tf.shape(encoded["question"]["mask"])[0] * hypotheses
+        return self._one_a_row(encoded, None, rows).start({"cells": cells}, rows)
+
+    def run(
+        self, encoded: Encoded, uniform: tf.Tensor | None, hypotheses: Hypotheses, until: tf.Tensor | int
+    ) -> Hypotheses:
+        """Add ids to the hypotheses of greedy search or sampling, as `Search.run` does."""
+        return self._one_a_row(encoded, uniform, tf.shape(hypotheses.ids)[0]).run(hypotheses, until)
+
+    def _one_a_row(self, encoded: Encoded, uniform: tf.Tensor | None, rows: tf.Tensor) -> Search:
+        pick: Pick = greedy
+        if uniform is not None:
+            pick = sampling(tf.reshape(uniform, [-1, self.max_length]), truncations_of(self.decoding))
+        step, processors = self._step(encoded["question"]), self._processors(encoded, rows)
+        return Search(step, SPECIAL_IDS, self.automaton, self.max_length, pick, processors)
+
+    def _beam(self, encoded: Encoded) -> tuple[tf.Tensor, tf.Tensor]:
+        question, decoding = encoded["question"], self.decoding
+        rows = tf.shape(question["mask"])[0]
+        state: dict[str, State] = {"cells": question["cells"]}
+        coverage = None
+        if decoding.coverage_penalty:
+            state["attention_sums"] = tf.zeros_like(question["mask"], tf.float32)
+            coverage = functools.partial(self._coverage, tf.repeat(question["mask"], decoding.beams, axis=0))
+        return beam_search(
+            self._step(question),
+            state,
+            rows,
+            SPECIAL_IDS,
+            self.automaton,
+            self.max_length,
+            decoding.beams,
+            decoding.length_penalty,
+            self._processors(encoded, rows),
+            coverage,
+            decoding.diverse_groups,
+            decoding.diversity,
+        )
+
+    def _step(self, question: DecoderState) -> Step:
+        def step(state: dict[str, State], ids: tf.Tensor) -> tuple[tf.Tensor, dict[str, State]]:
+            logits, after = self.model.step({**question, **state}, ids)
+            return logits, {name: after[name] for name in state}
+
+        return step
+
+    def _coverage(self, mask: tf.Tensor, state: dict[str, State]) -> tf.Tensor:
+        """Return the coverage penalty of Wu et al. (2016), [hypotheses]. mask: [hypotheses, source] bool."""
+        sums = tf.clip_by_value(state["attention_sums"], LEAST_ATTENTION, 1.0)
+        logarithms = tf.where(mask, tf.math.log(sums), 0.0)
+        return self.decoding.coverage_penalty * tf.reduce_sum(logarithms, axis=-1)
+
+    def _processors(self, encoded: Encoded, rows: tf.Tensor) -> list[Processor]:
+        """rows: scalar int32, the rows that the search starts with."""
+        decoding, processors = self.decoding, []
+        if decoding.repetition_penalty != 1:
+            processors.append(repetition_penalty(decoding.repetition_penalty))
+        if decoding.frequency_penalty:
+            processors.append(frequency_penalty(decoding.frequency_penalty))
+        if decoding.anti_lm:
+            generic = encoded["generic"]
+            cells = tf.nest.map_structure(lambda x: tf.repeat(x, rows, axis=0), generic["cells"])
+            start = {"cells": cells}
+            processors.append(anti_lm(self._step(generic), start, decoding.anti_lm, decoding.anti_lm_tokens))
+        if decoding.no_repeat_ngram:
+            processors.append(no_repeat_ngram(decoding.no_repeat_ngram))
+        if decoding.min_reply_length > 1:
+            processors.append(min_length(decoding.min_reply_length, EOS))
+        return processors
+
+
+def truncations_of(decoding: DecodingSettings) -> list[Truncation]:
+    """Return what sampling applies to the log-probabilities, in this order."""
+    truncations: list[Truncation] = []
+    if decoding.temperature not in (None, 1):
+        truncations.append(functools.partial(temperature, value=decoding.temperature))
+    if decoding.top_k is not None:
+        truncations.append(functools.partial(top_k, k=decoding.top_k))
+    if decoding.top_p not in (None, 1):
+        truncations.append(functools.partial(top_p, mass=decoding.top_p))
+    if decoding.min_p is not None:
+        truncations.append(functools.partial(min_p, share=decoding.min_p))
+    if decoding.typical not in (None, 1):
+        truncations.append(functools.partial(typical, mass=decoding.typical))
+    return truncations

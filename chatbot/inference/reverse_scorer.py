@@ -1,0 +1,70 @@
+"""The log-probability of questions given replies, by a model that learned both directions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import pad
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import ASK, EOS
+from chatbot.model.packing import packed_array
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences, specs_of
+
+# The maximum number of padded positions of questions in one call, which bounds the memory of their logits.
+POSITIONS = 1024
+
+
+class ReverseScorer:
+    """Scores pairs of a question and a reply, in batches that are traced once for all lengths.
+
+    The model generates a question from an answer after the symbol ASK, as in training.
+    """
+
+    def __init__(self, model: Seq2Seq) -> None:
+        self._model = model
+        sequences = specs_of(model.sequences(np.ones([1, 1])))
+        self._log_probs = tf.function(
+            self._score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int32)], autograph=False
+        )
+
+    @property
+    def traces(self) -> int:
+        """The number of times that the computation was traced."""
+        return self._log_probs.experimental_get_tracing_count()
+
+    def __call__(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        """Return log P(question | reply) of each pair in nats, the end symbol included: [pairs].
+
+        replies, questions: ids without begin and end symbols, at least one each.
+        """
+        scores = np.zeros(len(replies), np.float32)
+        order = np.argsort([len(question) for question in questions], kind="stable")
+        while len(order):  # the longest questions first, so that a batch is bounded by its first row
+            longest = len(questions[order[-1]]) + 1
+            order, rows = np.split(order, [-max(1, POSITIONS // longest)] if len(order) * longest > POSITIONS else [0])
+            scores[rows] = self._batch([replies[i] for i in rows], [questions[i] for i in rows])
+        return scores
+
+    def _batch(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        target_in, target_out = _padded([[ASK, *q] for q in questions]), _padded([[*q, EOS] for q in questions])
+        source, target = self._model.sequences(_padded(replies)), self._model.sequences(target_in)
+        result: npt.NDArray[np.float32] = self._log_probs(
+            source, target, packed_array(target_out, target.packing, 0).astype(np.int32)
+        ).numpy()
+        return result
+
+    def _score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of each row of targets, [rows]. targets: [tokens] int32, packed as target_in."""
+        logits = self._model(source, target_in)  # [tokens, vocabulary]
+        nats = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))  # [tokens]
+        of_positions = tf.gather(nats, target_in.packing.to_padded)  # [rows, time], any values at padding
+        return -tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
+    """Return rows of ids as an array, with PAD on the right."""
+    ragged = Ragged.from_rows(rows)
+    return pad(ragged, np.arange(len(ragged)), int(ragged.lengths.max()))
