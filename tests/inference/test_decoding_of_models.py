@@ -1,0 +1,169 @@
+"""Decoding settings with a model: all together, batches, reranking, seeds, and what a model does not admit."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.model import ModelSettings
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
+from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.inference.replier import Replier, replier_of
+from chatbot.inference.reply_search import EMPTY_QUESTION
+from chatbot.inference.reverse_scorer import ReverseScorer
+from chatbot.model.saved import Trained
+from chatbot.model.seq2seq import Seq2Seq, built_model
+
+VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "我", "他", *BYTES])
+SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=7)
+QUESTIONS = [[5], [6, 7, 8], [8] * 9, [7, 7], [9, 10, 5], [6]]
+ALL_TOKENS: dict[str, Any] = {
+    "repetition_penalty": 1.5,
+    "frequency_penalty": 0.5,
+    "no_repeat_ngram": 2,
+    "min_reply_length": 3,
+    "ban": ("我", "他好"),
+    "anti_lm": 0.5,
+    "anti_lm_tokens": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    """An untrained model whose replies depend on the question, mostly in tokens that are no bytes."""
+    model = built_model(SETTINGS, len(VOCABULARY), seed=1)
+    model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
+    model.bias.assign(np.where(np.arange(len(VOCABULARY)) < VOCABULARY.first_byte, 3.0, -1.0))
+    return model
+
+
+def trained(model: Seq2Seq, **settings: Any) -> Trained:
+    """The model, learned with these settings."""
+    values = {"rnn_size": 8, "embedding_size": 6, "max_length": 7, "both_directions": "on", **settings}
+    return Trained(compose(Settings, **values), VOCABULARY, model, step=0)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"beam_size": 1},
+        {"beam_size": 4, "coverage_penalty": 0.5, "diverse_groups": 2, "rerank": 0.5},
+        {"temperature": 0.8, "top_k": 100, "top_p": 0.9, "min_p": 0.001, "typical": 0.95},
+        {"candidates": 6, "rerank": 0.5, "length_penalty": 0.5},
+    ],
+    ids=["greedy", "beam", "sampling", "candidates"],
+)
+def test_all_settings_together_and_replies_do_not_depend_on_the_batch(model: Seq2Seq, search: dict[str, Any]) -> None:
+    """Every reply keeps to the settings of tokens; the search is traced once."""
+    replier = replier_of(trained(model), DecodingSettings(**search, **ALL_TOKENS))
+    found = replier.candidates(QUESTIONS)
+    for question, replies in zip(QUESTIONS, found, strict=True):
+        (alone,) = replier.candidates([question])
+        assert [text for text, _ in alone] == [text for text, _ in replies]
+        np.testing.assert_allclose([score for _, score in alone], [score for _, score in replies], rtol=1e-3, atol=1e-4)
+        for text, score in replies:
+            assert "我" not in text
+            assert "他好" not in text
+            assert np.isfinite(score)
+        assert [score for _, score in replies] == sorted((score for _, score in replies), reverse=True)
+    ids, _ = replier._decode(*replier._arguments([question[:7] for question in QUESTIONS]))
+    for row in ids.numpy().reshape(-1, 7):
+        tokens = [i for i in row.tolist() if i not in (PAD, EOS)]
+        assert len(tokens) >= 3
+        bigrams = list(itertools.pairwise(tokens))
+        assert len(set(bigrams)) == len(bigrams)
+    assert replier.traces == 1
+    assert replier._reverse is None or replier._reverse.traces == 1
+
+
+def test_sampling_is_determined_by_seed_and_question(model: Seq2Seq) -> None:
+    """In a batch of 64, too, at another place; the first candidates do not depend on their number."""
+    one, two = (DecodingSettings(temperature=1.0, seed=seed) for seed in (1, 2))
+    replier = Replier(model, VOCABULARY, SETTINGS, one)
+    alone = [replier.replies([question])[0] for question in QUESTIONS]
+    assert replier.replies([[9, 9], *QUESTIONS, *[[5, 5]] * 57])[1 : 1 + len(QUESTIONS)] == alone
+    assert Replier(model, VOCABULARY, SETTINGS, two).replies(QUESTIONS) != alone
+    many = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(candidates=5)).candidates(QUESTIONS)
+    assert all(text in [reply.text for reply in replies] for text, replies in zip(alone, many, strict=True))
+
+
+def teacher_forced(model: Seq2Seq, source: list[int], target_in: list[int], target_out: list[int]) -> float:
+    """The log-probability of one target."""
+    logits = model(model.sequences(np.array([source])), model.sequences(np.array([target_in])))[: len(target_in)]
+    log_probs = tf.nn.log_softmax(logits).numpy()
+    return float(sum(log_probs[range(len(target_out)), target_out]))
+
+
+def test_reverse_scores_are_those_of_questions_generated_from_replies(
+    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5]]
+    questions = [[6, 5], [9], [5, 5, 5, 7], [9]]
+    scores = ReverseScorer(model)(replies, questions)
+    for reply, question, score in zip(replies, questions, scores, strict=True):
+        assert score == pytest.approx(teacher_forced(model, reply, [ASK, *question], [*question, EOS]), rel=1e-4)
+    for positions in (1, 7, 12):
+        monkeypatch.setattr("chatbot.inference.reverse_scorer.POSITIONS", positions)
+        np.testing.assert_allclose(ReverseScorer(model)(replies, questions), scores, rtol=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_reranking_adds_the_reverse_score_under_the_length_penalty(model: Seq2Seq, penalty: float) -> None:
+    plain, reranked = (
+        {reply.text: reply.score for reply in Replier(model, VOCABULARY, SETTINGS, decoding).candidates([[6, 7]])[0]}
+        for decoding in (DecodingSettings(beam_size=6, length_penalty=penalty, rerank=weight) for weight in (0.0, 3.0))
+    )
+    assert plain.keys() == reranked.keys()
+    for text, score in plain.items():
+        ids = VOCABULARY.ids([text])
+        if score != min(plain.values()) and "你好" not in text:  # whose spelling is known
+            added = teacher_forced(model, ids, [ASK, 6, 7], [6, 7, EOS]) / ((5 + 3) / 6) ** penalty
+            assert reranked[text] == pytest.approx(score + 3 * added, rel=1e-3, abs=1e-3)
+
+
+def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Seq) -> None:
+    """In a beam, too: the scores are not normalised again at each token."""
+    decoding = DecodingSettings(beam_size=3, length_penalty=0.0, anti_lm=0.5, anti_lm_tokens=2)
+    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=2), decoding)
+    plain = Replier(
+        model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=2), dataclasses.replace(decoding, anti_lm=0.0)
+    )
+    ids, scores = (x.numpy()[0] for x in replier._decode(*replier._arguments([[6, 7]])))
+    texts = {reply.text: reply.score for reply in plain.candidates([[6, 7]])[0]}
+    compared = 0
+    for row, score in zip(ids.tolist(), scores.tolist(), strict=True):
+        out = [i for i in row if i != PAD]
+        text = VOCABULARY.text(out)
+        if text in texts and all(i < VOCABULARY.first_byte for i in out):
+            generic = teacher_forced(model, EMPTY_QUESTION[0].tolist(), [1, *out[:-1]], out)
+            assert score == pytest.approx(texts[text] - 0.5 * generic, rel=1e-3)
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize(
+    ("decoding", "changes", "message"),
+    [
+        ({"top_k": 300}, {}, "--top-k 300: the vocabulary has 267 tokens; give at most that"),
+        ({"min_reply_length": 8}, {}, "--min-reply-length 8: replies of this attempt have at most 7 tokens"),
+        ({"beam_size": 2, "coverage_penalty": 0.5}, {"attention": "none"}, "--coverage-penalty: this attempt has no"),
+        ({"beam_size": 2, "rerank": 1.0}, {"both_directions": "off"}, "--rerank: this attempt did not learn"),
+        ({"ban": ("\u200b",)}, {}, "--ban: a word without visible characters; remove it"),
+    ],
+)
+def test_what_the_model_does_not_admit_is_refused(
+    model: Seq2Seq, decoding: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    settings = DecodingSettings()
+    for name, value in decoding.items():
+        object.__setattr__(settings, name, value)
+    with pytest.raises(UserError) as raised:
+        replier_of(trained(model, **changes), settings)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
