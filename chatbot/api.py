@@ -59,6 +59,26 @@ class Bot:
         """
         return self._responder.replies(list(questions))
 
+    def stream(self, question: str) -> Iterator[str]:
+        """Yield the reply in pieces, as its tokens are found; joined, they are `reply(question)`.
+
+        Beam search, several candidates and reranking yield the whole reply at once.
+
+        >>> bot = chatbot.load("checkpoints/weibo", beam_size=1)
+        >>> "".join(bot.stream("你好")) == bot.reply("你好")
+        True
+        """
+        return self._responder.stream(question)
+
+    def n_best(self, question: str) -> list[tuple[str, float]]:
+        """Return the best replies with their scores, the best first; at most as many as n_best of `load`.
+
+        >>> bot = chatbot.load("checkpoints/weibo", beam_size=5, n_best=3)
+        >>> len(bot.n_best("你好")) in (1, 2, 3)
+        True
+        """
+        return [(text, score) for text, score in self._responder.n_best(question)]
+
 
 def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
     """Load the best checkpoint in the directory of an attempt, which need not be below checkpoints/.

@@ -50,7 +50,7 @@ def set_encoding(stream: TextIO | None) -> None:
 
 
 def answer_lines(responder: Responder, questions: Iterable[str], replies: TextIO) -> None:
-    """Write one reply line for each question, before the next question is read."""
+    """Write one reply line for each question, the best one, before the next question is read."""
     for question in questions:
         print(responder.reply(question), file=replies, flush=True)
 
@@ -73,8 +73,7 @@ def _converse(responder: Responder, name: str) -> None:
         if question.strip().lower() == WHY:
             print(*explanation(responder, last), sep="\n")
             continue
-        reply = responder.reply(question)
-        print(reply)
+        reply = _answer(responder, question)
         last = None if reply == EMPTY_QUESTION_REPLY else (question, reply)
 
 
@@ -84,3 +83,21 @@ def explanation(responder: Responder, last: tuple[str, str] | None) -> list[str]
         return [NO_REPLY]
     attention = responder.attention(*last)
     return [NO_ATTENTION] if attention is None else table(attention)
+
+
+def _answer(responder: Responder, question: str) -> str:
+    """Print the reply as it is generated; or with --n-best, the best replies, each with its score on a line.
+
+    Returns the best reply.
+    """
+    if responder.decoding.n_best > 1:
+        replies = responder.n_best(question)
+        for number, (reply, score) in enumerate(replies, 1):
+            print(f"{number}. {reply}  ({score:.2f})")
+        return replies[0].text
+    pieces: list[str] = []
+    for piece in responder.stream(question):
+        print(piece, end="", flush=True)
+        pieces.append(piece)
+    print()
+    return "".join(pieces)

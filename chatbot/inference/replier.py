@@ -1,7 +1,7 @@
 """Replies of a model to questions, given as ids."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from chatbot.inference.random_numbers import uniform_numbers
 from chatbot.inference.reply_search import ReplySearch
 from chatbot.inference.reverse_scorer import ReverseScorer
 from chatbot.inference.stop_texts import before_stop
+from chatbot.inference.streaming import TokenStream, pieces
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -74,6 +75,8 @@ class Replier:
         def decode(*arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
             return self._search(*arguments)
 
+        self._specs = specs
+        self._stream: TokenStream | None = None
         self._decode = tf.function(decode, input_signature=specs, autograph=False)
         self._reverse = ReverseScorer(model) if decoding.rerank else None
 
@@ -102,6 +105,19 @@ class Replier:
         if self._reverse is not None:
             found = self._reranked(questions, found)
         return [[Reply(text, score) for text, score, _ in replies] for replies in found]
+
+    def stream(self, question: Sequence[int]) -> Iterator[str]:
+        """Yield the best reply to a question in pieces, as its tokens are found.
+
+        If the search compares several replies, the reply is one piece. A reply without text has no pieces.
+        """
+        if self.decoding.hypotheses > 1:
+            yield from filter(None, self.replies([question]))
+            return
+        if self._stream is None:
+            self._stream = TokenStream(self._search, self._specs)
+        prefixes = self._stream.ids(self._arguments([question[: self._max_length]]))
+        yield from pieces(prefixes, self._vocabulary, self.decoding.stop)
 
     def _arguments(self, questions: Sequence[Sequence[int]]) -> list[Sequences | npt.NDArray[np.float32]]:
         """Return the arguments of the search."""

@@ -1,6 +1,6 @@
 """Replies of a trained model to any text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.text.utterance import tokens_of
@@ -29,6 +29,7 @@ class Responder:
 
     def __init__(self, trained: Trained, decoding: DecodingSettings) -> None:
         self.replier = replier_of(trained, decoding)
+        self.decoding = decoding
         self._trained, self._vocabulary = trained, trained.vocabulary
         self._tokens = tokens_of(trained.settings.corpus)
 
@@ -53,6 +54,11 @@ class Responder:
         question = self.ids(text)[:max_length]
         return word_attention(model, self._vocabulary, [question], [self.ids(reply)])[0]
 
+    def stream(self, text: str) -> Iterator[str]:
+        """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply(text)`."""
+        question = self.ids(text)
+        return self.replier.stream(question) if question else iter([EMPTY_QUESTION_REPLY])
+
     def n_best(self, text: str) -> list[Reply]:
         """Return at most as many distinct replies as the setting n_best says, with their scores, the best first.
 
@@ -61,7 +67,7 @@ class Responder:
         question = self.ids(text)
         if not question:
             return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
-        return self.replier.candidates([question])[0][: self.replier.decoding.n_best]
+        return self.replier.candidates([question])[0][: self.decoding.n_best]
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""

@@ -10,6 +10,8 @@ import pexpect
 import pytest
 
 from chatbot.chat.terminal import answer_lines, chat, set_encoding
+from chatbot.config.decoding import DecodingSettings
+from chatbot.inference.replier import Reply
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
 from tests.commands import ENVIRONMENT, command, run
 from tests.inference.texts import EMPTY, UNUSUAL
@@ -30,11 +32,17 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Echo(Responder):
     """A responder without a model."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, n_best: int = 1) -> None:
+        self.decoding = DecodingSettings(beam_size=3, n_best=n_best)
 
     def reply(self, text: str) -> str:
         return text.strip()
+
+    def stream(self, text: str) -> Iterator[str]:
+        return iter(text.strip())
+
+    def n_best(self, text: str) -> list[Reply]:
+        return [Reply(text.strip(), -0.5), Reply("no", -1.25)]
 
 
 class Console(io.TextIOWrapper):
@@ -89,6 +97,19 @@ def test_chat_works_without_readline(monkeypatch: pytest.MonkeyPatch, capsys: py
     finally:
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().out == "> 你好\n> "
+
+
+def test_n_best_replies_are_lines_with_scores_in_a_terminal_and_the_best_one_through_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for stream in (Console, io.TextIOWrapper):
+            monkeypatch.setattr("sys.stdin", stream(io.BytesIO(b"hi\n"), encoding="utf-8"))
+            assert chat(Echo(n_best=2), "echo") == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().out == "> 1. hi  (-0.50)\n2. no  (-1.25)\n> hi\n"
 
 
 def test_each_line_is_answered_before_the_next_is_read() -> None:

@@ -1,5 +1,6 @@
 """Truncations and sampling against loops over rows, for any log-probabilities."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_top_k(log_probs: Array, k: int) -> None:
 @hypothesis.settings(max_examples=60)
 def test_top_p_and_typical_keep_the_fewest_ids_of_their_order(log_probs: Array, mass: float) -> None:
     for name, truncation in (("top-p", top_p), ("typical", typical)):
-        for row, is_kept in zip(log_probs, kept(lambda x, f=truncation: f(x, mass), log_probs), strict=True):
+        for row, is_kept in zip(log_probs, kept(functools.partial(truncation, mass=mass), log_probs), strict=True):
             ids = [i for i in range(VOCABULARY) if np.isfinite(row[i])]
             entropy = -sum(np.exp(row[i]) * row[i] for i in ids)
             nearness = {i: row[i] if name == "top-p" else -abs(row[i] + entropy) for i in ids}

@@ -35,7 +35,7 @@ def test_replies_contain_no_banned_word_in_any_spelling(words: list[str]) -> Non
     spelling = Automaton(*spelling_automaton(VOCABULARY))
     automaton = without_words(spelling, VOCABULARY, words, LENGTH)
     a, b = (VOCABULARY.first_byte + ord(letter) for letter in "ab")
-    units = [(i,) for i in range(5, 12)] + [(a,), (b,)]
+    units: list[tuple[int, ...]] = [*((i,) for i in range(5, 12)), (a,), (b,)]
     units += [tuple(VOCABULARY.first_byte + byte for byte in letter.encode()) for letter in "好他"]
     for count in (1, 2, 3):
         for parts in itertools.product(units, repeat=count):

@@ -1,0 +1,79 @@
+"""The search for one reply, one token a call, so that its text can be shown while it is generated."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.decoding.search import Hypotheses
+from chatbot.inference.reply_search import Encoded, ReplySearch
+from chatbot.inference.stop_texts import before_stop, certain
+
+
+class TokenStream:
+    """Runs a search of one hypothesis token by token. Two graphs are traced, at the first use.
+
+    search: a search with one hypothesis. specs: the tf.TensorSpec of its arguments.
+    """
+
+    def __init__(self, search: ReplySearch, specs: Sequence[Any]) -> None:
+        def begin(*arguments: Any) -> tuple[Encoded, Hypotheses]:
+            encoded = search.encode(arguments[0])
+            return encoded, search.start(encoded)
+
+        def advance(encoded: Encoded, hypotheses: Hypotheses, *uniform: tf.Tensor) -> Hypotheses:
+            return search.run(encoded, uniform[0] if uniform else None, hypotheses, hypotheses.position + 1)
+
+        self._max_length = search.max_length
+        self._begin = tf.function(begin, input_signature=specs, autograph=False)
+        outputs = self._begin.get_concrete_function().structured_outputs
+        state = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), outputs)
+        self._advance = tf.function(advance, input_signature=[*state, *specs[1:]], autograph=False)
+
+    @property
+    def traces(self) -> int:
+        """The number of times that a step was traced."""
+        return self._advance.experimental_get_tracing_count()
+
+    def ids(self, arguments: Sequence[Any]) -> Iterator[list[int]]:
+        """Yield the ids of the reply so far after each token, until it is finished. arguments: of one question."""
+        encoded, hypotheses = self._begin(*arguments)
+        for length in range(1, self._max_length + 1):
+            hypotheses = self._advance(encoded, hypotheses, *arguments[1:])
+            yield hypotheses.ids[0, :length].numpy().tolist()
+            if hypotheses.finished[0]:
+                return
+
+
+def pieces(prefixes: Iterator[list[int]], vocabulary: Vocabulary, stops: Sequence[str]) -> Iterator[str]:
+    """Yield the text of a reply in pieces, as soon as later ids cannot change them.
+
+    Held back are the bytes of an incomplete character, spaces at the end, and what may begin a stop text.
+
+    prefixes: the ids of the reply after each token.
+    """
+    text = given = ""
+    for ids in prefixes:
+        text = vocabulary.text(_complete(ids, vocabulary))
+        if before_stop(text, stops) != text:
+            break
+        ready = certain(text, stops)
+        if len(ready) > len(given):
+            yield ready[len(given) :]
+            given = ready
+    rest = before_stop(text, stops)[len(given) :]
+    if rest:
+        yield rest
+
+
+def _complete(ids: list[int], vocabulary: Vocabulary) -> list[int]:
+    """Return the ids without the bytes of an incomplete character at the end."""
+    tail = len(ids)
+    while tail and ids[tail - 1] >= vocabulary.first_byte:
+        tail -= 1
+    try:
+        bytes(i - vocabulary.first_byte for i in ids[tail:]).decode()
+    except UnicodeDecodeError as error:
+        return ids[: tail + error.start]
+    return ids
