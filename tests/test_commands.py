@@ -77,6 +77,7 @@ def test_invalid_train_input_is_a_one_line_error(work_dir: Path, arguments: list
         (["--attempt", "nope"], "/checkpoints; none is there; train one with python train.py, or give the path of its"),
         (["--attempt", "a/b"], "/a/b is not a folder; check the path"),
         (["--beam-size", "0"], "--beam-size 0: must be at least 1"),
+        (["--n-best", "6"], "--n-best 6: the search yields at most 5; raise --beam-size or --candidates"),
     ],
 )
 def test_invalid_chat_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:

@@ -1,0 +1,86 @@
+"""The settings of decoding: which search they choose, and which exclude each other."""
+
+from typing import Any
+
+import pytest
+
+from chatbot.config.chat import chat_settings
+from chatbot.config.decoding import CHAT_SEARCH, EVALUATION_SEARCH, DecodingSettings, over_default
+from chatbot.config.evaluation import evaluation_settings
+from chatbot.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "beams", "hypotheses"),
+    [
+        ("", 5, 5),
+        ("--repetition-penalty 1.2 --n-best 5 --ban a b --stop c", 5, 5),
+        ("--beam-size 1 --temperature 0.5", 1, 1),
+        ("--top-p 0.9", 1, 1),
+        ("--candidates 20 --rerank 0.5 --n-best 20", 1, 20),
+        ("--beam-size 6 --diverse-groups 3", 6, 6),
+    ],
+)
+def test_flags_choose_the_search(arguments: str, beams: int, hypotheses: int) -> None:
+    settings = over_default(chat_settings(arguments.split()).decoding, CHAT_SEARCH)
+    assert (settings.beams, settings.hypotheses) == (beams, hypotheses)
+
+
+def test_evaluation_takes_the_same_flags_and_is_greedy_by_default() -> None:
+    def decoding(*arguments: str) -> DecodingSettings:
+        return over_default(evaluation_settings(["--data", "x", *arguments]).decoding, EVALUATION_SEARCH)
+
+    assert decoding() == DecodingSettings(beam_size=1)
+    assert decoding("--ban", "a", "b", "--top-k", "4") == DecodingSettings(ban=("a", "b"), top_k=4)
+
+
+def test_default_search_is_checked_with_the_other_settings() -> None:
+    with pytest.raises(
+        UserError, match=r"^--n-best 6: the search yields at most 5; raise --beam-size or --candidates$"
+    ):
+        over_default(chat_settings(["--n-best", "6"]).decoding, CHAT_SEARCH)
+    for flags in ({"rerank": 1.0}, {"coverage_penalty": 1.0}):
+        over_default(DecodingSettings(**flags), CHAT_SEARCH)
+        with pytest.raises(UserError, match=r"^--(rerank|coverage-penalty): "):
+            over_default(DecodingSettings(**flags), EVALUATION_SEARCH)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0}, "--temperature 0: must be above 0"),
+        ({"temperature": float("nan")}, "--temperature nan: expected a finite number"),
+        ({"top_k": 0}, "--top-k 0: must be at least 1"),
+        ({"top_p": 0.0}, "--top-p 0.0: must be above 0"),
+        ({"top_p": 1.01}, "--top-p 1.01: must be at most 1"),
+        ({"min_p": 2}, "--min-p 2: must be at most 1"),
+        ({"typical": -1}, "--typical -1: must be above 0"),
+        ({"repetition_penalty": 0.5}, "--repetition-penalty 0.5: must be at least 1"),
+        ({"frequency_penalty": -1}, "--frequency-penalty -1: must be at least 0"),
+        ({"length_penalty": 11}, "--length-penalty 11: must be at most 10"),
+        ({"coverage_penalty": -0.1}, "--coverage-penalty -0.1: must be at least 0"),
+        ({"no_repeat_ngram": -1}, "--no-repeat-ngram -1: must be at least 0"),
+        ({"min_reply_length": 0}, "--min-reply-length 0: must be at least 1"),
+        ({"anti_lm": -1}, "--anti-lm -1: must be at least 0"),
+        ({"anti_lm_tokens": 0}, "--anti-lm-tokens 0: must be at least 1"),
+        ({"rerank": -1}, "--rerank -1: must be at least 0"),
+        ({"candidates": 1001}, "--candidates 1001: must be at most 1000"),
+        ({"seed": -1}, "--seed -1: must be at least 0"),
+        ({"stop": ("a\n",)}, "--stop 'a\\n': expected printable text"),
+        ({"beam_size": 2, "top_p": 0.5}, "--beam-size 2 and --top-p: beam search does not sample; give one"),
+        ({"beam_size": 2, "candidates": 3}, "--beam-size 2 and --candidates: beam search does not sample; give one"),
+        ({"top_k": 3, "coverage_penalty": 1}, "--coverage-penalty: for beam search; add --beam-size with at least 2"),
+        ({"beam_size": 1, "diverse_groups": 2}, "--diverse-groups: for beam search; add --beam-size with at least 2"),
+        ({"beam_size": 5, "diverse_groups": 2}, "--diverse-groups 2: must divide --beam-size, which is 5; all groups"),
+        ({"candidates": 3, "n_best": 4}, "--n-best 4: the search yields at most 3; raise --beam-size or --candidates"),
+        (
+            {"top_k": 3, "rerank": 1},
+            "--rerank: there is one reply and nothing to rank; add --beam-size or --candidates",
+        ),
+    ],
+)
+def test_settings_out_of_range_or_that_exclude_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        DecodingSettings(**settings)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
