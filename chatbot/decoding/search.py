@@ -26,6 +26,11 @@ class Hypotheses(NamedTuple):
     state: State
     processor_states: tuple[State, ...]
 
+    def of_rows(self, rows: tf.Tensor) -> "Hypotheses":
+        """Return the hypotheses of some rows, [rows] of any integer type."""
+        selected = tf.nest.map_structure(lambda x: tf.gather(x, rows), self[1:])
+        return Hypotheses(self.position, *selected)
+
 
 @dataclasses.dataclass(frozen=True)
 class Search:

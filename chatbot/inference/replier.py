@@ -90,18 +90,20 @@ class Replier:
 
         questions: the ids of each question, at least one, without begin and end symbols.
         """
-        size = max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
-        batches = (questions[start : start + size] for start in range(0, len(questions), size))
-        return [candidates[0].text for batch in batches for candidates in self.candidates(batch)]
+        return [replies[0].text for replies in self.candidates(questions)]
 
     def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
-        questions: one batch of at least one question, as for `replies`.
+        questions: as for `replies`.
         """
         questions = [question[: self._max_length] for question in questions]
-        ids, scores = self._decode(*self._arguments(questions))
-        found = [self._distinct(*row) for row in zip(ids.numpy(), self._ranked(ids, scores), strict=True)]
+        # The candidates of a question are a batch, of which only unfinished ones are computed.
+        size = 1 if self.decoding.candidates > 1 else max(1, min(BATCH, HYPOTHESES // self.decoding.beams))
+        found: list[list[_Found]] = []
+        for start in range(0, len(questions), size):
+            ids, scores = self._decode(*self._arguments(questions[start : start + size]))
+            found += [self._distinct(*row) for row in zip(ids.numpy(), self._ranked(ids, scores), strict=True)]
         if self._reverse is not None:
             found = self._reranked(questions, found)
         return [[Reply(text, score) for text, score, _ in replies] for replies in found]

@@ -24,6 +24,7 @@ from chatbot.decoding.truncations.temperature import temperature
 from chatbot.decoding.truncations.top_k import top_k
 from chatbot.decoding.truncations.top_p import top_p
 from chatbot.decoding.truncations.typical import typical
+from chatbot.decoding.unfinished import run_unfinished
 from chatbot.model.decoder import DecoderState
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences
@@ -53,12 +54,23 @@ class ReplySearch:
     def __call__(self, source: Sequences, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32.
 
+        source: the questions; a single one for several candidates.
         uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
         """
         encoded = self.encode(source)
         if self.decoding.beams > 1:
             return self._beam(encoded)
-        found = self.run(encoded, uniform, self.start(encoded), self.max_length)
+        start = self.start(encoded)
+        if self.decoding.candidates > 1:
+            assert uniform is not None
+            numbers = uniform[0]  # [candidates, max_length]
+
+            def search_of(rows: tf.Tensor) -> Search:
+                return self._one_a_row(encoded, tf.gather(numbers, rows), tf.shape(rows)[0])
+
+            found = run_unfinished(search_of, start, self.max_length)
+        else:
+            found = self.run(encoded, uniform, start, self.max_length)
         shape = [tf.shape(encoded["question"]["mask"])[0], self.decoding.hypotheses]
         return tf.reshape(found.ids, [*shape, self.max_length]), tf.reshape(found.scores, shape)
 

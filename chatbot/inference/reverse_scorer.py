@@ -43,8 +43,8 @@ class ReverseScorer:
         scores = np.zeros(len(replies), np.float32)
         order = np.argsort([len(question) for question in questions], kind="stable")
         while len(order):  # the longest questions first, so that a batch is bounded by its first row
-            longest = len(questions[order[-1]]) + 1
-            order, rows = np.split(order, [-max(1, POSITIONS // longest)] if len(order) * longest > POSITIONS else [0])
+            number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
+            order, rows = order[:-number], order[-number:]
             scores[rows] = self._batch([replies[i] for i in rows], [questions[i] for i in rows])
         return scores
 
