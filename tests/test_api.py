@@ -72,6 +72,28 @@ def test_docstring_examples_run(trained: Path, example: doctest.DocTest, monkeyp
     assert runner.summarize().failed == 0
 
 
+@pytest.mark.parametrize(
+    ("decoding", "message"),
+    [
+        ({"top_pp": 0.9}, "unrecognized arguments: --top-pp; the nearest is --top-p"),
+        ({"top_p": 2.0}, "--top-p 2.0: must be at most 1"),
+        ({"ban": []}, "argument --ban: expected at least one argument"),
+        ({"rerank": 1.0}, "--rerank: this attempt did not learn to generate questions from answers; train another"),
+    ],
+)
+def test_load_refuses_decoding_settings(trained: Path, decoding: dict[str, Any], message: str) -> None:
+    with pytest.raises(chatbot.UserError) as raised:
+        chatbot.load(trained / "checkpoints/weibo", **decoding)
+    assert str(raised.value).startswith(message)
+
+
+def test_loaded_attempt_takes_decoding_settings(trained: Path) -> None:
+    bot = chatbot.load(trained / "checkpoints/weibo", candidates=4, n_best=4, ban="你", stop=["好"], seed=3)
+    (best, _), *_ = bot.n_best("你好")
+    assert "".join(bot.stream("你好")) == bot.reply("你好") == best
+    assert not {"你", "好"} & set(best)
+
+
 @pytest.mark.slow
 def test_loaded_attempt_replies_like_chat_command(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
