@@ -39,7 +39,8 @@ def test_default_search_is_checked_with_the_other_settings() -> None:
         UserError, match=r"^--n-best 6: the search yields at most 5; raise --beam-size or --candidates$"
     ):
         over_default(chat_settings(["--n-best", "6"]).decoding, CHAT_SEARCH)
-    for flags in ({"rerank": 1.0}, {"coverage_penalty": 1.0}):
+    refused: list[dict[str, Any]] = [{"rerank": 1.0}, {"coverage_penalty": 1.0}]
+    for flags in refused:
         over_default(DecodingSettings(**flags), CHAT_SEARCH)
         with pytest.raises(UserError, match=r"^--(rerank|coverage-penalty): "):
             over_default(DecodingSettings(**flags), EVALUATION_SEARCH)
