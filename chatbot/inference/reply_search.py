@@ -30,8 +30,9 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences
 
 SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD)
-# The question of the anti-language model: the end symbol alone, which is in no other question.
-EMPTY_QUESTION = np.array([[EOS]])
+# The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
+# a model that copies gains nothing by it.
+EMPTY_QUESTION = np.array([[BOS]])
 # The least sum of attention in the coverage penalty, whose logarithm is finite.
 LEAST_ATTENTION = 1e-9
 

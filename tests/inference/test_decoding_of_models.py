@@ -17,6 +17,7 @@ from chatbot.flags import compose
 from chatbot.inference.replier import Replier, replier_of
 from chatbot.inference.reply_search import EMPTY_QUESTION
 from chatbot.inference.reverse_scorer import ReverseScorer
+from chatbot.model.copying import spelling_table
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq, built_model
 
@@ -34,13 +35,17 @@ ALL_TOKENS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def model() -> Seq2Seq:
-    """An untrained model whose replies depend on the question, mostly in tokens that are no bytes."""
-    model = built_model(SETTINGS, len(VOCABULARY), seed=1)
+def untrained(settings: ModelSettings) -> Seq2Seq:
+    """A model whose replies depend on the question, mostly in tokens that are no bytes."""
+    model = built_model(settings, len(VOCABULARY), seed=1, spellings=spelling_table(VOCABULARY.spellings()))
     model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
     model.bias.assign(np.where(np.arange(len(VOCABULARY)) < VOCABULARY.first_byte, 3.0, -1.0))
     return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Seq2Seq:
+    return untrained(SETTINGS)
 
 
 def trained(model: Seq2Seq, **settings: Any) -> Trained:
@@ -50,18 +55,21 @@ def trained(model: Seq2Seq, **settings: Any) -> Trained:
 
 
 @pytest.mark.parametrize(
-    "search",
+    ("copy", "search"),
     [
-        {"beam_size": 1},
-        {"beam_size": 4, "coverage_penalty": 0.5, "diverse_groups": 2, "rerank": 0.5},
-        {"temperature": 0.8, "top_k": 100, "top_p": 0.9, "min_p": 0.001, "typical": 0.95},
-        {"candidates": 6, "rerank": 0.5, "length_penalty": 0.5},
+        (False, {"beam_size": 1}),
+        (False, {"beam_size": 4, "coverage_penalty": 0.5, "diverse_groups": 2, "rerank": 0.5}),
+        (False, {"temperature": 0.8, "top_k": 100, "top_p": 0.9, "min_p": 0.001, "typical": 0.95}),
+        (True, {"candidates": 6, "rerank": 0.5, "length_penalty": 0.5}),
     ],
     ids=["greedy", "beam", "sampling", "candidates"],
 )
-def test_all_settings_together_and_replies_do_not_depend_on_the_batch(model: Seq2Seq, search: dict[str, Any]) -> None:
+def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
+    model: Seq2Seq, copy: bool, search: dict[str, Any]
+) -> None:
     """Every reply keeps to the settings of tokens; the search is traced once."""
-    replier = replier_of(trained(model), DecodingSettings(**search, **ALL_TOKENS))
+    chosen = untrained(dataclasses.replace(SETTINGS, copy=True)) if copy else model
+    replier = replier_of(trained(chosen, copy=copy), DecodingSettings(**search, **ALL_TOKENS))
     found = replier.candidates(QUESTIONS)
     for question, replies in zip(QUESTIONS, found, strict=True):
         (alone,) = replier.candidates([question])
