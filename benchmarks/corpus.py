@@ -138,7 +138,7 @@ def _measure_encoding(file: Path, folder: Path) -> dict[str, Any]:
     settings = _settings(file, folder)
     began = time.perf_counter()
     corpus = training_set(settings.corpus, settings.encoding)
-    validation_set(settings.corpus, settings.encoding.validation, corpus.vocabulary)
+    validation_set(settings.corpus, settings.encoding, corpus.vocabulary)
     seconds = time.perf_counter() - began
     return {
         "encode_seconds": seconds,

@@ -9,7 +9,7 @@ bot.reply("你好")
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,14 +40,19 @@ class Bot:
     def __repr__(self) -> str:
         return f"<chatbot.Bot of {self.directory}, step {self.step:,}>"
 
-    def reply(self, question: str) -> str:
+    def reply(self, question: str, history: Sequence[str] = ()) -> str:
         """Return the best reply, one line of text. The reply to a question without visible characters asks for text.
+
+        history: the turns before the question, the oldest first, alternately of the user and of the chatbot. An attempt
+        that was trained with --history N reads the last N of them.
 
         >>> bot = chatbot.load("checkpoints/weibo")
         >>> isinstance(bot.reply("你好"), str)
         True
+        >>> isinstance(bot.reply("你呢", history=["你好吗", "我很好"]), str)
+        True
         """
-        return self._responder.reply(question)
+        return self._responder.reply(question, history)
 
     def replies(self, questions: Iterable[str]) -> list[str]:
         """Return the reply to each question. Questions are batched, which is faster than one `reply` per question.

@@ -47,5 +47,5 @@ def _chat() -> int:
     from chatbot.model.saved import load_trained
 
     trained = load_trained(trained_directory(settings.attempt))
-    responder = Responder(trained, decoding)
-    return chat(responder, f"{settings.attempt} (step {trained.step:,})")
+    history = settings.turns_of(trained.settings.encoding.history)
+    return chat(Responder(trained, decoding), f"{settings.attempt} (step {trained.step:,})", history)

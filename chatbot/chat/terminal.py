@@ -1,5 +1,6 @@
 """The chat in a terminal, and through a pipe: one reply line for each input line."""
 
+import collections
 import contextlib
 import io
 import locale
@@ -15,12 +16,43 @@ from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
 
 EXIT = ("exit", "quit")
 WHY = "/why"
+NEW_CONVERSATION = "/new"
 
 
-def chat(responder: Responder, name: str) -> int:
+class Conversation:
+    """The last turns of a chat, which the next reply depends on. history: the maximum number of turns."""
+
+    def __init__(self, responder: Responder, history: int) -> None:
+        self.responder = responder
+        self.turns: collections.deque[str] = collections.deque(maxlen=history)
+        self._last: tuple[str, str, list[str]] | None = None  # the last question, its reply, and the turns before
+
+    def reply(self, text: str) -> str:
+        """Return the reply, and remember both turns."""
+        reply = self.responder.reply(text, list(self.turns))
+        self.remember(text, reply)
+        return reply
+
+    def remember(self, text: str, reply: str) -> None:
+        """Remember a question and its reply, unless the text had no visible characters."""
+        if reply == EMPTY_QUESTION_REPLY:
+            self._last = None
+        else:
+            self._last = text, reply, list(self.turns)
+            self.turns.extend((text, reply))
+
+    def explanation(self) -> list[str]:
+        """Return the lines of /why about the last reply."""
+        if self._last is None:
+            return [NO_REPLY]
+        attention = self.responder.attention(*self._last)
+        return [NO_ATTENTION] if attention is None else table(attention)
+
+
+def chat(responder: Responder, name: str, history: int = 0) -> int:
     """Talk until the input ends or Ctrl-C. Returns the exit code, always 0.
 
-    name: the model's name, shown in the first line.
+    name: the model's name, shown in the first line. history: the maximum number of turns to remember.
     """
     if sys.stdin is None:  # no console, as under Windows' pythonw
         return 0
@@ -29,11 +61,11 @@ def chat(responder: Responder, name: str) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if sys.stdin.isatty():
-            _converse(responder, name)
+            _converse(Conversation(responder, history), name)
         else:
             if isinstance(sys.stdin, io.TextIOWrapper):
                 sys.stdin.reconfigure(newline="\n")  # Windows would end a line at a lone "\r", too
-            answer_lines(responder, sys.stdin, sys.stdout)
+            answer_lines(Conversation(responder, history), sys.stdin, sys.stdout)
     except KeyboardInterrupt:
         print(file=sys.stderr)
     return 0
@@ -49,19 +81,27 @@ def set_encoding(stream: TextIO | None) -> None:
         stream.reconfigure(encoding=None if keep else "utf-8", errors="replace")
 
 
-def answer_lines(responder: Responder, questions: Iterable[str], replies: TextIO) -> None:
-    """Write one reply line for each question, the best one, before the next question is read."""
+def answer_lines(conversation: Conversation, questions: Iterable[str], replies: TextIO) -> None:
+    """Write one reply line for each question, the best one, before the next question is read.
+
+    A line without visible characters ends the conversation; the next line begins another.
+    """
     for question in questions:
-        print(responder.reply(question), file=replies, flush=True)
+        reply = conversation.reply(question)
+        print(reply, file=replies, flush=True)
+        if reply == EMPTY_QUESTION_REPLY:
+            conversation.turns.clear()
 
 
-def _converse(responder: Responder, name: str) -> None:
+def _converse(conversation: Conversation, name: str) -> None:
     if locale.setlocale(locale.LC_CTYPE) not in ("C", "POSIX"):  # where readline drops the eighth bit of UTF-8
         with contextlib.suppress(ImportError):  # Windows has none
             import readline  # noqa: F401  (gives input() line editing and history)
 
-    print(f"Talking to {name}. {WHY} explains a reply; {EXIT[0]}, {EXIT[1]}, Ctrl-D or Ctrl-C exits.", file=sys.stderr)
-    last: tuple[str, str] | None = None
+    remembers = conversation.turns.maxlen or 0
+    begin = f"{NEW_CONVERSATION} begins a new conversation; " if remembers else ""
+    commands = f"{WHY} explains a reply; {begin}{EXIT[0]}, {EXIT[1]}, Ctrl-D or Ctrl-C exits."
+    print(f"Talking to {name}. {commands}", file=sys.stderr)
     while True:
         try:
             question = input("> ")
@@ -71,33 +111,25 @@ def _converse(responder: Responder, name: str) -> None:
         if question.strip().lower() in EXIT:
             return
         if question.strip().lower() == WHY:
-            print(*explanation(responder, last), sep="\n")
-            continue
-        reply = _answer(responder, question)
-        last = None if reply == EMPTY_QUESTION_REPLY else (question, reply)
+            print(*conversation.explanation(), sep="\n")
+        elif remembers and question.strip().lower() == NEW_CONVERSATION:
+            conversation.turns.clear()
+        else:
+            _answer(conversation, question)
 
 
-def explanation(responder: Responder, last: tuple[str, str] | None) -> list[str]:
-    """Return the lines of /why. last: the last question and its reply; None if there is none."""
-    if last is None:
-        return [NO_REPLY]
-    attention = responder.attention(*last)
-    return [NO_ATTENTION] if attention is None else table(attention)
-
-
-def _answer(responder: Responder, question: str) -> str:
-    """Print the reply as it is generated; or with --n-best, the best replies, each with its score on a line.
-
-    Returns the best reply.
-    """
+def _answer(conversation: Conversation, question: str) -> None:
+    """Print the reply as it is generated; or with --n-best, the best replies, each with its score on a line."""
+    responder, turns = conversation.responder, list(conversation.turns)
     if responder.decoding.n_best > 1:
-        replies = responder.n_best(question)
+        replies = responder.n_best(question, turns)
         for number, (reply, score) in enumerate(replies, 1):
             print(f"{number}. {reply}  ({score:.2f})")
-        return replies[0].text
+        conversation.remember(question, replies[0].text)
+        return
     pieces: list[str] = []
-    for piece in responder.stream(question):
+    for piece in responder.stream(question, turns):
         print(piece, end="", flush=True)
         pieces.append(piece)
     print()
-    return "".join(pieces)
+    conversation.remember(question, "".join(pieces))

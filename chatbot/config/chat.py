@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, setting
 
 RUN = "run"
@@ -14,10 +15,29 @@ class ChatSettings:
     """The settings of chat.py."""
 
     attempt: str = setting("default", RUN, "the training run to talk to: its name, or the path of its folder")
+    history: int | None = setting(
+        None,
+        RUN,
+        "turns before a question that are remembered, at most those of the attempt; default: those of the attempt",
+        kind=int,
+        least=0,
+    )
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def turns_of(self, trained: int) -> int:
+        """Return the number of turns to remember. trained: the attempt's --history.
+
+        Raises UserError if the attempt was trained with fewer turns.
+        """
+        if self.history is not None and self.history > trained:
+            raise UserError(
+                f"--history {self.history}: --attempt {self.attempt} was trained with --history {trained}; give at "
+                "most as many"
+            )
+        return trained if self.history is None else self.history
 
 
 def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:

@@ -11,6 +11,8 @@ from chatbot.flags import check_fields, setting
 DATA, TEXT = "data", "text"
 CACHE = Path("data/cache")
 LEAST_VOCABULARY = 262  # special tokens, 256 bytes, and the token of a space
+HISTORY_MARKS = 2  # tokens of a vocabulary with history
+MOST_HISTORY = 1_000
 
 # Formats of files of pairs. `chatbot.corpus.reading.read.FORMATS` has their readers.
 FORMATS = (
@@ -147,8 +149,8 @@ class EncodingSettings:
         AUTO,
         DATA,
         "pairs to validate on, which are excluded from training. auto: of 2,000 pairs or more 5%, at most 2,000, "
-        "chosen by the hash of the question. none: all pairs are trained on, and nothing is validated. FILE: the pairs "
-        "of this file",
+        "chosen by the hash of the question, or with --history by that of the conversation's first turn. none: all "
+        "pairs are trained on, and nothing is validated. FILE: the pairs of this file",
         metavar="auto|none|FILE",
     )
     vocabulary_size: int = setting(
@@ -159,9 +161,24 @@ class EncodingSettings:
         least=LEAST_VOCABULARY,
         fixed=True,
     )
+    history: int = setting(
+        0,
+        DATA,
+        "turns before the question that are read with it, each marked by who spoke; where they do not fit in "
+        "--max-length, the oldest are left out",
+        kind=int,
+        least=0,
+        most=MOST_HISTORY,
+        fixed=True,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.history and self.vocabulary_size < LEAST_VOCABULARY + HISTORY_MARKS:
+            raise UserError(
+                f"--vocabulary-size {self.vocabulary_size}: with --history, it must be at least "
+                f"{LEAST_VOCABULARY + HISTORY_MARKS}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

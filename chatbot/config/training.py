@@ -46,3 +46,9 @@ class Settings:
         for flag, given in excluded.items():
             if self.parallel.asynchronous and given:
                 raise UserError(f"--asynchronous and {flag} exclude each other; leave out one of the two")
+        history, needed = self.encoding.history, 2 * (self.encoding.history + 1)  # a mark and a token of each turn
+        if history and self.model.max_length < needed:
+            raise UserError(
+                f"--history {history}: longer than --max-length {self.model.max_length} can hold, which must be at "
+                f"least {needed} for {history + 1} turns; lower --history or raise --max-length"
+            )

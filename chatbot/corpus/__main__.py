@@ -67,6 +67,7 @@ def encode_command(arguments: Sequence[str]) -> int:
     settings = compose(
         EncodeSettings, **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
     )
+    from chatbot.corpus.encoding.history import History
     from chatbot.corpus.training_set import training_files, training_selection, training_set
     from chatbot.corpus.word_spaces import without_word_spaces
 
@@ -78,11 +79,11 @@ def encode_command(arguments: Sequence[str]) -> int:
             from chatbot.corpus.encoding.beam import encode_on_beam
         except ModuleNotFoundError:
             raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; run `make beam`") from None
-        files = training_files(corpus_settings)
-        selection = training_selection(corpus_settings, settings.encoding.validation)
-        corpus = encode_on_beam(
-            files, selection, settings.encoding.vocabulary_size, settings.runner, settings.runner_options
-        )
+        encoding = settings.encoding
+        files = training_files(corpus_settings, encoding.history)
+        selection = training_selection(corpus_settings, encoding)
+        runner, history = (settings.runner, settings.runner_options), History(encoding.history)
+        corpus = encode_on_beam(files, selection, encoding.vocabulary_size, *runner, history)
     for report in corpus.reports:
         print(f"{report.file}: {report.pairs:,} pairs")
         for line in report.lines():

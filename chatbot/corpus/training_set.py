@@ -2,6 +2,7 @@
 
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.corpus.encoding.corpus import Corpus, encode
+from chatbot.corpus.encoding.history import History
 from chatbot.corpus.encoding.selection import TRAINING, VALIDATION, Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
 from chatbot.corpus.encoding.vocabulary import Vocabulary
@@ -10,12 +11,12 @@ from chatbot.corpus.reading.files.sources import Parts, find_parts, find_sources
 from chatbot.corpus.text.utterance import without_pair_rules
 
 
-def training_files(settings: CorpusSettings) -> CorpusFiles:
+def training_files(settings: CorpusSettings, history: int = 0) -> CorpusFiles:
     """Return the files to train on; of a folder, an archive or a JSON object with parts, the training part.
 
-    Raises UserError when a file cannot be used.
+    history: the maximum number of turns before a question. Raises UserError when a file cannot be used.
     """
-    return corpus_files(_parts(settings).training, settings)
+    return corpus_files(_parts(settings).training, settings, history)
 
 
 def left_out(settings: CorpusSettings) -> list[str]:
@@ -23,56 +24,70 @@ def left_out(settings: CorpusSettings) -> list[str]:
     return _parts(settings).left_out
 
 
-def validation_file(settings: CorpusSettings, validation: str) -> CorpusFiles | None:
+def validation_file(settings: CorpusSettings, encoding: EncodingSettings) -> CorpusFiles | None:
     """Return the file of --validation FILE, or with auto the validation parts of the files to train on; None without.
 
     Rules that drop pairs do not apply. Raises UserError when a file cannot be used.
     """
-    if validation == AUTO:
-        return validation_parts(settings)
-    if validation == NONE:
+    if encoding.validation == AUTO:
+        return validation_parts(settings, encoding.history)
+    if encoding.validation == NONE:
         return None
-    return corpus_files(find_sources([validation]), without_pair_rules(settings))
+    return corpus_files(find_sources([encoding.validation]), without_pair_rules(settings), encoding.history)
 
 
-def validation_parts(settings: CorpusSettings) -> CorpusFiles | None:
+def validation_parts(settings: CorpusSettings, history: int = 0) -> CorpusFiles | None:
     """Return the validation parts of the files to train on, None if they have none.
 
-    Rules that drop pairs do not apply. Raises UserError when a file cannot be used.
+    history: the maximum number of turns before a question. Rules that drop pairs do not apply. Raises UserError when a
+    file cannot be used.
     """
     sources = _parts(settings).validation
-    return corpus_files(sources, without_pair_rules(settings)) if sources else None
+    return corpus_files(sources, without_pair_rules(settings), history) if sources else None
 
 
 def _parts(settings: CorpusSettings) -> Parts:
     return find_parts(settings.data, settings.source_file, settings.target_file)
 
 
-def training_selection(settings: CorpusSettings, validation: str) -> Selection:
+def training_selection(settings: CorpusSettings, encoding: EncodingSettings) -> Selection:
     """Return the selection of the training pairs. Tokenises validation files, whose pairs are excluded."""
     held_out: frozenset[int] = frozenset()
-    part = TRAINING if validation == AUTO else None
-    if files := validation_file(settings, validation):
+    part = TRAINING if encoding.validation == AUTO else None
+    if files := validation_file(settings, encoding):
         part = None
         with worker_pool() as pool:
             held_out = frozenset(tokenise(files, pool).hashes().pairs.tolist())
     return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out, part)
 
 
-def training_set(settings: CorpusSettings, encoding: EncodingSettings, vocabulary: Vocabulary | None = None) -> Corpus:
+def training_set(
+    settings: CorpusSettings,
+    encoding: EncodingSettings,
+    vocabulary: Vocabulary | None = None,
+    max_length: int | None = None,
+) -> Corpus:
     """Return the encoded pairs to train on, read from the cache if possible. Raises UserError when none is left.
 
-    vocabulary: None: a new one is built from the pairs.
+    vocabulary: None: a new one is built from the pairs. max_length: of the sources with history.
     """
-    selection = training_selection(settings, encoding.validation)
-    return encode(training_files(settings), selection, vocabulary or encoding.vocabulary_size)
+    selection, history = training_selection(settings, encoding), History(encoding.history, max_length)
+    files = training_files(settings, encoding.history)
+    return encode(files, selection, vocabulary or encoding.vocabulary_size, history)
 
 
-def validation_set(settings: CorpusSettings, validation: str, vocabulary: Vocabulary) -> Corpus | None:
-    """Return the encoded pairs to validate on, or None if there are none. Raises UserError for an unusable file."""
-    if files := validation_file(settings, validation):
-        return encode(files, Selection(), vocabulary)
-    if validation == NONE:
+def validation_set(
+    settings: CorpusSettings, encoding: EncodingSettings, vocabulary: Vocabulary, max_length: int | None = None
+) -> Corpus | None:
+    """Return the encoded pairs to validate on, or None if there are none. Raises UserError for an unusable file.
+
+    max_length: of the sources with history.
+    """
+    history = History(encoding.history, max_length)
+    if files := validation_file(settings, encoding):
+        return encode(files, Selection(), vocabulary, history)
+    if encoding.validation == NONE:
         return None
-    held_out = encode(training_files(settings), Selection("duplicates" in settings.clean, part=VALIDATION), vocabulary)
+    files = training_files(settings, encoding.history)
+    held_out = encode(files, Selection("duplicates" in settings.clean, part=VALIDATION), vocabulary, history)
     return held_out if held_out.pairs else None

@@ -52,7 +52,7 @@ def training_pairs(settings: Settings, cache: str) -> list[TextPair]:
     """
     corpus = dataclasses.replace(settings.corpus, cache=cache)
     try:
-        selection = training_selection(corpus, settings.encoding.validation)
+        selection = training_selection(corpus, settings.encoding)
         return _texts(training_files(corpus), selection)
     except UserError as error:
         raise UserError(

@@ -6,6 +6,7 @@ from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.corpus import encode
+from chatbot.corpus.encoding.history import History, source_of
 from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, tokenise
 from chatbot.corpus.encoding.workers import worker_pool
@@ -35,7 +36,8 @@ def evaluate(
 
     report: the path of an HTML file to write, with every reply. Raises UserError when it cannot be written.
     """
-    corpus = encode(files, Selection(), trained.vocabulary)
+    history = History(trained.settings.encoding.history, trained.settings.model.max_length)
+    corpus = encode(files, Selection(), trained.vocabulary, history)
     scorer = Scorer(trained.model)
     likelihood = scorer(corpus.shards)
     samples = read_samples(trained, files)
@@ -63,10 +65,16 @@ def evaluate(
 
 
 def read_samples(trained: Trained, files: CorpusFiles) -> list[Sample]:
-    """Return all pairs of the files, in their order."""
+    """Return all pairs of the files, in their order. The ids of a question include the turns before it."""
+    vocabulary, max_length = trained.vocabulary, trained.settings.model.max_length
     with worker_pool() as pool:
-        pairs = tokenise(files, pool).tokens()
-        return [Sample(trained.vocabulary.ids(q), text_of(q), text_of(a)) for q, a in pairs]
+        pairs = tokenise(files, pool).turns(trained.settings.encoding.history)
+        return [
+            Sample(
+                source_of([*map(vocabulary.ids, turns)], vocabulary, max_length), text_of(turns[-1]), text_of(answer)
+            )
+            for turns, answer in pairs
+        ]
 
 
 def reply(replier: Replier, samples: list[Sample]) -> list[str]:

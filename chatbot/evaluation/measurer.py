@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.history import question_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Likelihood, Scorer
@@ -32,7 +33,7 @@ class Measurer:
     ) -> None:
         self.references = [sample.answer for sample in samples]
         self._questions = [sample.question for sample in samples]
-        self._question_ids = Ragged.from_rows([sample.ids for sample in samples])
+        self._question_ids = Ragged.from_rows([question_of(sample.ids, vocabulary) for sample in samples])
         self._characters = np.array([len(question.replace(" ", "")) for question in self._questions], np.int64)
         self._vocabulary, self._tokens, self._scorer = vocabulary, tokens, scorer
 

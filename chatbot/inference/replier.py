@@ -11,6 +11,7 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import pad
+from chatbot.corpus.encoding.history import question_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.spelling import spelling_automaton
 from chatbot.corpus.encoding.vocabulary import EOS, PAD, Vocabulary
@@ -163,7 +164,8 @@ class Replier:
         serves questions of all lengths. Without a length penalty both are sums, as in the paper.
         """
         assert self._reverse is not None
-        pairs = [(reply, question) for question, replies in zip(questions, found, strict=True) for reply in replies]
+        alone = [question_of(question, self._vocabulary) for question in questions]
+        pairs = [(reply, question) for question, replies in zip(alone, found, strict=True) for reply in replies]
         values = self._reverse([self._before_stop(reply) for reply, _ in pairs], [question for _, question in pairs])
         values = values / self._penalty(np.array([len(question) + 1 for _, question in pairs]))
         rest = iter((self.decoding.rerank * values).tolist())

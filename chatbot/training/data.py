@@ -8,6 +8,7 @@ from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
+from chatbot.corpus.encoding.history import question_of, with_history
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import VERSION
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
@@ -71,22 +72,26 @@ def prepare(settings: Settings) -> Data:
         source = stored_settings(settings.run.directory / "config.json").encoding.validation
     other = None if resumed or settings.run.init_from is None else other_attempt(settings)
     encoding = replace(settings.encoding, validation=source)
-    corpus = training_set(settings.corpus, encoding)
+    max_length = settings.model.max_length
+    corpus = training_set(settings.corpus, encoding, None, max_length)
     vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
     if other is not None:
         vocabulary = grown_vocabulary(other, vocabulary)
     # The vocabulary has grown, or an earlier version cleaned some pairs otherwise, or had no bytes in its vocabularies.
     if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
-        corpus = training_set(settings.corpus, encoding, vocabulary)
-    validation = validation_set(settings.corpus, source, vocabulary)
-    shards = dataclasses.replace(corpus.shards, max_length=settings.model.max_length)
+        corpus = training_set(settings.corpus, encoding, vocabulary, max_length)
+    validation = validation_set(settings.corpus, encoding, vocabulary, max_length)
+    shards = dataclasses.replace(corpus.shards, max_length=max_length)
     pairs = shards.lengths.pairs
     if validation:
         parts = source == AUTO and validation_parts(settings.corpus) is not None
-        _describe_validation(source, validation, parts)
+        _describe_validation(source, validation, parts, encoding.history)
     if names := left_out(settings.corpus):
         print(f"Left out: {', '.join(names)}.")
     _describe(settings, corpus, pairs)
+    if encoding.history:
+        later = sum(with_history(part.sources, vocabulary.first_mark) for part in shards)
+        print(f"--history {encoding.history}: {later:,} of these pairs have turns before the question.")
     # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
     few = validation is not None and validation.pairs >= FEWEST_DECIDING and pairs < MOST_PAIRS_BOTH_DIRECTIONS
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
@@ -139,11 +144,12 @@ def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
         print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens_of(side)) for side in pair))
 
 
-def _describe_validation(source: str, validation: Corpus, parts: bool) -> None:
+def _describe_validation(source: str, validation: Corpus, parts: bool, history: int) -> None:
     """Print the validation pairs. parts: whether they are the validation parts of the files to train on."""
     if source == AUTO and not parts:
+        chosen_by = "their conversation" if history else "their question"
         print(
-            f"Validating on {validation.pairs:,} pairs held out of the training data, chosen by their question "
+            f"Validating on {validation.pairs:,} pairs held out of the training data, chosen by {chosen_by} "
             "(--validation none trains on all)."
         )
     else:
@@ -170,7 +176,9 @@ def _print_reports(reports: list[Report]) -> None:
 def _samples(corpus: Corpus, number: int, vocabulary: Vocabulary) -> list[Sample]:
     """Return at most this many pairs, spread over the whole corpus."""
     pairs = _spread(corpus, number)
-    return [Sample(q, *(text_of(vocabulary.tokens_of(side)) for side in (q, a))) for q, a in pairs]
+    return [
+        Sample(q, *(text_of(vocabulary.tokens_of(side)) for side in (question_of(q, vocabulary), a))) for q, a in pairs
+    ]
 
 
 def _spread(corpus: Corpus, number: int) -> list[tuple[list[int], list[int]]]:

@@ -3,13 +3,13 @@
 import io
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pexpect
 import pytest
 
-from chatbot.chat.terminal import answer_lines, chat, set_encoding
+from chatbot.chat.terminal import Conversation, answer_lines, chat, set_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.replier import Reply
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
@@ -35,13 +35,13 @@ class Echo(Responder):
     def __init__(self, n_best: int = 1) -> None:
         self.decoding = DecodingSettings(beam_size=3, n_best=n_best)
 
-    def reply(self, text: str) -> str:
+    def reply(self, text: str, history: Sequence[str] = ()) -> str:
         return text.strip()
 
-    def stream(self, text: str) -> Iterator[str]:
+    def stream(self, text: str, history: Sequence[str] = ()) -> Iterator[str]:
         return iter(text.strip())
 
-    def n_best(self, text: str) -> list[Reply]:
+    def n_best(self, text: str, history: Sequence[str] = ()) -> list[Reply]:
         return [Reply(text.strip(), -0.5), Reply("no", -1.25)]
 
 
@@ -123,7 +123,7 @@ def test_each_line_is_answered_before_the_next_is_read() -> None:
             yield line
 
     received_before: list[bytes] = []
-    answer_lines(Echo(), lines(), replies)
+    answer_lines(Conversation(Echo(), 0), lines(), replies)
     assert received_before == [b"", b"a\n"]
     assert received.getvalue() == b"a\nb\n"
 

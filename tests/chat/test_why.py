@@ -42,7 +42,7 @@ def conversation(responder: Responder, lines: list[str], monkeypatch: pytest.Mon
     """Type these lines into the terminal."""
     typed = iter(lines)
     monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
-    terminal._converse(responder, "a model")
+    terminal._converse(terminal.Conversation(responder, 0), "a model")
 
 
 def test_why_explains_the_last_reply(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

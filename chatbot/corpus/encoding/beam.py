@@ -30,6 +30,7 @@ from chatbot.corpus.encoding.corpus import (
     write_description,
 )
 from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, texts_in
+from chatbot.corpus.encoding.history import NO_HISTORY, History, pair_hashes
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
 from chatbot.corpus.encoding.preparation import Preparation
 from chatbot.corpus.encoding.selection import (
@@ -69,8 +70,9 @@ class Candidate(NamedTuple):
 
     position: Position
     pair_hash: str
-    question_hash: str
+    group_hash: str
     answer_hash: str
+    example_hash: str
 
 
 class SelectedChunk(NamedTuple):
@@ -81,15 +83,17 @@ class SelectedChunk(NamedTuple):
     kept: Mask
 
 
-def encode_on_beam(files: CorpusFiles, selection: Selection, size: int, runner: str, options: str) -> Corpus:
+def encode_on_beam(
+    files: CorpusFiles, selection: Selection, size: int, runner: str, options: str, history: History = NO_HISTORY
+) -> Corpus:
     """Return the same corpus as `encode`, computed by a Beam runner. options: the runner's flags, as one text.
 
     Raises UserError if the runner fails, or if no pair is left.
     """
-    folder = corpus_folder(files, selection, size)
+    folder = corpus_folder(files, selection, size, history.turns)
     with make_once(folder) as part:
         if part:
-            _run_pipeline(files, selection, size, runner, options, part.absolute())
+            _run_pipeline(files, selection, size, history.turns, runner, options, part.absolute())
             files.check_unchanged()
             reports = renamed_reports(json.loads((part / REPORTS).read_text(encoding="utf-8")), files.sources)
             (part / REPORTS).unlink()
@@ -97,29 +101,33 @@ def encode_on_beam(files: CorpusFiles, selection: Selection, size: int, runner: 
             check_not_empty(pairs, reports)
             write_shards(part, shards_needed(pairs), [])  # empty files for shards without pairs
             write_description(part, load_vocabulary(part / VOCABULARY), pairs, reports)
-    return load_corpus(folder, files)
+    return load_corpus(folder, files, history)
 
 
-def _run_pipeline(files: CorpusFiles, selection: Selection, size: int, runner: str, options: str, folder: Path) -> None:
+def _run_pipeline(
+    files: CorpusFiles, selection: Selection, size: int, turns: int, runner: str, options: str, folder: Path
+) -> None:
     """Write shards, vocabulary and reports. Raises UserError with the last line of the runner's error."""
     # Beam also logs its errors, with the tracebacks of all workers; the exception is enough.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     try:
         with beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *shlex.split(options)])) as pipeline:
-            _build_pipeline(pipeline, files, selection, size, folder)
+            _build_pipeline(pipeline, files, selection, size, turns, folder)
     except Exception as error:  # a runner may raise anything
         raise UserError(f"--runner {runner}: {str(error).strip().splitlines()[-1]}") from error
 
 
-def _build_pipeline(pipeline: beam.Pipeline, files: CorpusFiles, selection: Selection, size: int, folder: Path) -> None:
-    """Files -> chunks of tokens -> pairs that are kept -> vocabulary -> shards."""
+def _build_pipeline(
+    pipeline: beam.Pipeline, files: CorpusFiles, selection: Selection, size: int, turns: int, folder: Path
+) -> None:
+    """Files -> chunks of tokens -> pairs that are kept -> vocabulary -> shards. turns: of history."""
     absolute = [dataclasses.replace(source, paths=tuple(map(Path.absolute, source.paths))) for source in files.sources]
     sources = pipeline | "Files" >> beam.Create(list(enumerate(absolute)))
     read = sources | "Read" >> beam.FlatMap(_read, files.options).with_outputs(READ, main="chunks")
     spread = read.chunks | beam.Reshuffle()
     tokenise = beam.FlatMap(_tokenise, files.preparation)
     tokenised = spread | "Tokenise" >> tokenise.with_outputs(TOKENISED, main="chunks")
-    candidates = tokenised.chunks | "Pairs" >> beam.FlatMap(_candidates)
+    candidates = tokenised.chunks | "Pairs" >> beam.FlatMap(_candidates, turns)
     kept, dropped = _select(candidates, selection)
 
     rows = kept | "Rows" >> beam.Map(lambda c: ((c.position.source, c.position.first), c.position.row))
@@ -130,12 +138,12 @@ def _build_pipeline(pipeline: beam.Pipeline, files: CorpusFiles, selection: Sele
     texts = (
         chunks | "Texts" >> beam.FlatMap(_texts, AsSingleton(frequent)) | "Distinct texts" >> beam.CombinePerKey(min)
     )
-    vocabulary = counts | "Vocabulary" >> beam.Map(_vocabulary, AsDict(texts), size)
+    vocabulary = counts | "Vocabulary" >> beam.Map(_vocabulary, AsDict(texts), size, turns > 0)
     _ = vocabulary | "Save vocabulary" >> beam.Map(lambda vocabulary: vocabulary.save(folder / VOCABULARY))
 
     shards = kept | beam.combiners.Count.Globally() | "Shards" >> beam.Map(shards_needed)
     table = vocabulary | "Id table" >> beam.Map(IdTable)
-    parts = chunks | "Encode" >> beam.FlatMap(_encode, AsSingleton(table), AsSingleton(shards))
+    parts = chunks | "Encode" >> beam.FlatMap(_encode, AsSingleton(table), AsSingleton(shards), turns)
     _ = parts | beam.GroupByKey() | "Write shards" >> beam.Map(_write_shard, folder)
     reports = (read[READ], tokenised[TOKENISED]) | "All reports" >> beam.Flatten()
     reports = reports | "Reports" >> beam.combiners.ToList()
@@ -160,11 +168,11 @@ def _tokenise(keyed: tuple[Key, tuple[list[Pair], str]], preparation: Preparatio
     yield TaggedOutput(TOKENISED, (key, report))
 
 
-def _candidates(keyed: tuple[Key, Chunk]) -> Iterator[Candidate]:
+def _candidates(keyed: tuple[Key, Chunk], turns: int) -> Iterator[Candidate]:
     key, chunk = keyed
-    hashes = (chunk.pair_hashes, chunk.question_hashes, chunk.answer_hashes)
+    hashes = pair_hashes(chunk.pair_hashes, chunk.question_hashes, chunk.answer_hashes, chunk.links, turns)
     texts = zip(*(map(_text, values.tolist()) for values in hashes), strict=True)
-    return (Candidate(Position(*key, row), *three) for row, three in enumerate(texts))
+    return (Candidate(Position(*key, row), *of_pair) for row, of_pair in enumerate(texts))
 
 
 def _text(value: int) -> str:
@@ -179,7 +187,7 @@ def _select(candidates: PCollection, selection: Selection) -> tuple[PCollection,
     if held_out:
         filters[IN_VALIDATION_FILE] = beam.Filter(lambda c: c.pair_hash not in held_out)
     if selection.duplicates:
-        filters[DUPLICATE] = _first("pair_hash", 1)
+        filters[DUPLICATE] = _first("example_hash", 1)
     if selection.part is not None:
         assert selection.part == TRAINING, "a validation part is small, and encoded on one machine"
         filters[HELD_OUT] = _training_part()
@@ -203,15 +211,15 @@ def _change(candidate: Candidate, reason: str, change: int) -> tuple[tuple[int, 
 @beam.ptransform_fn
 def _training_part(candidates: PCollection) -> PCollection:
     """Keep the candidates that are not held out for validation."""
-    questions = candidates | beam.Map(lambda c: c.question_hash)
-    pairs = questions | beam.combiners.Count.Globally()
-    smallest = questions | beam.combiners.Top.Smallest(MOST_HELD_OUT + 1)
+    groups = candidates | beam.Map(lambda c: c.group_hash)
+    pairs = groups | beam.combiners.Count.Globally()
+    smallest = groups | beam.combiners.Top.Smallest(MOST_HELD_OUT + 1)
     return candidates | "Not held out" >> beam.Filter(_is_in_training, AsSingleton(smallest), AsSingleton(pairs))
 
 
 def _is_in_training(candidate: Candidate, smallest: list[str], pairs: int) -> bool:
     limit = limit_of_smallest(np.array(list(map(int, smallest)), np.uint64), pairs)
-    return int(candidate.question_hash) >= int(limit)
+    return int(candidate.group_hash) >= int(limit)
 
 
 @beam.ptransform_fn
@@ -237,13 +245,15 @@ def _texts(selected: SelectedChunk, hashes: Hashes) -> Iterator[tuple[str, str]]
     return ((str(value), text) for value, text in texts_in(selected.chunk, hashes))
 
 
-def _vocabulary(counts: Counts, texts: dict[str, str], size: int) -> Vocabulary:
-    return vocabulary_from(counts, {int(value): text for value, text in texts.items()}, size)
+def _vocabulary(counts: Counts, texts: dict[str, str], size: int, marks: bool) -> Vocabulary:
+    return vocabulary_from(counts, {int(value): text for value, text in texts.items()}, size, marks)
 
 
-def _encode(selected: SelectedChunk, table: IdTable, shards: int) -> Iterator[tuple[int, tuple[Key, ShardArrays]]]:
+def _encode(
+    selected: SelectedChunk, table: IdTable, shards: int, turns: int
+) -> Iterator[tuple[int, tuple[Key, ShardArrays]]]:
     key, chunk, kept = selected
-    for shard, arrays in by_shard(encode_chunk(chunk, kept, table), chunk.pair_hashes[kept], shards):
+    for shard, arrays in by_shard(encode_chunk(chunk, kept, table, turns), chunk.pair_hashes[kept], shards):
         yield shard, (key, arrays)
 
 

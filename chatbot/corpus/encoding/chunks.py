@@ -45,7 +45,7 @@ class Chunk:
     pair_hashes: Hashes  # [pairs] of question and answer
     question_hashes: Hashes  # [pairs]
     answer_hashes: Hashes  # [pairs]
-    links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP or NEXT
+    links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP, NEXT or RESUMED
 
     def __len__(self) -> int:
         return len(self.pair_hashes)
@@ -100,11 +100,10 @@ def load_chunk(path: Path) -> Chunk:
         return Chunk(**arrays)
 
 
-def load_hashes(path: Path, name: str) -> Hashes:
-    """Return the "pair_hashes", "question_hashes" or "answer_hashes" of a chunk, without reading the rest."""
+def load_arrays(path: Path, *names: str) -> list[npt.NDArray[Any]]:
+    """Return the fields of these names of a chunk, without reading the rest."""
     with np.load(path) as arrays:
-        hashes: Hashes = arrays[name]
-    return hashes
+        return [arrays[name] for name in names]
 
 
 def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Preparation) -> tuple[Chunk, Report]:

@@ -13,6 +13,7 @@ import numpy as np
 from chatbot.corpus.encoding.cache import content_key, key_of, make_once
 from chatbot.corpus.encoding.chunks import Hashes, Mask, load_chunk
 from chatbot.corpus.encoding.counting import Counts, add_up, count_chunk, token_texts
+from chatbot.corpus.encoding.history import NO_HISTORY, History
 from chatbot.corpus.encoding.ids import IdTable, encode_chunk
 from chatbot.corpus.encoding.lengths import Lengths
 from chatbot.corpus.encoding.selection import VALIDATION, Selection, select
@@ -57,39 +58,43 @@ class Corpus:
     fingerprint: str  # equal for corpora with the same pairs, order and ids
 
 
-def encode(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int) -> Corpus:
+def encode(
+    files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int, history: History = NO_HISTORY
+) -> Corpus:
     """Encode the selected pairs of the files, or read them from the cache.
 
     Raises UserError when no pair is left, except of a validation part, which may be empty.
 
     vocabulary: the vocabulary to use, or the maximum size of a new vocabulary that is built from the pairs.
     """
-    folder = corpus_folder(files, selection, vocabulary)
+    turns = history.turns
+    folder = corpus_folder(files, selection, vocabulary, turns)
     with make_once(folder) as part:
         if part:
             with worker_pool() as pool:
                 tokenised = tokenise(files, pool)  # reads, cleans and tokenises all files: most of the time
-                kept, dropped = select(tokenised.hashes(), selection)
+                kept, dropped = select(tokenised.hashes(turns), selection)
                 reports = complete_reports(tokenised, dropped)
                 if selection.part != VALIDATION:
                     check_not_empty(int(kept.sum()), reports)
                 if isinstance(vocabulary, int):
                     counts = count_tokens(tokenised, kept, pool)
-                    vocabulary = vocabulary_of_counts(tokenised, counts, vocabulary)
+                    vocabulary = vocabulary_of_counts(tokenised, counts, vocabulary, marks=turns > 0)
                 vocabulary.save(part / VOCABULARY)
                 shards = shards_needed(int(kept.sum()))
-                write_shards(part, shards, _encoded(tokenised, kept, part, shards, pool))
+                write_shards(part, shards, _encoded(tokenised, kept, part, shards, turns, pool))
                 write_description(part, vocabulary, int(kept.sum()), reports)
-    return load_corpus(folder, files)
+    return load_corpus(folder, files, history)
 
 
-def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int) -> Path:
-    """Return the folder of the cache for this corpus."""
+def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int, turns: int = 0) -> Path:
+    """Return the folder of the cache for this corpus. turns: of history."""
     key = key_of(
         version=VERSION,
         tokens=files.key,
         selection={**dataclasses.asdict(selection), "held_out": sorted(selection.held_out)},
         vocabulary=vocabulary if isinstance(vocabulary, int) else vocabulary.fingerprint(),
+        **({"history": turns} if turns else {}),
     )
     return files.cache / f"encoded-{key}"
 
@@ -108,13 +113,17 @@ def write_description(folder: Path, vocabulary: Vocabulary, pairs: int, reports:
     (folder / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
 
 
-def load_corpus(folder: Path, files: CorpusFiles) -> Corpus:
+def load_corpus(folder: Path, files: CorpusFiles, history: History = NO_HISTORY) -> Corpus:
     """Load the corpus in a folder of the cache. files: for the present names of the files."""
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     lengths = Lengths(*(np.asarray(description["lengths"][name], np.int64) for name in ("sides", "counts")))
+    vocabulary = load_vocabulary(folder / VOCABULARY)
+    shards = Shards(folder, description["shards"], description["dtype"], lengths)
+    if history.turns:
+        shards = dataclasses.replace(shards, first_mark=vocabulary.first_mark, source_length=history.max_length)
     return Corpus(
-        Shards(folder, description["shards"], description["dtype"], lengths),
-        load_vocabulary(folder / VOCABULARY),
+        shards,
+        vocabulary,
         renamed_reports(description["reports"], files.sources),
         description["pairs"],
         description["fingerprint"],
@@ -151,10 +160,10 @@ def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: ProcessPoolExecuto
     return add_up(in_order(_count, tasks, pool if len(tokenised.chunks) > SERIAL_CHUNKS else None))
 
 
-def vocabulary_of_counts(tokenised: TokenisedFiles, counts: Counts, size: int) -> Vocabulary:
-    """Return a vocabulary of at most this size, built from the tokens that were counted."""
+def vocabulary_of_counts(tokenised: TokenisedFiles, counts: Counts, size: int, marks: bool = False) -> Vocabulary:
+    """Return a vocabulary of at most this size, built from the counted tokens. marks: whether to add MARKS."""
     texts = token_texts(vocabulary_hashes(counts, size), (chunk.path for chunk in tokenised.chunks))
-    return vocabulary_from(counts, texts, size)
+    return vocabulary_from(counts, texts, size, marks)
 
 
 def vocabulary_hashes(counts: Counts, size: int) -> Hashes:
@@ -162,18 +171,18 @@ def vocabulary_hashes(counts: Counts, size: int) -> Hashes:
     return counts.most_frequent(longer_token_capacity(size, counts.characters), MIN_COUNT)
 
 
-def vocabulary_from(counts: Counts, texts: Mapping[int, str], size: int) -> Vocabulary:
+def vocabulary_from(counts: Counts, texts: Mapping[int, str], size: int, marks: bool = False) -> Vocabulary:
     """Return a vocabulary of at most this size. texts: the tokens of `vocabulary_hashes`, by hash."""
     by_hash = zip(counts.hashes.tolist(), counts.counts.tolist(), strict=True)
-    return build_vocabulary(counts.characters, {texts[h]: count for h, count in by_hash if h in texts}, size)
+    return build_vocabulary(counts.characters, {texts[h]: count for h, count in by_hash if h in texts}, size, marks)
 
 
 def _encoded(
-    tokenised: TokenisedFiles, kept: Mask, folder: Path, shards: int, pool: ProcessPoolExecutor
+    tokenised: TokenisedFiles, kept: Mask, folder: Path, shards: int, turns: int, pool: ProcessPoolExecutor
 ) -> Iterator[tuple[int, ShardArrays]]:
     """Yield (shard, pairs) for the kept pairs, chunk by chunk."""
     masks = tokenised.by_chunk(kept)
-    tasks = ((chunk.path, mask, folder, shards) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
+    tasks = ((chunk.path, mask, folder, shards, turns) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
     with progress_bar("Encoding", int(kept.sum()), " pairs") as bar:
         for parts in in_order(_encode, tasks, pool if len(masks) > SERIAL_CHUNKS else None):
             yield from parts
@@ -184,9 +193,9 @@ def _count(path: Path, kept: Mask) -> Counts:
     return count_chunk(load_chunk(path), kept)
 
 
-def _encode(path: Path, kept: Mask, folder: Path, shards: int) -> list[tuple[int, ShardArrays]]:
+def _encode(path: Path, kept: Mask, folder: Path, shards: int, turns: int) -> list[tuple[int, ShardArrays]]:
     chunk = load_chunk(path)
-    return list(by_shard(encode_chunk(chunk, kept, _id_table(folder)), chunk.pair_hashes[kept], shards))
+    return list(by_shard(encode_chunk(chunk, kept, _id_table(folder), turns), chunk.pair_hashes[kept], shards))
 
 
 @functools.lru_cache(1)

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.encoding.chunks import Chunk, Mask, hashes_of
+from chatbot.corpus.encoding.history import rows_with_history
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.shards import ShardArrays, dtype_for
 from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK, Vocabulary
@@ -17,7 +18,7 @@ class IdTable:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         dtype = dtype_for(vocabulary)
-        words = vocabulary.tokens[len(SPECIALS) : vocabulary.first_byte]
+        words = vocabulary.tokens[len(SPECIALS) : vocabulary.first_mark]
         hashes = hashes_of(words)
         order = np.argsort(hashes)
         self._hashes, self._ids = hashes[order], (order + len(SPECIALS)).astype(dtype)
@@ -25,6 +26,8 @@ class IdTable:
         for index, token in enumerate(words, len(SPECIALS)):
             if len(token) == 1:
                 self._character_ids[ord(token)] = index
+        marks = np.arange(vocabulary.first_mark, vocabulary.first_byte).astype(dtype)
+        self.marks = Ragged.from_lengths(marks, np.ones(len(marks), np.int64))  # one id each
         self._byte_ids = np.arange(vocabulary.first_byte, len(vocabulary)).astype(dtype)  # [256], or none
 
     def rows(self, chunk: Chunk) -> Ragged:
@@ -55,12 +58,20 @@ class IdTable:
         return Ragged.from_lengths(flat, sums(kept, text.lengths))
 
 
-def encode_chunk(chunk: Chunk, kept: Mask, table: IdTable) -> ShardArrays:
-    """Return the pairs of a chunk that are kept, as ids. Tokens outside the vocabulary are spelled."""
+def encode_chunk(chunk: Chunk, kept: Mask, table: IdTable, turns: int = 0) -> ShardArrays:
+    """Return the pairs of a chunk that are kept, as ids. Tokens outside the vocabulary are spelled.
+
+    turns: of history, which needs a vocabulary with marks.
+    """
     ids = table.rows(chunk)
     characters = chunk.token_characters()
     visible = sums(characters.flat != ord(SPACE), characters.lengths)
     rows = chunk.rows(kept)
+    if turns:
+        assert len(table.marks), "a vocabulary without marks"
+        ids += table.marks
+        visible = np.append(visible, np.zeros(len(table.marks), np.int64))
+        rows = rows_with_history(chunk, kept, turns)
     tokens = rows.joined()
     sides = sums(ids.lengths[tokens], rows.lengths).reshape(-1, 2)  # [pairs, 2]
     answers = sums(visible[tokens], rows.lengths)[1::2, None]  # [pairs, 1] characters

@@ -3,11 +3,11 @@
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.reading.files.word_list import read_word_list
-from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.cleaning import cleaner
 
@@ -22,12 +22,14 @@ class Preparation:
     blocked: tuple[str, ...]
     tokenizer: str
     dictionary: str | None
+    history: bool = False  # whether a conversation goes on after a dropped pair; without history, nobody asks
 
 
-def preparation(settings: CorpusSettings) -> Preparation:
+def preparation(settings: CorpusSettings, history: bool = False) -> Preparation:
     """Read the block list and return the preparation for these settings.
 
-    Raises UserError when the block list cannot be read or the library of a cleaning rule is missing.
+    history: whether sources have the turns before the question. Raises UserError when the block list cannot be read or
+    the library of a cleaning rule is missing.
     """
     cleaner(settings.clean)
     return Preparation(
@@ -37,28 +39,37 @@ def preparation(settings: CorpusSettings) -> Preparation:
         _read_block_list(settings.block_list) if settings.block_list else (),
         settings.tokenizer,
         settings.dictionary,
+        history,
     )
 
 
 def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: Preparation) -> Iterator[Pair]:
     """Yield the cleaned pairs without those that the filters drop. The report counts changed and dropped pairs.
 
-    The first pair, and the pair after one that is dropped, begins a new conversation.
+    The first pair, and without history the pair after one that is dropped, begins a new conversation.
     first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """
     changed: Counter[str] = Counter()
     clean = cleaner(preparation.rules, changed)
     reason_to_drop = _filter(preparation)
-    interrupted = True
+    before: list[int] = [NEW]  # the links of the pairs that were dropped since the last kept one
     for number, (raw_question, raw_answer, link) in enumerate(pairs, start=first):
         question, answer = clean(raw_question), clean(raw_answer)
         if reason := reason_to_drop(question, answer):
             report.drop(reason, f"{report.file}, pair {number:,}")
-            interrupted = True
+            before.append(link)
         else:
-            yield question, answer, NEW if interrupted else link
-            interrupted = False
+            yield question, answer, _link_after(before, link, preparation.history) if before else link
+            before.clear()
     report.changed = dict(changed)
+
+
+def _link_after(dropped: Sequence[int], link: int, history: bool) -> int:
+    """Return the link of a pair after dropped ones. dropped: their links."""
+    if not history or NEW in (*dropped, link):
+        return NEW
+    # Both turns of a single dropped pair are turns of the pairs beside it, too: only the pair itself is missing.
+    return NEXT if [*dropped, link] == [OVERLAP, OVERLAP] else RESUMED
 
 
 def _read_block_list(path: str) -> tuple[str, ...]:

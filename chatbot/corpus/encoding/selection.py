@@ -14,7 +14,8 @@ AT_ONCE = 4_000_000
 
 # --validation auto holds out the pairs whose question has one of the smallest hashes: this share of all questions, of
 # corpora with at least FEWEST_SPLIT pairs, and at most MOST_HELD_OUT pairs. So no question is in both parts, and a
-# question that a file has been trained on remains in the training part when the file grows.
+# question that a file has been trained on remains in the training part when the file grows. With history, the hash of
+# the conversation's first turn decides for all its pairs.
 HELD_OUT_SHARE, FEWEST_SPLIT, MOST_HELD_OUT = 0.05, 2_000, 2_000
 
 TRAINING, VALIDATION = "training", "validation"  # the parts of a split
@@ -27,9 +28,10 @@ DUPLICATE = "duplicate pairs"
 class PairHashes(NamedTuple):
     """The hashes of pairs and of their sides."""
 
-    pairs: Hashes  # [pairs]
-    questions: Hashes  # [pairs]
+    pairs: Hashes  # [pairs] of question and answer
+    groups: Hashes  # [pairs] held out as a whole: of the question, with history of the first turn of the conversation
     answers: Hashes  # [pairs]
+    examples: Hashes  # [pairs] of source and answer: of the pair, with history also of the turns before it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +65,10 @@ def select(hashes: PairHashes, selection: Selection) -> tuple[Mask, dict[str, Ma
         dropped[IN_VALIDATION_FILE] = np.isin(hashes.pairs, held_out)
         kept &= ~dropped[IN_VALIDATION_FILE]
     if selection.duplicates:
-        dropped[DUPLICATE] = _repeated(hashes.pairs, kept, 1)
+        dropped[DUPLICATE] = _repeated(hashes.examples, kept, 1)
         kept &= ~dropped[DUPLICATE]
     if selection.part is not None:
-        is_held_out = hashes.questions < held_out_limit(hashes.questions[kept])
+        is_held_out = hashes.groups < held_out_limit(hashes.groups[kept])
         if selection.part == TRAINING:
             dropped[HELD_OUT] = kept & is_held_out
         kept &= is_held_out if selection.part == VALIDATION else ~is_held_out
@@ -76,14 +78,14 @@ def select(hashes: PairHashes, selection: Selection) -> tuple[Mask, dict[str, Ma
     return kept, dropped
 
 
-def held_out_limit(question_hashes: Hashes) -> np.uint64:
-    """Return the hash below which a question is held out; 0 if there are too few pairs to hold any out.
+def held_out_limit(group_hashes: Hashes) -> np.uint64:
+    """Return the hash below which a group is held out; 0 if there are too few pairs to hold any out.
 
-    question_hashes: [pairs]. A question that very many pairs have could take the whole validation part, or most of a
-    small corpus, so at most a tenth of the pairs is held out.
+    group_hashes: [pairs]. A group of very many pairs could take the whole validation part, or most of a small corpus,
+    so at most a tenth of the pairs is held out.
     """
-    pairs = len(question_hashes)
-    candidates = np.sort(question_hashes[question_hashes < np.uint64(HELD_OUT_SHARE * 2**64)])
+    pairs = len(group_hashes)
+    candidates = np.sort(group_hashes[group_hashes < np.uint64(HELD_OUT_SHARE * 2**64)])
     return limit_of_smallest(candidates[: MOST_HELD_OUT + 1], pairs)
 
 

@@ -1,13 +1,16 @@
 """Encoded pairs on disk: shards of raw arrays, mapped into memory one at a time.
 
-    00000.tokens     [total] uint16 or uint32: for each pair the ids of the question, then of the answer
-    00000.lengths    [pairs, 3] uint32: tokens of the question, tokens of the answer, characters of the answer
+    00000.tokens     [total] uint16 or uint32: for each pair the ids of the source, then of the answer
+    00000.lengths    [pairs, 3] uint32: tokens of the source, tokens of the answer, characters of the answer
+
+The source is the question, with history after the turns before it.
 
 The shard of a pair depends on the hash of its text. This shuffles the corpus as it is written, so that an epoch can
 read it shard by shard. Within a shard, pairs are in the order of the files.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -17,7 +20,8 @@ import numpy.typing as npt
 
 from chatbot.corpus.encoding.chunks import Hashes
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.lengths import NO_PAIRS, Lengths
+from chatbot.corpus.encoding.history import questions_alone, turns_that_fit
+from chatbot.corpus.encoding.lengths import NO_PAIRS, Lengths, lengths_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
@@ -94,14 +98,18 @@ class Shards(Sequence[EncodedPairs]):
     dtype: str
     all_lengths: Lengths  # of all pairs in the files
     max_length: int | None = None  # longer pairs are skipped
-    both_directions: bool = False  # add each pair from answer to question
+    both_directions: bool = False  # add each pair from answer to question, which is without history
+    first_mark: int | None = None  # the id of the first of MARKS; None: the sources have no history
+    source_length: int | None = None  # with history: older turns that do not fit in as many tokens are left out
 
     def __len__(self) -> int:
         return self.number
 
-    @property
+    @functools.cached_property
     def lengths(self) -> Lengths:
-        """The lengths of the pairs, equal to `lengths_of` all shards."""
+        """The lengths of the pairs, equal to `lengths_of` all shards. With history, all shards are read for them."""
+        if self.first_mark is not None:
+            return lengths_of(self)
         lengths = self.all_lengths
         if self.max_length is not None:
             lengths = lengths.within(self.max_length)
@@ -124,10 +132,16 @@ class Shards(Sequence[EncodedPairs]):
         if not 0 <= index < self.number:
             raise IndexError(index)
         pairs = self._mapped(index)
+        if self.first_mark is not None and self.source_length is not None:
+            sources = turns_that_fit(pairs.sources, self.first_mark, self.source_length)
+            pairs = dataclasses.replace(pairs, sources=sources)
         if self.max_length is not None:
             pairs = pairs.within(self.max_length)
         if self.both_directions:
             backwards = pairs.reversed()
+            if self.first_mark is not None:
+                questions = questions_alone(pairs.sources, self.first_mark)
+                backwards = dataclasses.replace(backwards, targets=questions)
             pairs += backwards if self.max_length is None else backwards.within(self.max_length)
         return pairs
 

@@ -22,12 +22,12 @@ _NONE = -1  # the byte must not follow
 def spelling_automaton(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
     """Return the ids that may follow in each state, and the state after each of them, both [states, vocabulary].
 
-    State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK and
-    ASK are in no reply. A vocabulary without bytes has state 0 alone.
+    State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK,
+    ASK and the marks of turns are in no reply. A vocabulary without bytes has state 0 alone.
     """
     after_byte = _states_after_bytes() if vocabulary.has_bytes else np.zeros((1, 0), np.int32)  # [states, bytes]
     allowed = np.zeros((len(after_byte), len(vocabulary)), np.bool_)
-    allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_byte)]] = True
+    allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_mark)]] = True
     allowed[:, vocabulary.first_byte :] = after_byte != _NONE
     next_states = np.zeros(allowed.shape, np.int32)
     next_states[:, vocabulary.first_byte :] = after_byte.clip(min=0)

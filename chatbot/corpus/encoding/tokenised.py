@@ -17,12 +17,12 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.encoding.cache import content_key, is_complete, key_of, make_once
 from chatbot.corpus.encoding.chunks import (
     PAIRS_PER_CHUNK,
-    Hashes,
     Mask,
+    load_arrays,
     load_chunk,
-    load_hashes,
     tokenise_chunk,
 )
+from chatbot.corpus.encoding.history import pair_hashes, turn_rows
 from chatbot.corpus.encoding.preparation import Preparation, preparation
 from chatbot.corpus.encoding.selection import PairHashes
 from chatbot.corpus.encoding.workers import in_order, progress_bar
@@ -54,6 +54,8 @@ class CorpusFiles:
     def key(self) -> str:
         """A hash of all inputs of the tokens: the content of the files, not their names, and the settings."""
         prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
+        if not self.preparation.history:
+            del prepared["history"]  # the key is that of earlier versions
         if self.preparation.dictionary:
             prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
         return key_of(
@@ -102,12 +104,11 @@ class TokenisedFiles:
     chunks: list[ChunkFile]
     reports: list[Report]  # [sources]
 
-    def hashes(self) -> PairHashes:
-        """Return the hashes of all pairs."""
-        return PairHashes(*map(self._hashes, ("pair_hashes", "question_hashes", "answer_hashes")))
-
-    def _hashes(self, name: str) -> Hashes:
-        return np.concatenate([np.zeros(0, np.uint64), *(load_hashes(chunk.path, name) for chunk in self.chunks)])
+    def hashes(self, turns: int = 0) -> PairHashes:
+        """Return the hashes of all pairs, with so many turns of history."""
+        none = np.zeros(0, np.uint64)
+        chunks = [PairHashes(none, none, none, none), *(_hashes(chunk.path, turns) for chunk in self.chunks)]
+        return PairHashes(*map(np.concatenate, zip(*chunks, strict=True)))
 
     def by_chunk(self, mask: Mask) -> list[Mask]:
         """Split a mask of all pairs into one mask for each chunk."""
@@ -125,11 +126,30 @@ class TokenisedFiles:
         for path, _, pairs in self.chunks:
             yield from load_chunk(path).pairs(np.arange(pairs))
 
+    def turns(self, history: int) -> Iterator[tuple[list[list[str]], list[str]]]:
+        """Yield the tokens of every question after those of the last turns before it, and the tokens of its answer.
 
-def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
-    """Return the files of a corpus. Raises UserError if the block list cannot be read or a library is missing."""
+        history: the maximum number of turns before the question.
+        """
+        for path, _, pairs in self.chunks:
+            chunk = load_chunk(path)
+            rows = [row for pair in chunk.pairs(np.arange(pairs)) for row in pair]
+            for turns in turn_rows(chunk.links, history):
+                yield [rows[row] for row in turns[::-1].tolist() if row >= 0], rows[turns[0] + 1]
+
+
+def _hashes(path: Path, turns: int) -> PairHashes:
+    pairs, questions, answers, links = load_arrays(path, "pair_hashes", "question_hashes", "answer_hashes", "links")
+    return pair_hashes(pairs, questions, answers, links, turns)
+
+
+def corpus_files(sources: Sequence[Source], settings: CorpusSettings, history: int = 0) -> CorpusFiles:
+    """Return the files of a corpus. Raises UserError if the block list cannot be read or a library is missing.
+
+    history: the maximum number of turns before a question.
+    """
     options = ReadOptions(settings.columns, settings.encoding, settings.format, me=settings.me)
-    return CorpusFiles(tuple(sources), options, preparation(settings), Path(settings.cache))
+    return CorpusFiles(tuple(sources), options, preparation(settings, history > 0), Path(settings.cache))
 
 
 def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:

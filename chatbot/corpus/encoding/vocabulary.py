@@ -16,6 +16,10 @@ PAD, BOS, EOS, UNK, ASK = range(5)
 # <bos> begins an answer; <ask> begins a question that is generated from an answer.
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<ask>")
 
+# With history, each turn of a source begins with one of these: it is a turn of the other speaker, such as the question,
+# or of the speaker who replies. No token of a text equals a mark, since tokens have no spaces.
+MARKS = ("<turn of the other>", "<own turn>")
+
 # The tokens of single bytes. They are the last ones, since the ids of all others are in the order of their frequency.
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 # The special tokens, the bytes, and SPACE.
@@ -26,7 +30,7 @@ MIN_COUNT = 2
 
 
 class Vocabulary:
-    """Tokens with the ids 0 to size - 1: the special ones, characters and words, the 256 bytes.
+    """Tokens with the ids 0 to size - 1: the special ones, characters and words, with history the marks, the 256 bytes.
 
     Vocabularies written by earlier versions have no bytes. In such a vocabulary an unknown character is UNK.
     """
@@ -36,7 +40,10 @@ class Vocabulary:
         bytes_begin = len(self.tokens) - len(BYTES)
         self.has_bytes = tuple(self.tokens[max(0, bytes_begin) :]) == BYTES
         self.first_byte = bytes_begin if self.has_bytes else len(self.tokens)  # the id of byte 0, if there are bytes
-        self._ids = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_byte)}
+        marks_begin = self.first_byte - len(MARKS)
+        self.has_marks = tuple(self.tokens[max(0, marks_begin) : self.first_byte]) == MARKS
+        self.first_mark = marks_begin if self.has_marks else self.first_byte  # the id after the last word
+        self._ids = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_mark)}
         assert len(set(self.tokens)) == len(self.tokens), "a token occurs twice"
 
     def __len__(self) -> int:
@@ -65,7 +72,8 @@ class Vocabulary:
     def text(self, ids: Iterable[int]) -> str:
         """Return the text up to the first EOS, without special tokens."""
         ids = itertools.takewhile(lambda i: i != EOS, ids)
-        return text_of(self.tokens_of(i for i in ids if i >= len(SPECIALS)))
+        marks = range(self.first_mark, self.first_byte)
+        return text_of(self.tokens_of(i for i in ids if i >= len(SPECIALS) and i not in marks))
 
     def tokens_of(self, ids: Iterable[int]) -> list[str]:
         """Return the token of each id, special tokens included; bytes become the characters that they spell.
@@ -117,16 +125,19 @@ def longer_token_capacity(size: int, characters: Mapping[str, int]) -> int:
     return size - len(SPECIALS) - len(BYTES) - len(frequent_characters(characters, size))
 
 
-def build_vocabulary(characters: Mapping[str, int], tokens: Mapping[str, int], size: int) -> Vocabulary:
+def build_vocabulary(
+    characters: Mapping[str, int], tokens: Mapping[str, int], size: int, marks: bool = False
+) -> Vocabulary:
     """Build a vocabulary of bytes and of the most frequent characters, and then tokens, that occur MIN_COUNT times.
 
-    characters, tokens: their counts. size: the maximum number of entries, at least LEAST_SIZE. Characters and longer
-    tokens are ordered by count, then by text.
+    characters, tokens: their counts. size: the maximum number of entries, at least LEAST_SIZE, and the marks.
+    Characters and longer tokens are ordered by count, then by text. marks: whether to add MARKS.
     """
+    size -= len(MARKS) if marks else 0
     longer = {token: count for token, count in tokens.items() if len(token) > 1 and count >= MIN_COUNT}
     counts = frequent_characters(characters, size)
     counts |= _most_frequent(longer, longer_token_capacity(size, characters))
-    return Vocabulary([*_most_frequent(counts, len(counts)), *BYTES])
+    return Vocabulary([*_most_frequent(counts, len(counts)), *(MARKS if marks else ()), *BYTES])
 
 
 def _most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:

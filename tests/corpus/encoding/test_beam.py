@@ -31,7 +31,7 @@ def on_beam(settings: EncodeSettings) -> Corpus:
 
     return encode_on_beam(
         training_files(settings.corpus),
-        training_selection(settings.corpus, settings.encoding.validation),
+        training_selection(settings.corpus, settings.encoding),
         settings.encoding.vocabulary_size,
         "DirectRunner",
         "",

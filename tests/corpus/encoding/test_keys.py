@@ -54,8 +54,18 @@ def test_every_input_of_the_tokens_changes_their_key(folder: Path, changes: dict
 
 
 def test_every_field_is_tried() -> None:
-    assert len(PREPARED) == len(dataclasses.fields(Preparation))
+    # The field `history` is no setting of the corpus: see the next test.
+    assert len(PREPARED) + 1 == len(dataclasses.fields(Preparation))
     assert READ.keys() | {"part"} == {field.name for field in dataclasses.fields(ReadOptions)}
+
+
+def test_history_changes_the_keys_and_its_absence_is_in_none(folder: Path) -> None:
+    settings = CorpusSettings(data=("pairs.csv",), cache="cache")
+    assert training_files(settings).key == training_files(settings, 0).key
+    assert training_files(settings, 2).key == training_files(settings, 3).key != training_files(settings).key
+    folders = [corpus_folder(training_files(settings, 2), Selection(), 300, turns) for turns in (2, 3)]
+    assert folders[0] != folders[1]
+    assert corpus_folder(training_files(settings), Selection(), 300, 0) == corpus_folder(files(), Selection(), 300)
 
 
 def test_content_of_the_dictionary_counts_and_its_name_does_not(folder: Path) -> None:

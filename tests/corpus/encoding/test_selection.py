@@ -50,7 +50,7 @@ def test_selection_equals_slow_loop(
     pair_hashes, answer_hashes = (np.array([pair[side] for pair in pairs], np.uint64) for side in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection_module, "AT_ONCE", at_once)
-        kept, dropped = select(PairHashes(pair_hashes, pair_hashes, answer_hashes), selection)
+        kept, dropped = select(PairHashes(pair_hashes, pair_hashes, answer_hashes, pair_hashes), selection)
     reasons = slow_selection(pairs, selection)
     assert kept.tolist() == [not reason for reason in reasons]
     for reason, mask in dropped.items():
@@ -67,7 +67,10 @@ def split(questions: list[int]) -> tuple[list[int], list[int]]:
     """The questions of the training part and of the validation part of pairs with these questions' hashes."""
     hashes = np.array(questions, np.uint64)
     numbers = np.arange(len(hashes), dtype=np.uint64)
-    masks = [select(PairHashes(numbers, hashes, numbers), Selection(part=part))[0] for part in (TRAINING, VALIDATION)]
+    masks = [
+        select(PairHashes(numbers, hashes, numbers, numbers), Selection(part=part))[0]
+        for part in (TRAINING, VALIDATION)
+    ]
     assert (masks[0] ^ masks[1]).all(), "each pair is in one part"
     return hashes[masks[0]].tolist(), hashes[masks[1]].tolist()
 
@@ -106,7 +109,8 @@ def test_frequent_question_does_not_take_most_of_a_small_corpus() -> None:
 
 def test_held_out_pairs_are_counted_after_duplicates_and_before_frequent_replies() -> None:
     questions = np.array(random_questions(4_000), np.uint64)
-    hashes = PairHashes(np.repeat(questions[:2_000], 2), np.repeat(questions[:2_000], 2), np.zeros(4_000, np.uint64))
+    repeated = np.repeat(questions[:2_000], 2)
+    hashes = PairHashes(repeated, repeated, np.zeros(4_000, np.uint64), repeated)
     limit = held_out_limit(questions[:2_000])
     kept, dropped = select(hashes, Selection(duplicates=True, max_reply_frequency=7, part=TRAINING))
     assert dropped[HELD_OUT].sum() == (questions[:2_000] < limit).sum() > 60

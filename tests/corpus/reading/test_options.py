@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.config.corpus import FORMATS, CorpusSettings
+from chatbot.config.corpus import FORMATS, CorpusSettings, EncodingSettings
 from chatbot.config.evaluation import EvaluationSettings
 from chatbot.corpus.reading import read
 from chatbot.corpus.reading.files.sources import find_sources
@@ -76,7 +76,7 @@ def test_encoding_and_format_are_part_of_the_cache_key_and_of_validation(tmp_pat
     keys = set()
     for encoding, format_name in ((None, None), ("utf-8", None), (None, "tsv")):
         settings = CorpusSettings(data=(path,), cache=str(tmp_path), encoding=encoding, format=format_name)
-        validation = validation_file(settings, path)
+        validation = validation_file(settings, EncodingSettings(validation=path))
         assert validation is not None
         keys |= {training_files(settings).key, validation.key + "v"}
     assert len(keys) == 6
