@@ -6,6 +6,7 @@ from benchmarks.corpus import corpus_benchmark
 from benchmarks.cost import cost_benchmark
 from benchmarks.crossings import crossings_benchmark
 from benchmarks.decode import decode_benchmark
+from benchmarks.history import history_benchmark
 from benchmarks.scaling import scaling_benchmark
 from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
@@ -15,6 +16,7 @@ BENCHMARKS = {
     "cost": cost_benchmark,
     "crossings": crossings_benchmark,
     "decode": decode_benchmark,
+    "history": history_benchmark,
     "scaling": scaling_benchmark,
     "train": train_benchmark,
 }

@@ -231,7 +231,7 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
         return {"action": "store_true", "help": text}
     default: Any = field.default
     if default not in (None, "", (), ...):
-        text += f" (default: {' '.join(default) if meta['many'] else default})"
+        text += f" (default: {' '.join(map(str, default)) if meta['many'] else default})"
     metavar = meta["metavar"] or "|".join(meta["choices"] or ()) or {int: "N", float: "R", str: "NAME"}[meta["kind"]]
     convert = functools.partial(_value, field)
     options = {"type": convert, "metavar": metavar, "help": text}

@@ -112,6 +112,28 @@ def test_n_best_replies_are_lines_with_scores_in_a_terminal_and_the_best_one_thr
     assert capsys.readouterr().out == "> 1. hi  (-0.50)\n2. no  (-1.25)\n> hi\n"
 
 
+@pytest.mark.parametrize("history", [0, 2])
+def test_new_forgets_the_turns_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], history: int
+) -> None:
+    """Without history, /new is a question as any other."""
+
+    class Recorded(Echo):
+        def stream(self, text: str, history: Sequence[str] = ()) -> Iterator[str]:
+            histories.append(list(history))
+            return iter([EMPTY_QUESTION_REPLY] if not text else ["re ", text])
+
+    histories: list[list[str]] = []
+    monkeypatch.setattr("sys.stdin", Console(io.BytesIO(b"a\n\nb\n /NEW \nc\n"), encoding="utf-8"))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        chat(Recorded(), "echo", history)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert histories == ([[], ["a", "re a"], ["a", "re a"], []] if history else [[]] * 5)
+    assert ("/new begins a new conversation" in capsys.readouterr().err) == bool(history)
+
+
 def test_each_line_is_answered_before_the_next_is_read() -> None:
     """The program at the other end of the pipe waits for the reply: it must not stay in a buffer."""
     received = io.BytesIO()

@@ -7,8 +7,8 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
-from chatbot.flags import compose
+from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.flags import compose, replace
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS, Responder
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import built_model
@@ -54,6 +54,31 @@ def test_long_texts_are_truncated(trained: Trained) -> None:
     responder = Responder(trained, DecodingSettings())
     assert len(responder.ids("吗" * (2 * MAX_CHARACTERS))) == MAX_CHARACTERS
     assert responder.ids("你好他") == [5, *(trained.vocabulary.first_byte + byte for byte in "他".encode())]
+
+
+@pytest.mark.parametrize(
+    ("history", "source"),
+    [
+        ([], "<你好"),
+        (["好"], ">好<你好"),
+        (["吗", "好"], "<吗>好<你好"),
+        (["吗", "好", "你"], "<好>你<你好"),
+        (["吗吗", "好"], ">好<你好"),  # the first turn does not fit in --max-length
+        (["好", "", "你"], ">你<你好"),
+        (["好", " "], "<你好"),
+        (["吗吗吗吗"], "<你好"),
+    ],
+)
+def test_last_turns_are_read_with_the_question(trained: Trained, history: list[str], source: str) -> None:
+    """The model was trained with two turns, and --max-length 6."""
+    vocabulary = Vocabulary(["你好", "你", "好", "吗", *MARKS, *BYTES])
+    settings = replace(SETTINGS, history=2)
+    responder = Responder(dataclasses.replace(trained, settings=settings, vocabulary=vocabulary), 1, 1.0)
+    tokens = vocabulary.tokens_of(responder.source("你好", history))
+    assert "".join({MARKS[0]: "<", MARKS[1]: ">"}.get(token, token) for token in tokens) == source
+    assert responder.source(" ", ["好"]) == []
+    without = Responder(trained, 1, 1.0)
+    assert without.source("你好", history) == without.ids("你好")
 
 
 def test_length_penalty_changes_the_length_of_replies(trained: Trained) -> None:

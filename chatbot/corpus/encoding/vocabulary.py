@@ -18,7 +18,7 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<ask>")
 
 # With history, each turn of a source begins with one of these: it is a turn of the other speaker, such as the question,
 # or of the speaker who replies. No token of a text equals a mark, since tokens have no spaces.
-MARKS = ("<turn of the other>", "<own turn>")
+MARKS = ("<their turn>", "<own turn>")
 
 # The tokens of single bytes. They are the last ones, since the ids of all others are in the order of their frequency.
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))

@@ -9,6 +9,7 @@ import pytest
 from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus.encoding import selection, shards, tokenised
 from chatbot.corpus.encoding.corpus import Corpus
+from chatbot.corpus.encoding.history import History
 from chatbot.corpus.encoding.selection import HELD_OUT
 from chatbot.corpus.training_set import training_files, training_selection, training_set
 from chatbot.errors import UserError
@@ -35,6 +36,7 @@ def on_beam(settings: EncodeSettings) -> Corpus:
         settings.encoding.vocabulary_size,
         "DirectRunner",
         "",
+        History(settings.encoding.history),
     )
 
 
@@ -59,14 +61,22 @@ def settings(tmp_path: Path) -> EncodeSettings:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"clean": ("none",), "validation": "none", "max_reply_frequency": None}, {"validation": "auto"}],
+    [
+        {},
+        {"clean": ("none",), "validation": "none", "max_reply_frequency": None},
+        {"validation": "auto"},
+        {"validation": "auto", "history": 2, "data": ("talks.conv",)},
+    ],
 )
 def test_beam_writes_the_bytes_of_the_built_in_encoder(
-    settings: EncodeSettings, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    settings: EncodeSettings, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenised, "PAIRS_PER_CHUNK", 64)
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 50)
     monkeypatch.setattr(selection, "FEWEST_SPLIT", 50)
+    monkeypatch.chdir(tmp_path)
+    talks = [[f"{talk}问{turn % 2}" for turn in range(2 + talk % 4)] for talk in range(150)]
+    Path("talks.conv").write_text("".join("E\n" + "".join(f"M {turn}\n" for turn in talk) for talk in talks))
     settings = replace(settings, **changes)
     built_in = encoded_corpus(settings)
     beam = on_beam(replace(settings, cache=settings.corpus.cache + "-beam"))

@@ -1,0 +1,117 @@
+"""An attempt with history: training, resuming, evaluation and chat read the same sources."""
+
+import io
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import history as benchmark
+from chatbot.config.chat import ChatSettings
+from chatbot.config.corpus import CorpusSettings
+from chatbot.corpus.encoding.tokenised import corpus_files
+from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.errors import UserError
+from chatbot.evaluation.evaluate import evaluate
+from chatbot.inference.replier import Replier
+from chatbot.inference.responder import Responder
+from chatbot.model.saved import Trained, load_trained
+from tests.training.attempts import saved_step, weights
+from tests.training.small_run import train_small
+
+TALKS = [[f"第{talk}句", "好的", f"再说{talk}", "再见"] for talk in range(12)]
+SETTINGS = {"data": ("talks.jsonl",), "history": 2, "tokenizer": "char", "validation": "none", "vocabulary_size": 320}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with conversations, and the attempts "resumed" and "whole" of three steps."""
+    folder = tmp_path_factory.mktemp("history")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in TALKS))
+        train_small(1, **SETTINGS, attempt="resumed", steps=1)
+        train_small(1, **SETTINGS, attempt="resumed", steps=3)
+        train_small(1, **SETTINGS, attempt="whole", steps=3)
+    return folder
+
+
+@pytest.fixture
+def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
+    """The attempt, with its folder as the current one."""
+    monkeypatch.chdir(folder)
+    return load_trained(folder / "checkpoints/whole")
+
+
+def test_resumed_run_equals_an_uninterrupted_one(trained: Trained) -> None:
+    assert saved_step("resumed") == saved_step("whole") == 3
+    for one, other in zip(weights("resumed"), weights("whole"), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_attempt_keeps_its_history(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="--history 2 -> 1"):
+        train_small(1, **{**SETTINGS, "history": 1}, attempt="whole", steps=4)
+    with pytest.raises(UserError, match="--history 3: --attempt whole was trained with --history 2; give at most"):
+        ChatSettings("whole", history=3).turns_of(trained.settings.encoding.history)
+    assert [ChatSettings(history=given).turns_of(2) for given in (None, 0, 1, 2)] == [2, 0, 1, 2]
+
+
+def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[list[int]] = []
+    replies = Replier.replies
+
+    def recorded(replier: Replier, questions: Sequence[Sequence[int]]) -> list[str]:
+        sources.extend(map(list, questions))
+        return replies(replier, questions)
+
+    monkeypatch.setattr(Replier, "replies", recorded)
+    settings = CorpusSettings(data=("talks.jsonl",), tokenizer="char", clean=("control",), cache="cache")
+    measures = evaluate(trained, corpus_files(find_sources(settings.data), settings, 2), 1)
+    of_evaluation, sources[:] = sorted(sources), []
+    assert measures["pairs"] == 3 * len(TALKS)
+    responder = Responder(trained, 1, 1.0)
+    for talk in TALKS:
+        for turn in range(1, len(talk)):
+            responder.reply(talk[turn - 1], history=talk[: turn - 1])
+    assert sorted(sources) == of_evaluation
+    marks = {trained.vocabulary.first_mark, trained.vocabulary.first_mark + 1}
+    assert max(sum(token in marks for token in source) for source in sources) == 3
+
+
+def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from chatbot.chat.terminal import chat
+
+    class Recorded(Responder):
+        def reply(self, text: str, history: Sequence[str] = ()) -> str:
+            histories.append([turn.strip() for turn in history])
+            return super().reply(text, history)
+
+    histories: list[list[str]] = []
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("甲\n乙\n/new\n\n丙\n".encode()), encoding="utf-8"))
+    try:
+        chat(Recorded(trained, 1, 1.0), "whole", history=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    replies = capsys.readouterr().out.split("\n")
+    assert len(replies) == 5 + 1
+    assert histories == [[], ["甲", replies[0]], ["乙", replies[1]], ["/new", replies[2]], []]
+
+
+def test_benchmark_holds_out_whole_conversations_and_scores_later_turns(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, held_out = benchmark._split("talks.jsonl", Path())
+    talks = [[json.loads(line) for line in path.read_text().splitlines()] for path in (training, held_out)]
+    assert talks == [[talk for talk in TALKS if talk != TALKS[9]], [TALKS[9]]]
+    measured = benchmark._measure(Path("checkpoints/whole").absolute(), held_out)
+    assert (measured["first_pairs"], measured["later_pairs"]) == (1, 2)
+    characters = [len(turn) for turn in TALKS[9][1:]]
+    nats = measured["first"] * characters[0] + measured["later"] * sum(characters[1:])
+    assert nats == pytest.approx(measured["all"] * sum(characters), rel=1e-5)
