@@ -221,7 +221,7 @@ def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.Capt
 def test_attempt_without_bytes_in_its_vocabulary_continues(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier versions built vocabularies of all characters, of any size. Their files, encoded again, are the same."""
 
-    def without_bytes(characters: Mapping[str, int], tokens: Mapping[str, int], size: int) -> Vocabulary:
+    def without_bytes(characters: Mapping[str, int], tokens: Mapping[str, int], size: int, marks: bool) -> Vocabulary:
         return Vocabulary(["好", "▁", "你", "呀", "你好", "吗", "很"])
 
     Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
