@@ -43,7 +43,7 @@ def read_tokenised(file: str, max_length: int, vocabulary_size: int) -> Tokenise
     """
     (source,) = find_sources([file])
     tokenise = tokens_of(CorpusSettings())
-    pairs = [(tokenise(question), tokenise(answer)) for question, answer, _ in read(source, Report())]
+    pairs = [(tokenise(question), tokenise(answer)) for question, answer, *_ in read(source, Report())]
     pairs = [(q, a) for q, a in pairs if 0 < len(q) <= max_length and 0 < len(a) < max_length]
     counts = Counter(token for pair in pairs for side in pair for token in side)
     return TokenisedPairs(pairs, [token for token, _ in counts.most_common(vocabulary_size - len(SPECIALS))])

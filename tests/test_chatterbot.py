@@ -28,7 +28,7 @@ def test_default_run_memorises_chatterbot_corpus(work_dir: Path) -> None:
     assert re.search(r"1000/1000 \[\d+:\d+<.*loss \d.*examples/s.*target tokens/s", bar)
 
     answers = defaultdict(set)
-    for question, answer, _ in read(find_sources([])[0], Report()):
+    for question, answer, *_ in read(find_sources([])[0], Report()):
         answers[question].add(answer)
     expected = {q: next(iter(a)) for q, a in answers.items() if len(a) == 1}
     assert len(expected) == 412

@@ -71,6 +71,13 @@ class CorpusSettings:
     format: str | None = setting(
         None, DATA, "format of these files and of --validation; default: detected from their content", choices=FORMATS
     )
+    weight_column: str | None = setting(
+        None,
+        DATA,
+        "column or field with a weight of at least 0 for each pair, by name or for columns by number from 1; it "
+        "multiplies the loss of the answer's tokens",
+        metavar="COLUMN",
+    )
     me: str | None = setting(
         None,
         DATA,

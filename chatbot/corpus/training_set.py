@@ -1,5 +1,7 @@
 """The training pairs and the validation pairs of a run."""
 
+import dataclasses
+
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.corpus.encoding.corpus import Corpus, encode
 from chatbot.corpus.encoding.history import History
@@ -90,4 +92,5 @@ def validation_set(
         return None
     files = training_files(settings, encoding.history)
     held_out = encode(files, Selection("duplicates" in settings.clean, part=VALIDATION), vocabulary, history)
-    return held_out if held_out.pairs else None
+    unweighted = dataclasses.replace(held_out, shards=dataclasses.replace(held_out.shards, weighted=False))
+    return unweighted if held_out.pairs else None

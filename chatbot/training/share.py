@@ -23,9 +23,9 @@ class Share(NamedTuple):
     source: Sequences
     target_in: Sequences
     targets: Any  # [tokens] int64, packed
-    weights: Any  # [tokens] float32, 1 at real tokens and 0 at fillers; all 0 for a tower without a pair
+    weights: Any  # [tokens] float32, the pair's or 1 at real tokens, 0 at fillers; all 0 for a tower without a pair
     samples: Any  # [samples] int64, the ids of a sampled softmax; empty for an exact one
-    counts: Any  # [2] float32, the number of real target tokens, and of pairs
+    counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
     key: Any  # [1] uint64, for the dropout masks
     places: Any  # [lookups] int64, the index of each of `looked_up` among the ids that the step's towers look up
 

@@ -99,7 +99,7 @@ def encode_on_beam(
             (part / REPORTS).unlink()
             pairs = sum(path.stat().st_size for path in part.glob("*.lengths")) // (3 * 4)
             check_not_empty(pairs, reports)
-            write_shards(part, shards_needed(pairs), [])  # empty files for shards without pairs
+            write_shards(part, shards_needed(pairs), [], files.is_weighted)  # empty files for shards without pairs
             write_description(part, load_vocabulary(part / VOCABULARY), pairs, reports)
     return load_corpus(folder, files, history)
 
@@ -260,8 +260,8 @@ def _encode(
 def _write_shard(grouped: tuple[int, Iterable[tuple[Key, ShardArrays]]], folder: Path) -> None:
     """Write the complete files of a shard, so that a runner may repeat it."""
     shard, parts = grouped
-    in_order = [arrays._asdict() for _, arrays in sorted(parts, key=lambda part: part[0])]
-    for name in ShardArrays._fields:
+    in_order = [arrays.files() for _, arrays in sorted(parts, key=lambda part: part[0])]
+    for name in in_order[0]:
         (folder / f"{shard:05}.{name}").write_bytes(b"".join(arrays[name].tobytes() for arrays in in_order))
 
 

@@ -46,6 +46,7 @@ class Chunk:
     question_hashes: Hashes  # [pairs]
     answer_hashes: Hashes  # [pairs]
     links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP, NEXT or RESUMED
+    weights: npt.NDArray[np.float32] | None = None  # [pairs] with --weight-column
 
     def __len__(self) -> int:
         return len(self.pair_hashes)
@@ -91,7 +92,8 @@ class Chunk:
     def save(self, path: Path) -> None:
         """Write the chunk; equal chunks give equal bytes."""
         with path.open("wb") as file:
-            np.savez(file, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+            fields: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+            np.savez(file, **{name: array for name, array in fields.items() if array is not None})
 
 
 def load_chunk(path: Path) -> Chunk:
@@ -115,15 +117,17 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Pr
     kept = list(clean_pairs(pairs, first, report, preparation))
     tokenise = tokenizer(preparation.tokenizer, preparation.dictionary)  # created once in each process
     tokens, ids, lengths = _numbered([text for pair in kept for text in pair[:2]], tokenise)
+    weights = [pair[3] for pair in kept if len(pair) == 4]
     chunk = Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         hashes_of(tokens),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
-        hashes_of(f"{question}\n{answer}" for question, answer, _ in kept),
-        hashes_of(question for question, _, _ in kept),
-        hashes_of(answer for _, answer, _ in kept),
-        np.fromiter((link for _, _, link in kept), np.uint8, len(kept)),
+        hashes_of(f"{pair[0]}\n{pair[1]}" for pair in kept),
+        hashes_of(pair[0] for pair in kept),
+        hashes_of(pair[1] for pair in kept),
+        np.fromiter((pair[2] for pair in kept), np.uint8, len(kept)),
+        np.array(weights, np.float32) if weights else None,
     )
     return chunk, report
 

@@ -82,7 +82,8 @@ def encode(
                     vocabulary = vocabulary_of_counts(tokenised, counts, vocabulary, marks=turns > 0)
                 vocabulary.save(part / VOCABULARY)
                 shards = shards_needed(int(kept.sum()))
-                write_shards(part, shards, _encoded(tokenised, kept, part, shards, turns, pool))
+                encoded = _encoded(tokenised, kept, part, shards, turns, pool)
+                write_shards(part, shards, encoded, files.is_weighted)
                 write_description(part, vocabulary, int(kept.sum()), reports)
     return load_corpus(folder, files, history)
 
@@ -119,6 +120,8 @@ def load_corpus(folder: Path, files: CorpusFiles, history: History = NO_HISTORY)
     lengths = Lengths(*(np.asarray(description["lengths"][name], np.int64) for name in ("sides", "counts")))
     vocabulary = load_vocabulary(folder / VOCABULARY)
     shards = Shards(folder, description["shards"], description["dtype"], lengths)
+    if files.is_weighted:
+        shards = dataclasses.replace(shards, weighted=True)
     if history.turns:
         shards = dataclasses.replace(shards, first_mark=vocabulary.first_mark, source_length=history.max_length)
     return Corpus(

@@ -19,6 +19,7 @@ class EncodedPairs:
     targets: Ragged
     begins: Ids  # [pairs] the first id of each target_in: BOS, or ASK where the pair is reversed
     characters: Offsets  # [pairs] characters of each target without spaces, the denominator of nats_per_character
+    weights: npt.NDArray[np.float32] | None = None  # [pairs] multiply the weights of a pair's tokens; None: all are 1
 
     @classmethod
     def question_to_answer(cls, sources: Ragged, targets: Ragged, characters: Offsets) -> "EncodedPairs":
@@ -32,7 +33,11 @@ class EncodedPairs:
         """Return the pairs with these indices, in this order; tokens are shared, not copied."""
         indices = np.asarray(rows, np.int64)
         return EncodedPairs(
-            self.sources.select(indices), self.targets.select(indices), self.begins[indices], self.characters[indices]
+            self.sources.select(indices),
+            self.targets.select(indices),
+            self.begins[indices],
+            self.characters[indices],
+            None if self.weights is None else self.weights[indices],
         )
 
     def within(self, max_length: int) -> "EncodedPairs":
@@ -42,13 +47,16 @@ class EncodedPairs:
 
     def reversed(self) -> "EncodedPairs":
         """Return the pairs from answer to question. Their numbers of characters are unknown and set to 0."""
-        return EncodedPairs(self.targets, self.sources, np.full_like(self.begins, ASK), np.zeros_like(self.characters))
+        begins, characters = np.full_like(self.begins, ASK), np.zeros_like(self.characters)
+        return EncodedPairs(self.targets, self.sources, begins, characters, self.weights)
 
     def __add__(self, other: "EncodedPairs") -> "EncodedPairs":
-        """Return these pairs, then the pairs of other."""
+        """Return these pairs, then the pairs of other. Both have weights, or none has."""
+        weights = [pairs.weights for pairs in (self, other) if pairs.weights is not None]
         return EncodedPairs(
             self.sources + other.sources,
             self.targets + other.targets,
             np.concatenate([self.begins, other.begins]),
             np.concatenate([self.characters, other.characters]),
+            np.concatenate(weights) if weights else None,
         )

@@ -11,6 +11,8 @@ from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.cleaning import cleaner
 
+NO_WEIGHT = "pairs of weight 0"
+
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
@@ -53,13 +55,14 @@ def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: 
     clean = cleaner(preparation.rules, changed)
     reason_to_drop = _filter(preparation)
     before: list[int] = [NEW]  # the links of the pairs that were dropped since the last kept one
-    for number, (raw_question, raw_answer, link) in enumerate(pairs, start=first):
-        question, answer = clean(raw_question), clean(raw_answer)
-        if reason := reason_to_drop(question, answer):
+    for number, pair in enumerate(pairs, start=first):
+        question, answer, link = clean(pair[0]), clean(pair[1]), pair[2]
+        if reason := (NO_WEIGHT if len(pair) == 4 and not pair[3] else reason_to_drop(question, answer)):
             report.drop(reason, f"{report.file}, pair {number:,}")
             before.append(link)
         else:
-            yield question, answer, _link_after(before, link, preparation.history) if before else link
+            link = _link_after(before, link, preparation.history) if before else link
+            yield (question, answer, link, pair[3]) if len(pair) == 4 else (question, answer, link)
             before.clear()
     report.changed = dict(changed)
 

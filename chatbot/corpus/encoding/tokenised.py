@@ -56,6 +56,9 @@ class CorpusFiles:
         prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
         if not self.preparation.history:
             del prepared["history"]  # the key is that of earlier versions
+        options = dataclasses.asdict(self.options)
+        if self.options.weight_column is None:
+            del options["weight_column"]
         if self.preparation.dictionary:
             prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
         return key_of(
@@ -64,13 +67,18 @@ class CorpusFiles:
                 (source.kind, [content_key(path) for path in source.paths], source.members, source.part)
                 for source in self.sources
             ],
-            options=dataclasses.asdict(self.options),
+            options=options,
             preparation=prepared,
             jieba=importlib.metadata.version("jieba"),
             rjieba=importlib.metadata.version("rjieba"),
             unicode=unicodedata.unidata_version,
             opencc=importlib.metadata.version("opencc") if "simplified" in self.preparation.rules else None,
         )
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the pairs have weights."""
+        return self.options.weight_column is not None
 
     @property
     def folder(self) -> Path:
@@ -148,7 +156,7 @@ def corpus_files(sources: Sequence[Source], settings: CorpusSettings, history: i
 
     history: the maximum number of turns before a question.
     """
-    options = ReadOptions(settings.columns, settings.encoding, settings.format, me=settings.me)
+    options = ReadOptions(settings.columns, settings.encoding, settings.format, settings.me, settings.weight_column)
     return CorpusFiles(tuple(sources), options, preparation(settings, history > 0), Path(settings.cache))
 
 

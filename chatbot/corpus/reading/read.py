@@ -30,6 +30,7 @@ from chatbot.corpus.reading.values.json_document import read_json
 from chatbot.corpus.reading.values.json_lines import read_json_lines
 from chatbot.corpus.reading.values.parquet import is_parquet, read_parquet
 from chatbot.corpus.reading.values.yaml_document import read_yaml
+from chatbot.corpus.reading.weights import REMEDY
 from chatbot.errors import UserError
 
 FORMATS: dict[str, Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]] = {
@@ -63,6 +64,9 @@ def read(source: Source, report: Report, options: ReadOptions = DETECTED) -> Ite
     try:
         for pair in _pairs(source, report, options):
             report.pairs += 1
+            if options.weight_column is not None and len(pair) < 4:
+                name = one_line(options.weight_column, 20)
+                raise UserError(f"{source.name}, pair {report.pairs:,}: no field {name} with a weight; {REMEDY}")
             yield pair
     except OSError as error:
         raise UserError(f"{source.name}: cannot be read ({error.strerror or error}); check the file") from None

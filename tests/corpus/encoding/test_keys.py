@@ -29,7 +29,7 @@ PREPARED = {
     "dictionary": "words.txt",
 }
 # The same for `ReadOptions`. A reader sets its `part`.
-READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲"}
+READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲", "weight_column": "c"}
 
 
 @pytest.fixture

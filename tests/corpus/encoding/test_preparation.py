@@ -19,7 +19,7 @@ def kept(
     """The cleaned pairs that are kept."""
     separate = ((question, answer, NEW) for question, answer in pairs)
     cleaned = clean_pairs(separate, first, report or Report(), preparation(settings))
-    return [(question, answer) for question, answer, _ in cleaned]
+    return [(question, answer) for question, answer, *_ in cleaned]
 
 
 @pytest.mark.parametrize(

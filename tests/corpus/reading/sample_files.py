@@ -44,7 +44,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 def texts(pairs: Iterable[Pair]) -> Pairs:
     """The pairs without their links."""
-    return [(question, answer) for question, answer, _ in pairs]
+    return [(question, answer) for question, answer, *_ in pairs]
 
 
 def pairs_of(path: Path, columns: Sequence[str] = (), **options: str) -> tuple[Pairs, Report]:
@@ -61,7 +61,7 @@ def pairs_of(path: Path, columns: Sequence[str] = (), **options: str) -> tuple[P
 def conversations(pairs: Iterable[Pair]) -> list[list[str]]:
     """The turns of each conversation, joined again by the links."""
     found: list[list[str]] = []
-    for question, answer, link in pairs:
+    for question, answer, link, *_ in pairs:
         if link == OVERLAP:
             assert found[-1][-1] == question
             found[-1].append(answer)

@@ -143,7 +143,7 @@ def test_asynchronous_run_memorises_chatterbot_corpus(work_dir: Path) -> None:
     completed = run("train.py", "--asynchronous")
     assert completed.returncode == 0, completed.stderr.decode()[-500:]
     answers = defaultdict(set)
-    for question, answer, _ in read(find_sources([])[0], Report()):
+    for question, answer, *_ in read(find_sources([])[0], Report()):
         answers[question].add(answer)
     expected = {q: next(iter(a)) for q, a in answers.items() if len(a) == 1}
     chat = run("chat.py", "--beam-size", "1", stdin="".join(f"{q}\n" for q in expected).encode())

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.corpus.reading.files.text_file import TextFile
-from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.pair import NEW, Pair, linked
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
@@ -59,14 +59,14 @@ def decoded(pairs: Iterable[Pair], text: TextFile, report: Report, drop: Callabl
     """
     bad = count = 0
     interrupted = False
-    for question, answer, link in pairs:
+    for pair in pairs:
         count += 1
-        if UNDECODABLE in question or UNDECODABLE in answer:
+        if UNDECODABLE in pair[0] or UNDECODABLE in pair[1]:
             bad += 1
             drop(f"pairs not {text.encoding}")
             interrupted = True
         else:
-            yield question, answer, NEW if interrupted else link
+            yield linked(pair, NEW) if interrupted else pair
             interrupted = False
     refuse_if_mostly_bad(text, report, bad, count)
 

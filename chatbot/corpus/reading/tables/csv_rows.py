@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from chatbot.corpus.reading.files.lines import UNDECODABLE, raw_lines, refuse_if_mostly_bad
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.tables.columns import layout_of, misfit
 from chatbot.corpus.reading.tables.dialect import Dialect, dialect_of, rows_of
@@ -21,6 +21,8 @@ def read_table(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
     """Yield the pairs of a table in this dialect."""
     rows = [row for _, row, _ in rows_of(first_lines(text), dialect, lambda number: None) if row]
     layout = layout_of(rows or [[""]], options.columns, text.place)
+    if options.weight_column is not None:
+        layout = layout.with_weights(rows, options.weight_column, text.place)
     question, answer, skip = layout.question, layout.answer, layout.skip
     bad = count = 0
 
@@ -39,5 +41,5 @@ def read_table(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
             bad += 1
             report.drop(f"rows not {text.encoding}", f"{text.place}, line {number}")
         else:
-            yield layout.question_of(row) if layout.inputs else row[question], row[answer], NEW
+            yield layout.pair_of(row, f"{text.place}, line {number}")
     refuse_if_mostly_bad(text, report, bad, count)

@@ -27,7 +27,10 @@ def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
         return
     rows = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
     layout = layout_of(rows or [[""]], options.columns, text.place)
+    if options.weight_column is not None:
+        layout = layout.with_weights(rows or [[""]], options.weight_column, text.place)
     width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip
+    plain = not layout.inputs and layout.weight is None
     for number, line in lines(text, report):
         if not line:
             continue
@@ -35,14 +38,14 @@ def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
         if skip and line.strip():
             skip -= 1
         elif len(row) == width:
-            yield layout.question_of(row) if layout.inputs else row[question], row[answer], NEW
+            yield (row[question], row[answer], NEW) if plain else layout.pair_of(row, f"{text.place}, line {number}")
         elif len(row) == 1:
             if line.strip():
                 report.drop("lines without a tab", f"{text.place}, line {number}")
         elif problem := misfit(row, layout):
             report.drop(problem, f"{text.place}, line {number}")
         else:
-            yield layout.question_of(row) if layout.inputs else row[question], row[answer], NEW
+            yield layout.pair_of(row, f"{text.place}, line {number}")
 
 
 def is_quoted(sample: Sequence[str]) -> bool:

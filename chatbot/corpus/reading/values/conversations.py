@@ -7,9 +7,11 @@ Lists may contain them, and so may objects: under a known key, or if all values 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 
-from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair, linked
 from chatbot.corpus.reading.tables.columns import named
 from chatbot.corpus.reading.values.records import pairs_of_record
+from chatbot.corpus.reading.weights import weight_of
 
 MAX_DEPTH = 8  # of nested lists and objects
 MESSAGES = (("role", "content"), ("from", "value"))
@@ -31,7 +33,7 @@ LINKS = (NEW, *(OVERLAP,) * 100)  # of a list of utterances
 Drop = Callable[[str], None]
 
 
-def pairs_of(value: object, columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
+def pairs_of(value: object, options: ReadOptions, drop: Drop, depth: int = 0) -> Iterator[Pair]:
     """Yield the pairs of a value; call `drop` with the reason for each part without pairs."""
     if depth > MAX_DEPTH:
         drop("values nested too deeply")
@@ -40,14 +42,14 @@ def pairs_of(value: object, columns: tuple[str, ...], drop: Drop, depth: int = 0
             links = LINKS if len(value) < len(LINKS) else chain((NEW,), repeat(OVERLAP))
             yield from zip(value, value[1:], links, strict=False)  # the fastest way
         else:
-            yield from pairs_in(value, columns, drop, depth)
+            yield from pairs_in(value, options, drop, depth)
     elif isinstance(value, dict):
-        yield from _pairs_of_object(value, columns, drop, depth)
+        yield from _pairs_of_object(value, options, drop, depth)
     else:
         drop("values that are not a conversation")
 
 
-def pairs_in(values: Iterable[object], columns: tuple[str, ...], drop: Drop, depth: int = 0) -> Iterator[Pair]:
+def pairs_in(values: Iterable[object], options: ReadOptions, drop: Drop, depth: int = 0) -> Iterator[Pair]:
     """Yield the pairs of a list of any size, whose values are utterances, messages, or values with pairs."""
     asked: str | None = None  # the utterance that the next one may answer
     turns = pairs = 0
@@ -79,7 +81,7 @@ def pairs_in(values: Iterable[object], columns: tuple[str, ...], drop: Drop, dep
         else:
             asked, link = None, NEW
             if isinstance(value, list | dict):
-                yield from pairs_of(value, columns, drop, depth + 1)
+                yield from pairs_of(value, options, drop, depth + 1)
             else:
                 drop("utterances that are not text")
     if turns and not pairs:
@@ -111,13 +113,19 @@ def _turn(value: object) -> object:
 
 
 def _in_one_conversation(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    for number, (question, answer, link) in enumerate(pairs):
-        yield question, answer, NEXT if number and link == NEW else link
+    for number, pair in enumerate(pairs):
+        yield linked(pair, NEXT) if number and pair[2] == NEW else pair
 
 
-def _pairs_of_object(value: dict[str, object], columns: tuple[str, ...], drop: Drop, depth: int) -> Iterator[Pair]:
+def _pairs_of_object(value: dict[str, object], options: ReadOptions, drop: Drop, depth: int) -> Iterator[Pair]:
+    if options.weight_column is not None and (field := _weight_field(value, options.weight_column)) is not None:
+        weight = weight_of(value[field])
+        rest = {name: inner for name, inner in value.items() if name != field}
+        for pair in _pairs_of_object(rest, options, drop, depth):
+            yield pair if len(pair) == 4 else (*pair, weight)
+        return
     names = tuple(value)
-    places = named(names, columns) if columns else None
+    places = named(names, options.columns) if options.columns else None
     if places is not None:
         question, answer = value[names[places[0]]], value[names[places[1]]]
         if isinstance(question, str) and isinstance(answer, str):
@@ -135,17 +143,21 @@ def _pairs_of_object(value: dict[str, object], columns: tuple[str, ...], drop: D
         inner = [*inner.values()] if isinstance(inner, dict) else inner
         if isinstance(inner, list) and container not in SEPARATE:
             inner = [*map(_turn, inner)]
-        pairs_inside = pairs_of(inner, columns, drop, depth + 1)
+        pairs_inside = pairs_of(inner, options, drop, depth + 1)
         is_record = isinstance(inner, list) and all(
             isinstance(part, dict) and named(tuple(part)) is not None for part in inner
         )
         yield from _in_one_conversation(pairs_inside) if is_record and container not in SEPARATE else pairs_inside
     elif value and all(isinstance(part, list | dict) for part in value.values()):
         for part in value.values():
-            yield from pairs_of(part, columns, drop, depth + 1)
+            yield from pairs_of(part, options, drop, depth + 1)
     else:
         fields = {name.casefold() for name in value}
         drop(CHAT if fields & TEXTS and fields & SENDERS else NO_PAIR)
+
+
+def _weight_field(value: dict[str, object], name: str) -> str | None:
+    return next((field for field in value if field.strip().casefold() == name.casefold()), None)
 
 
 def _contains(value: object) -> bool:

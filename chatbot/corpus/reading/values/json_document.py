@@ -22,6 +22,7 @@ from chatbot.corpus.reading.values.json_input import (
     skip_value,
 )
 from chatbot.corpus.reading.values.value_builder import build_values
+from chatbot.corpus.reading.weights import at_place
 from chatbot.errors import UserError
 
 # The events and bytes of an object that is read as a whole, which takes some ten megabytes.
@@ -47,7 +48,7 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
         for event in events:
             yield from _pairs(event, events, source, options, drop)
 
-    with json_errors(source):
+    with json_errors(source), at_place(lambda: f"{text.place}, item {source.values:,}"):
         yield from decoded(pairs(), text, report, drop)
 
 
@@ -56,14 +57,14 @@ def _pairs(
 ) -> Iterator[Pair]:
     """Yield the pairs of one value. first: its first event; the others are taken from `events`."""
     if first[0] == "start_array":
-        yield from pairs_in(items_of(events, source), options.columns, drop, depth)
+        yield from pairs_in(items_of(events, source), options, drop, depth)
     elif first[0] == "start_map":
         head, complete = _head(first, events, source)
         if complete:
             value = next(build_values(head, 0, source.place))
             source.value_is_read()
             value = value if depth else part_of_object(value, options.part)
-            yield from pairs_of(value, options.columns, drop, depth)
+            yield from pairs_of(value, options, drop, depth)
         else:
             yield from _pairs_of_fields(chain(head[1:], events), source, options, drop, depth)
     else:
@@ -100,6 +101,6 @@ def _pairs_of_fields(
             items = items_of(events, source)
             if key not in CONTAINERS:
                 items = (item for item in items if isinstance(item, list | dict))
-            yield from pairs_in(items, options.columns, drop, depth + 1)
+            yield from pairs_in(items, options, drop, depth + 1)
         elif first[0] == "start_map":
             yield from _pairs(first, events, source, options, drop, depth + 1)

@@ -11,6 +11,8 @@ from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.values.conversations import pairs_of
+from chatbot.corpus.reading.weights import WeightError
+from chatbot.errors import UserError
 
 
 def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -25,7 +27,10 @@ def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Ite
         except orjson.JSONDecodeError:
             report.drop("lines that are not JSON", f"{text.place}, line {number}")
             continue
-        yield from pairs_of(part_of_object(value, options.part), options.columns, reasons.append)
+        try:
+            yield from pairs_of(part_of_object(value, options.part), options, reasons.append)
+        except WeightError as error:
+            raise UserError(f"{text.place}, line {number}: {error}") from None
         if reasons:
             for reason in reasons:
                 report.drop(reason, f"{text.place}, line {number}")

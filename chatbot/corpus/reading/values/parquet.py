@@ -11,10 +11,11 @@ from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.files.compression import allowance
 from chatbot.corpus.reading.files.lines import UNDECODABLE
 from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.pair import NEW, Pair, linked
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.tables.columns import named
 from chatbot.corpus.reading.values.conversations import pairs_of
+from chatbot.corpus.reading.weights import at_place, weight_column_of
 from chatbot.errors import UserError
 
 MAGIC = b"PAR1"
@@ -54,10 +55,18 @@ def _pairs(file: Any, size: int, place: str, options: ReadOptions, report: Repor
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     allowance(place, size).spend(sum(group.total_byte_size for group in groups))
     columns, renamed = _columns(file.schema_arrow, options.columns, place)
+    own = ReadOptions(weight_column=options.weight_column)  # the columns are renamed
+    if options.weight_column is not None:
+        names = list(file.schema_arrow.names)
+        weights = names[weight_column_of(names, options.weight_column, place)]
+        columns, renamed = _with_weights(columns, renamed, weights, options.weight_column)
     before, number = report.read_bytes, 0
 
+    def row_place() -> str:
+        return f"{place}, row {number:,}"
+
     def drop(reason: str) -> None:
-        report.drop(reason, f"{place}, row {number:,}")
+        report.drop(reason, row_place())
 
     for group in range(len(groups)):
         for batch in file.iter_batches(ROWS, [group], columns, use_threads=False):
@@ -65,15 +74,22 @@ def _pairs(file: Any, size: int, place: str, options: ReadOptions, report: Repor
                 number += 1
                 value = dict(zip(renamed, row.values(), strict=True)) if len(renamed) > 1 else row[columns[0]]
                 interrupted = False
-                for question, answer, link in pairs_of(value, (), drop):
-                    if UNDECODABLE in question or UNDECODABLE in answer:
-                        drop("pairs with characters that were lost before")
-                        interrupted = True
-                    else:
-                        yield question, answer, NEW if interrupted else link
-                        interrupted = False
+                with at_place(row_place):
+                    for pair in pairs_of(value, own, drop):
+                        if UNDECODABLE in pair[0] or UNDECODABLE in pair[1]:
+                            drop("pairs with characters that were lost before")
+                            interrupted = True
+                        else:
+                            yield linked(pair, NEW) if interrupted else pair
+                            interrupted = False
         report.read_bytes = before + size * (group + 1) // len(groups)
     report.read_bytes = before + size
+
+
+def _with_weights(columns: list[str], renamed: list[str], weights: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the columns and their names with that of the weights, once. name: under which `pairs_of` finds it."""
+    others = [(column, new) for column, new in zip(columns, renamed, strict=True) if column != weights]
+    return [*(column for column, _ in others), weights], [*(new for _, new in others), name]
 
 
 def _columns(schema: Any, wanted: Sequence[str], place: str) -> tuple[list[str], list[str]]:

@@ -32,7 +32,7 @@ def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
     def pairs() -> Iterator[Pair]:
         for document in build_values(_events(content, text.place), 0, text.place):
-            yield from pairs_of(document, options.columns, drop)
+            yield from pairs_of(document, options, drop)
 
     try:
         yield from decoded(pairs(), text, report, drop)
