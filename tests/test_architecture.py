@@ -47,7 +47,7 @@ READING = {
     "values": {"files", "tables"},
     "dialogues": {"files", "tables", "values"},
 }
-READING_BASE = {"pair", "options", "report", "display"}
+READING_BASE = {"pair", "options", "report", "display", "weights"}
 
 
 def package_of(path: Path) -> str:

@@ -77,7 +77,7 @@ def test_last_turns_are_read_with_the_question(trained: Trained, history: list[s
     tokens = vocabulary.tokens_of(responder.source("你好", history))
     assert "".join({MARKS[0]: "<", MARKS[1]: ">"}.get(token, token) for token in tokens) == source
     assert responder.source(" ", ["好"]) == []
-    without = Responder(trained, 1, 1.0)
+    without = Responder(trained, DecodingSettings(beam_size=1))
     assert without.source("你好", history) == without.ids("你好")
 
 

@@ -1,5 +1,6 @@
 """The gradient function of a tower: where dropout draws, and what the pieces of a share are."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,19 @@ def test_a_tower_with_fewer_pairs_than_pieces_adds_nothing_in_the_others() -> No
     prepared = Preparation(model, 3, ["/CPU:0", "/CPU:1"])(batch, 0, 9)
     assert [[float(share.counts[1]) for share in piece] for piece in prepared.shares] == [[1, 1], [1, 1], [1, 0]]
     assert not prepared.shares[2][1].weights.numpy().any()
+
+
+def test_weight_of_a_pair_counts_it_as_often() -> None:
+    """Also a pair of weight 3 in the loss sum and in the number of tokens that divides it."""
+    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    pairs = random_pairs(3, 1)
+    weighted = dataclasses.replace(pairs, weights=np.array([2, 1, 3], np.float32))
+    expected_sums, expected = dense_gradients(model, pad_batch(pairs, np.array([0, 0, 1, 2, 2, 2]), 9, 10))
+    sums, gradients = dense_gradients(model, pad_batch(weighted, np.arange(3), 9, 10))
+    assert float(sums.loss) == pytest.approx(float(expected_sums.loss), rel=1e-5)
+    assert float(sums.weight) == float(expected_sums.weight)
+    for actual, wanted in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, atol=1e-4)
 
 
 def model_of(settings: Settings) -> Seq2Seq:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import history as benchmark
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
+from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.tokenised import corpus_files
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.errors import UserError
@@ -70,10 +71,10 @@ def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch
 
     monkeypatch.setattr(Replier, "replies", recorded)
     settings = CorpusSettings(data=("talks.jsonl",), tokenizer="char", clean=("control",), cache="cache")
-    measures = evaluate(trained, corpus_files(find_sources(settings.data), settings, 2), 1)
+    measures = evaluate(trained, corpus_files(find_sources(settings.data), settings, 2), DecodingSettings(beam_size=1))
     of_evaluation, sources[:] = sorted(sources), []
     assert measures["pairs"] == 3 * len(TALKS)
-    responder = Responder(trained, 1, 1.0)
+    responder = Responder(trained, DecodingSettings(beam_size=1))
     for talk in TALKS:
         for turn in range(1, len(talk)):
             responder.reply(talk[turn - 1], history=talk[: turn - 1])
@@ -96,7 +97,7 @@ def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("甲\n乙\n/new\n\n丙\n".encode()), encoding="utf-8"))
     try:
-        chat(Recorded(trained, 1, 1.0), "whole", history=2)
+        chat(Recorded(trained, DecodingSettings(beam_size=1)), "whole", history=2)
     finally:
         signal.signal(signal.SIGINT, before)
     replies = capsys.readouterr().out.split("\n")

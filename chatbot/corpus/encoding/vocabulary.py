@@ -94,7 +94,7 @@ class Vocabulary:
         The mark of a space before a word is one of its characters.
         """
         rows = [[i] for i in range(len(self.tokens))]
-        for i in range(len(SPECIALS), self.first_byte):
+        for i in range(len(SPECIALS), self.first_mark):
             if len(self.tokens[i]) > 1:
                 rows[i] = [self._ids[c] for c in self.tokens[i] if c in self._ids] or [i]
         return rows
