@@ -1,5 +1,6 @@
 """Sources with the turns before the question: which turns, in which order, and what is left out."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -88,14 +89,14 @@ def test_oldest_turns_are_left_out_until_the_others_fit(tmp_path: Path) -> None:
     ):
         corpus = encoded(chosen, max_length)
         assert texts(corpus) == list(zip(sources, answers, strict=True))
-        trained = Shards(**{**vars(corpus.shards), "max_length": max_length})
+        trained = dataclasses.replace(corpus.shards, max_length=max_length)
         assert [source for source, _ in texts(corpus, trained)] == [s for s in sources if len(s) <= max_length]
         assert trained.lengths.pairs == sum(len(source) <= max_length for source in sources)
 
 
 def test_reverse_pair_has_no_history(tmp_path: Path) -> None:
     corpus = encoded(settings(tmp_path, [TALK], history=2), 50)
-    both = Shards(**{**vars(corpus.shards), "max_length": 50, "both_directions": True})
+    both = dataclasses.replace(corpus.shards, max_length=50, both_directions=True)
     backwards = [row for row, begin in enumerate(both[0].begins.tolist()) if begin == ASK]
     assert [texts(corpus, both)[row] for row in backwards] == list(zip(TALK[1:], TALK, strict=False))
     assert [x.tolist() for x in vars(both.lengths).values()] == [x.tolist() for x in vars(lengths_of(both)).values()]
@@ -177,6 +178,7 @@ def test_vocabulary_with_history_is_the_same_but_for_the_marks(tmp_path: Path) -
     assert (marked.first_mark, marked.first_byte) == (at, at + len(MARKS))
     assert marked.ids([*MARKS]) == plain.ids([*MARKS][:0]) + marked.ids("".join(MARKS))  # spelled as any other text
     assert marked.text([at, at + 1, len(SPECIALS)]) == plain.tokens[len(SPECIALS)]
+    assert marked.spellings()[at : at + 2] == [[at], [at + 1]]
     assert len(encoded(replace(chosen, history=2, vocabulary_size=264)).vocabulary) == 264
 
 

@@ -1,5 +1,6 @@
 """Weights of pairs: from a column or field to the weights of a batch's tokens."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_weights_multiply_the_token_weights_in_both_directions_but_not_of_valida
     rows = [(f"问{i}", f"答{i}", str(1 + i % 3)) for i in range(200)]
     chosen = settings(written(tmp_path, "a", FILES["tsv"](rows)), validation="auto")
     corpus = training_set(chosen.corpus, chosen.encoding)
-    pairs = shards.Shards(**{**vars(corpus.shards), "both_directions": True})[0]
+    pairs = dataclasses.replace(corpus.shards, both_directions=True)[0]
     for begin in (BOS, ASK):
         rows_of_batch = np.flatnonzero(pairs.begins == begin)[:3]
         questions = pairs.sources if begin == BOS else pairs.targets
