@@ -19,6 +19,7 @@ from chatbot.corpus.encoding.history import questions_alone, source_of, turn_row
 from chatbot.corpus.encoding.lengths import lengths_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.shards import Shards
+from chatbot.corpus.encoding.spelling import spelling_automaton
 from chatbot.corpus.encoding.vocabulary import ASK, BYTES, MARKS, SPECIALS, Vocabulary
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.training_set import training_set, validation_set
@@ -179,6 +180,9 @@ def test_vocabulary_with_history_is_the_same_but_for_the_marks(tmp_path: Path) -
     assert marked.ids([*MARKS]) == plain.ids([*MARKS][:0]) + marked.ids("".join(MARKS))  # spelled as any other text
     assert marked.text([at, at + 1, len(SPECIALS)]) == plain.tokens[len(SPECIALS)]
     assert marked.spellings()[at : at + 2] == [[at], [at + 1]]
+    allowed, _ = spelling_automaton(marked)
+    assert not allowed[:, at : at + 2].any()
+    assert allowed[0, at - 1]
     assert len(encoded(replace(chosen, history=2, vocabulary_size=264)).vocabulary) == 264
 
 
