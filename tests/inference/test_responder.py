@@ -73,7 +73,9 @@ def test_last_turns_are_read_with_the_question(trained: Trained, history: list[s
     """The model was trained with two turns, and --max-length 6."""
     vocabulary = Vocabulary(["你好", "你", "好", "吗", *MARKS, *BYTES])
     settings = replace(SETTINGS, history=2)
-    responder = Responder(dataclasses.replace(trained, settings=settings, vocabulary=vocabulary), 1, 1.0)
+    responder = Responder(
+        dataclasses.replace(trained, settings=settings, vocabulary=vocabulary), DecodingSettings(beam_size=1)
+    )
     tokens = vocabulary.tokens_of(responder.source("你好", history))
     assert "".join({MARKS[0]: "<", MARKS[1]: ">"}.get(token, token) for token in tokens) == source
     assert responder.source(" ", ["好"]) == []
