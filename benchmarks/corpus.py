@@ -201,7 +201,7 @@ def _measure_input(file: Path, folder: Path) -> dict[str, Any]:
     from chatbot.corpus.batching.batches import Batches
     from chatbot.corpus.batching.prefetch import prefetched
     from chatbot.corpus.training_set import training_set
-    from chatbot.model.seq2seq import built_model
+    from chatbot.model.new_model import built_model
     from chatbot.training.share import Preparation
 
     settings = _settings(file, folder)

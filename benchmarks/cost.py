@@ -101,7 +101,7 @@ def _training_worker(flags: CostBenchmark, sizes: dict[str, int]) -> Callable[[s
     """Time training steps on pairs of one length, so that no position is padding."""
     towers = open_towers([], None)
     from chatbot.corpus.batching.batches import Batches
-    from chatbot.model.seq2seq import built_model
+    from chatbot.model.new_model import built_model
     from chatbot.training.variable_update.choose import open_update
 
     vocabulary = sizes["vocabulary_size"]

@@ -75,7 +75,7 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
     devices = [dataclasses.replace(tower, memory=MEMORY) for tower in open_towers([], max(TOWERS))[:towers]]
     import tensorflow as tf
 
-    from chatbot.model.seq2seq import built_model
+    from chatbot.model.new_model import built_model
     from chatbot.training.loss_size import loss_size
     from chatbot.training.variable_update.choose import open_update
 

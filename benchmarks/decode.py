@@ -136,7 +136,7 @@ def _replying_worker(
     towers = open_towers([], None)
     from chatbot.corpus.batching.batches import Batches
     from chatbot.inference.replier import Replier
-    from chatbot.model.seq2seq import built_model, start_from_frequencies
+    from chatbot.model.new_model import built_model, start_from_frequencies
     from chatbot.training.variable_update.choose import open_update
 
     settings, training = flags.settings, pairs.encoded()

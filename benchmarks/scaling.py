@@ -97,7 +97,7 @@ def _make_turn(
     """Return a function that trains for one turn and returns its row. The global batch grows with the machines only."""
     from chatbot.corpus.batching.batches import Batches
     from chatbot.corpus.batching.prefetch import prefetched
-    from chatbot.model.seq2seq import built_model
+    from chatbot.model.new_model import built_model
     from chatbot.training.window import Window
 
     step = open_step(built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed))

@@ -41,7 +41,7 @@ def _starting_worker(flags: ScalingBenchmark, number: int) -> Callable[[str], di
     gpus = choose_gpus(None, number, find_gpus())
     towers = open_towers(gpus, number if len(gpus) < 2 else None)
     from chatbot.corpus.batching.batches import Batches
-    from chatbot.model.seq2seq import built_model
+    from chatbot.model.new_model import built_model
     from chatbot.training.variable_update.choose import open_update
 
     times.append(time.perf_counter())

@@ -160,7 +160,7 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
     from benchmarks.limit import products_of, seconds_of, seconds_of_parts, seconds_of_update, table
     from chatbot.corpus.batching.batches import Batches
     from chatbot.corpus.batching.prefetch import prefetched
-    from chatbot.model.seq2seq import built_model
+    from chatbot.model.new_model import built_model
     from chatbot.training.variable_update.choose import open_update
     from chatbot.training.window import Window
 

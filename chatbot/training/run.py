@@ -15,8 +15,9 @@ from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import weights_of
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
 from chatbot.training.averages import Averages
 from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of

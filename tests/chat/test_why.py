@@ -13,8 +13,8 @@ from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.attention import END, WordAttention
 from chatbot.inference.responder import Responder
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
-from chatbot.model.seq2seq import built_model
 
 ATTENTION = WordAttention(
     ["什么", "是", "ai", "?"],

@@ -24,8 +24,9 @@ from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier, replier_of
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.seq2seq import Seq2Seq
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "\u2581"])
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)

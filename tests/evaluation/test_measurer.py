@@ -10,7 +10,8 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
 from chatbot.evaluation.samples import Sample
 from chatbot.flags import compose
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 
 VOCABULARY = Vocabulary([*"你好吗啊他她\u2581", "你好"])
 MODEL = compose(Settings, rnn_size=8, embedding_size=6).model

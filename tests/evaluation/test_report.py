@@ -19,8 +19,8 @@ from chatbot.evaluation.report import heat_map, report, write_report
 from chatbot.evaluation.samples import Sample
 from chatbot.flags import compose
 from chatbot.inference.attention import END, WordAttention
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
-from chatbot.model.seq2seq import built_model
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -8,7 +8,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.attention import END, attention_weights, word_attention, words
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 
 VOCABULARY = Vocabulary([*"你好吗啊", "你好", *BYTES])
 QUESTIONS, REPLIES = [[5, 6, 7], [8], [9, 9, 5, 6, 7]], [[6], [7, 8, 9, 5], []]

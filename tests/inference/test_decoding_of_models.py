@@ -18,8 +18,9 @@ from chatbot.inference.replier import Replier, replier_of
 from chatbot.inference.reply_search import EMPTY_QUESTION
 from chatbot.inference.reverse_scorer import ReverseScorer
 from chatbot.model.copying import spelling_table
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.seq2seq import Seq2Seq
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "我", "他", *BYTES])
 SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=7)

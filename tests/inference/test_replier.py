@@ -11,7 +11,8 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
 from chatbot.inference import replier as module
 from chatbot.inference.replier import Replier
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", *BYTES])
 EARLIER = Vocabulary(["你好", "你", "好", "吗"])

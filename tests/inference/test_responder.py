@@ -10,8 +10,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.flags import compose, replace
 from chatbot.inference.responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS, Responder
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
-from chatbot.model.seq2seq import built_model
 from tests.inference.texts import EMPTY, UNUSUAL
 
 SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=6)

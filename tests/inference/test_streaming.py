@@ -13,7 +13,7 @@ from chatbot.corpus.encoding.vocabulary import BYTES, EOS, Vocabulary
 from chatbot.inference.replier import Replier
 from chatbot.inference.stop_texts import before_stop
 from chatbot.inference.streaming import pieces
-from chatbot.model.seq2seq import built_model
+from chatbot.model.new_model import built_model
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁a", "▁", *BYTES])
 SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=20)

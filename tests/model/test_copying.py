@@ -13,7 +13,7 @@ from chatbot.corpus.encoding.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.copying import Copies, log_copied, mixture, spelling_table, with_copies
 from chatbot.model.fast.projection import LossSize, projection_loss
-from chatbot.model.seq2seq import built_model
+from chatbot.model.new_model import built_model
 from chatbot.model.sequences import Sequences
 from chatbot.training.selftest import SETTINGS, VOCABULARY
 from tests.training.dense_gradients import dense_gradients

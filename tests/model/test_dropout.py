@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.dropout import Dropout, TokenTypeDropout, uniform
+from chatbot.model.new_model import built_model
 from chatbot.model.packing import pack, packing_of, unpack
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.seq2seq import Seq2Seq
 from tests.model.fast.cudnn_emulation import emulate_gpu
 
 VOCABULARY = 17

@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.dropout import uniform
+from chatbot.model.new_model import built_model
 from chatbot.model.packing import unpack
 from chatbot.model.recurrent import recurrent_layer
-from chatbot.model.seq2seq import built_model
 
 KEY = tf.constant([7], tf.uint64)
 KEEP, KEEP_RECURRENT = 0.8, 0.7

@@ -13,8 +13,8 @@ from chatbot.corpus.encoding.ngrams import ngrams_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS
 from chatbot.evaluation.likelihood import Scorer
+from chatbot.model.new_model import built_model
 from chatbot.model.ngram_tables import NgramTables
-from chatbot.model.seq2seq import built_model
 from chatbot.training.selftest import SETTINGS, VOCABULARY
 from tests.corpus.encoding.kneser_ney import SlowKneserNey, grams_of
 

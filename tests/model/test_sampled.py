@@ -8,8 +8,8 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.loss import sequence_loss
+from chatbot.model.new_model import built_model
 from chatbot.model.sampled import draw_samples, sampled_loss
-from chatbot.model.seq2seq import built_model
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import random_pairs
 from chatbot.training.share import Preparation, looked_up

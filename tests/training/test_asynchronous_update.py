@@ -10,7 +10,8 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.flags import replace
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import asynchronous

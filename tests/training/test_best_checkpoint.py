@@ -8,8 +8,9 @@ import pytest
 from chatbot.config.learning import NATS
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints import Checkpoints, Progress
 from chatbot.training.criterion import Criterion

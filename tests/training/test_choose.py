@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.seq2seq import built_model
+from chatbot.model.new_model import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.model_parallel import spread
 from chatbot.training.selftest import SETTINGS, VOCABULARY, selftest

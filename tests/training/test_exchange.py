@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.flags import replace
-from chatbot.model.seq2seq import built_model
+from chatbot.model.new_model import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.exchange import broadcast
 from chatbot.training.selftest import SETTINGS, VOCABULARY

@@ -12,8 +12,8 @@ from chatbot.config.stored import settings_over_config
 from chatbot.corpus.encoding.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.inference.responder import Responder
+from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
-from chatbot.model.seq2seq import built_model
 from chatbot.training.data import prepare
 from chatbot.training.fine_tuning import grown_vocabulary
 from chatbot.training.initial_weights import rows_by_token, set_initial_weights

@@ -12,8 +12,9 @@ from chatbot.corpus.batching.batches import Batch, Batches, pad_batch
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.flags import replace
 from chatbot.model.dropout import Dropout, uniform
+from chatbot.model.new_model import built_model
 from chatbot.model.packing import Packing, unpack
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Share
 from tests.model.fast.cudnn_emulation import emulate_gpu

@@ -11,7 +11,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import gradient_function

@@ -10,7 +10,8 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.seq2seq import Seq2Seq, built_model
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts, Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model

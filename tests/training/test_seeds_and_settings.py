@@ -16,7 +16,8 @@ from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.dropout import uniform
-from chatbot.model.seq2seq import Seq2Seq, built_model, embedding_index
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.devices import Tower
 from chatbot.training.gradients import Sums
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs

@@ -6,7 +6,8 @@ from tensorflow.python.framework.convert_to_constants import _run_inline_graph_o
 
 from chatbot.corpus.batching.batches import Batches
 from chatbot.flags import replace
-from chatbot.model.seq2seq import built_model, embedding_index
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import embedding_index
 from chatbot.training.devices import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import summation

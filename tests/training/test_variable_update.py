@@ -15,8 +15,8 @@ from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.loss import sequence_loss
+from chatbot.model.new_model import built_model
 from chatbot.model.packing import packed_array
-from chatbot.model.seq2seq import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.model_parallel import spread
 from chatbot.training.selftest import (

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.fast.cudnn import cudnn_sequence
+from chatbot.model.new_model import built_model
 from chatbot.model.recurrent import recurrent_layer
-from chatbot.model.seq2seq import built_model
 from tests.model.fast.cudnn_emulation import emulate_gpu, recorded_arguments
 
 ROWS, TIME, FEATURES, UNITS = 3, 4, 5, 6

@@ -51,7 +51,8 @@ def count_steps(settings: Settings) -> int:
     import tensorflow as tf
 
     from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
-    from chatbot.model.seq2seq import Seq2Seq, built_model, embedding_index
+    from chatbot.model.new_model import built_model
+    from chatbot.model.seq2seq import Seq2Seq, embedding_index
     from chatbot.training.gradients import Sums
     from chatbot.training.selftest import VOCABULARY, random_pairs
     from chatbot.training.variable_update import asynchronous

@@ -1,0 +1,63 @@
+"""The weights that a new model begins with."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ngrams import Ngrams
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.corpus.encoding.word_vectors import WordVectors
+from chatbot.model.fast.projection import LossSize
+from chatbot.model.seq2seq import Seq2Seq
+
+
+def built_model(
+    settings: ModelSettings,
+    vocabulary_size: int,
+    seed: int,
+    precision: str = "float32",
+    loss_size: LossSize = LossSize(),  # noqa: B008  # immutable
+    spellings: npt.NDArray[np.int64] | None = None,
+    ngrams: Ngrams | None = None,
+    label_smoothing: float = 0.0,
+) -> Seq2Seq:
+    """Return a new model, whose weights are a function of the seed."""
+    model = Seq2Seq(settings, vocabulary_size, precision, loss_size, spellings, ngrams, label_smoothing)
+    for number, weight in enumerate(model.trainable_variables):
+        weight_seed = seed + 1000 * number
+        initializers = {
+            "embeddings": keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed),
+            "projection": keras.initializers.RandomNormal(stddev=0.05, seed=weight_seed),
+            "kernel": keras.initializers.GlorotUniform(seed=weight_seed),
+            "recurrent_kernel": keras.initializers.Orthogonal(seed=weight_seed),
+        }
+        # Keras has set the biases, to zeros, and ones for an LSTM's forget gate, and the norms.
+        if weight.name not in ("bias", "gamma", "beta"):
+            weight.assign(initializers[weight.name](weight.shape))
+    return model
+
+
+def start_from_vectors(model: Seq2Seq, vectors: WordVectors) -> None:
+    """Set the embeddings of tokens to pretrained word vectors."""
+    embeddings = model.embedding.embeddings.numpy()  # [vocabulary, embedding]
+    embeddings[vectors.ids] = vectors.rows
+    model.embedding.embeddings.assign(embeddings)
+
+
+def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> None:
+    """Set the bias so that the untrained model predicts each token with its frequency in the replies.
+
+    Otherwise the first epoch would have to learn the frequencies. Tokens that never occur, such as most bytes, count as
+    a tenth of an occurrence.
+    """
+    counts = np.zeros(model.bias.shape[0])  # [vocabulary]
+    for pairs in shards:
+        counts += np.bincount(pairs.targets.joined(), minlength=len(counts))
+        counts[EOS] += len(pairs)
+    smoothed = counts + 0.1
+    smoothed[[PAD, BOS, ASK]] = 1e-6
+    model.bias.assign(np.log(smoothed / smoothed.sum()))
