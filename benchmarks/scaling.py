@@ -215,7 +215,7 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
 
 def _model(flags: ScalingBenchmark) -> Any:
     import_tensorflow()
-    from chatbot.model.seq2seq import built_model
+    from chatbot.model.new_model import built_model
 
     return built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed)
 

@@ -51,7 +51,7 @@ class Attention(keras.layers.Layer):
         """
         return weighted_means(self.scores(queries, keys), memory, mask)
 
-    def weights(self, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    def weights_of(self, queries: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         """Return the weights of `call`, [rows, target, source]; those of each query add up to 1."""
         return masked_softmax(self.scores(queries, keys), mask)
 

@@ -49,12 +49,12 @@ class Copying(keras.layers.Layer):
         """memory [rows, source, units] -> keys [rows, source, units], computed once for each question."""
         return self.attention.keys(memory)
 
-    def weights(self, outputs: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    def weights_of(self, outputs: tf.Tensor, keys: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         """outputs [rows, target, units], keys [rows, source, units] -> weights [rows, target, source].
 
         mask: [rows, source] bool, True at real tokens; padding gets no weight.
         """
-        return self.attention.weights(outputs, keys, mask)
+        return self.attention.weights_of(outputs, keys, mask)
 
     def log_actions(self, outputs: tf.Tensor) -> tf.Tensor:
         """[output; context] [positions, 2 units] -> log-probabilities of the actions, [positions, 3]."""

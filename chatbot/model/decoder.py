@@ -91,7 +91,7 @@ class Decoder(keras.layers.Layer):
             packed = tf.concat([packed, pack(context, packing)], axis=-1)  # [tokens, 2 units]
         if self.copying is None:
             return self.combined(packed), NO_COPIES
-        weights = self.copying.weights(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
+        weights = self.copying.weights_of(padded, state["copy_keys"], state["mask"])  # [rows, target, source]
         return self.combined(packed), Copies(self.copying.log_actions(packed), pack(weights, packing))
 
     @property
@@ -108,7 +108,7 @@ class Decoder(keras.layers.Layer):
         assert self.attention is not None
         outputs, _ = self.stack(embedded, state["cells"], sequences, None, last=False)
         padded = unpack(outputs, sequences.packing) if is_packed(self._settings) else outputs
-        return self.attention.weights(padded, state["keys"], state["mask"])
+        return self.attention.weights_of(padded, state["keys"], state["mask"])
 
     def _attended_by_step(
         self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
@@ -160,12 +160,12 @@ class Decoder(keras.layers.Layer):
             context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
             outputs = tf.concat([outputs, tf.reshape(context, tf.shape(outputs))], axis=-1)  # [hypotheses, 2 units]
             if "attention_sums" in state:
-                weights = self.attention.weights(of_rows, state["keys"], state["mask"])
+                weights = self.attention.weights_of(of_rows, state["keys"], state["mask"])
                 sums = state["attention_sums"]
                 state = {**state, "attention_sums": sums + tf.reshape(weights, tf.shape(sums))}
         copies: Copies | tuple[()] = NO_COPIES
         if self.copying is not None:
-            weights = self.copying.weights(of_rows, state["copy_keys"], state["mask"])  # [rows, beams, source]
+            weights = self.copying.weights_of(of_rows, state["copy_keys"], state["mask"])  # [rows, beams, source]
             of_hypotheses = tf.reshape(weights, [-1, tf.shape(weights)[2]])
             copies = Copies(self.copying.log_actions(outputs), of_hypotheses)
         attended = self.combined(outputs)
