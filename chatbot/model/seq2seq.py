@@ -151,7 +151,7 @@ class Seq2Seq(keras.Model):
 
         The model must have attention.
         """
-        return self.decoder.attention_weights(self.embed(target_in.ids), target_in, self.encode(source))
+        return self.decoder.attention_weights(self.embed(target_in.ids), target_in, self._start(source, None))
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
         """attended [..., width] -> logits [..., vocabulary]."""
