@@ -27,7 +27,7 @@ class ReverseScorer:
         self._model = model
         sequences = specs_of(model.sequences(np.ones([1, 1])))
         self._log_probs = tf.function(
-            self._score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int32)], autograph=False
+            self._score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)], autograph=False
         )
 
     @property
@@ -52,16 +52,20 @@ class ReverseScorer:
         target_in, target_out = _padded([[ASK, *q] for q in questions]), _padded([[*q, EOS] for q in questions])
         source, target = self._model.sequences(_padded(replies)), self._model.sequences(target_in)
         result: npt.NDArray[np.float32] = self._log_probs(
-            source, target, packed_array(target_out, target.packing, 0).astype(np.int32)
+            source, target, packed_array(target_out, target.packing, 0).astype(np.int64)
         ).numpy()
         return result
 
     def _score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of each row of targets, [rows]. targets: [tokens] int32, packed as target_in."""
-        logits = self._model(source, target_in)  # [tokens, vocabulary]
-        nats = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))  # [tokens]
-        of_positions = tf.gather(nats, target_in.packing.to_padded)  # [rows, time], any values at padding
-        return -tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
+        """Return the log-probability of each row of targets, [rows]. targets: [tokens] int64, packed as target_in.
+
+        N-grams are left out: they do not depend on the reply.
+        """
+        attended, copies = self._model.attended(source, target_in)
+        question = self._model.question_ids(source, target_in)
+        log_probs = self._model.log_probabilities(attended, targets, copies, question)  # [tokens]
+        of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
+        return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
