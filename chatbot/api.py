@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chatbot.config.attempts import LAST
-from chatbot.config.decoding import CHAT_SEARCH, DecodingSettings, over_default
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.default_search import with_default_search
 from chatbot.config.stored import settings_over_config
 from chatbot.config.training import Settings
 from chatbot.errors import UserError, as_user_errors
@@ -97,7 +98,7 @@ def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
     Traceback (most recent call last):
     chatbot.errors.UserError: ...nowhere: no such directory; give the directory of an attempt
     """
-    settings = over_default(compose(DecodingSettings, **_values(DecodingSettings, decoding)), CHAT_SEARCH)
+    settings = compose(DecodingSettings, **_values(DecodingSettings, decoding))
     with as_user_errors():
         from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
@@ -108,7 +109,7 @@ def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
 
         path = Path(directory)
         trained = load_trained(path)
-        return Bot(path, trained.step, Responder(trained, settings))
+        return Bot(path, trained.step, Responder(trained, with_default_search(settings, path)))
 
 
 def train(**settings: Any) -> TrainingResult:

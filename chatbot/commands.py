@@ -4,8 +4,9 @@
 `chatbot-data`.
 """
 
+from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import chat_settings
-from chatbot.config.decoding import CHAT_SEARCH, over_default
+from chatbot.config.default_search import with_default_search
 from chatbot.config.stored import train_settings
 from chatbot.errors import exit_code_of
 
@@ -36,16 +37,16 @@ def _train() -> int:
 
 def _chat() -> int:
     settings = chat_settings()
-    decoding = over_default(settings.decoding, CHAT_SEARCH)
+    directory = trained_directory(settings.attempt)
+    decoding = with_default_search(settings.decoding, directory)
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 
     import_tensorflow()
     let_gpu_memory_grow()
     from chatbot.chat.terminal import chat
-    from chatbot.config.attempts import trained_directory
     from chatbot.inference.responder import Responder
     from chatbot.model.saved import load_trained
 
-    trained = load_trained(trained_directory(settings.attempt))
+    trained = load_trained(directory)
     history = settings.turns_of(trained.settings.encoding.history)
     return chat(Responder(trained, decoding), f"{settings.attempt} (step {trained.step:,})", history)

@@ -9,6 +9,7 @@ import pytest
 
 import chatbot
 from chatbot import commands
+from chatbot.config.training import Settings
 from chatbot.version import __version__
 from tests.commands import run
 
@@ -77,7 +78,10 @@ def test_invalid_train_input_is_a_one_line_error(work_dir: Path, arguments: list
         (["--attempt", "nope"], "/checkpoints; none is there; train one with python train.py, or give the path of its"),
         (["--attempt", "a/b"], "/a/b is not a folder; check the path"),
         (["--beam-size", "0"], "--beam-size 0: must be at least 1"),
-        (["--n-best", "6"], "--n-best 6: the search yields at most 5; raise --beam-size or --candidates"),
+        (
+            ["--beam-size", "5", "--n-best", "6"],
+            "--n-best 6: the search yields at most 5; raise --beam-size or --candidates",
+        ),
     ],
 )
 def test_invalid_chat_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:
@@ -110,11 +114,12 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
     Path("checkpoints/a").mkdir(parents=True)
     Path("checkpoints/a/config.json").touch()
 
-    def chat(responder: object, name: str) -> int:
+    def chat(responder: object, name: str, history: int) -> int:
         received.append((name,))
         return 0
 
-    monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: SimpleNamespace(step=3))
+    trained = SimpleNamespace(step=3, settings=Settings())
+    monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: trained)
     monkeypatch.setattr(
         "chatbot.inference.responder.Responder",
         lambda trained, settings: received.append((settings.beam_size, settings.length_penalty)),

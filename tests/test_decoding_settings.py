@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chatbot.config.chat import chat_settings
-from chatbot.config.decoding import CHAT_SEARCH, EVALUATION_SEARCH, DecodingSettings, over_default
+from chatbot.config.decoding import MEMORISED, SAMPLED, DecodingSettings, default_search, over_default
 from chatbot.config.evaluation import evaluation_settings
 from chatbot.errors import UserError
 
@@ -22,28 +22,33 @@ from chatbot.errors import UserError
     ],
 )
 def test_flags_choose_the_search(arguments: str, beams: int, hypotheses: int) -> None:
-    settings = over_default(chat_settings(arguments.split()).decoding, CHAT_SEARCH)
+    settings = over_default(chat_settings(arguments.split()).decoding, MEMORISED)
     assert (settings.beams, settings.hypotheses) == (beams, hypotheses)
 
 
-def test_evaluation_takes_the_same_flags_and_is_greedy_by_default() -> None:
-    def decoding(*arguments: str) -> DecodingSettings:
-        return over_default(evaluation_settings(["--data", "x", *arguments]).decoding, EVALUATION_SEARCH)
+def test_default_search_follows_what_was_learned() -> None:
+    """Pairs that were learned by heart have one right reply; other replies are varied."""
+    assert over_default(DecodingSettings(), default_search(False, True)).beams == 5
+    assert over_default(DecodingSettings(seed=2), default_search(True, False)) == DecodingSettings(top_p=0.9, seed=2)
+    best = over_default(DecodingSettings(), default_search(True, True))
+    assert (best.hypotheses, best.top_p, best.rerank) == (30, 0.8, 8.0)
+    weighted = over_default(DecodingSettings(rerank=2.0), default_search(True, True))
+    assert (weighted.hypotheses, weighted.rerank) == (30, 2.0)
+    assert over_default(DecodingSettings(coverage_penalty=1.0), default_search(True, True)).beams == 5
 
-    assert decoding() == DecodingSettings(beam_size=1)
-    assert decoding("--ban", "a", "b", "--top-k", "4") == DecodingSettings(ban=("a", "b"), top_k=4)
+
+def test_evaluation_takes_the_same_flags() -> None:
+    decoding = evaluation_settings(["--data", "x", "--ban", "a", "b", "--top-k", "4"]).decoding
+    assert decoding == DecodingSettings(ban=("a", "b"), top_k=4)
 
 
 def test_default_search_is_checked_with_the_other_settings() -> None:
     with pytest.raises(
         UserError, match=r"^--n-best 6: the search yields at most 5; raise --beam-size or --candidates$"
     ):
-        over_default(chat_settings(["--n-best", "6"]).decoding, CHAT_SEARCH)
-    refused: list[dict[str, Any]] = [{"rerank": 1.0}, {"coverage_penalty": 1.0}]
-    for flags in refused:
-        over_default(DecodingSettings(**flags), CHAT_SEARCH)
-        with pytest.raises(UserError, match=r"^--(rerank|coverage-penalty): "):
-            over_default(DecodingSettings(**flags), EVALUATION_SEARCH)
+        over_default(chat_settings(["--n-best", "6"]).decoding, MEMORISED)
+    with pytest.raises(UserError, match=r"^--rerank: "):
+        over_default(DecodingSettings(rerank=1.0), SAMPLED)
 
 
 @pytest.mark.parametrize(

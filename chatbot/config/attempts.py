@@ -28,6 +28,11 @@ def attempt_directory(attempt: str) -> Path:
     return CHECKPOINTS / attempt
 
 
+def is_validated(directory: Path) -> bool:
+    """Return whether validation has chosen the checkpoint of an attempt that is used."""
+    return (directory / BEST).exists()
+
+
 def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
     """Return the absolute directory of an existing attempt. Raises UserError, with the existing names, without one.
 

@@ -22,7 +22,8 @@ class DecodingSettings:
     beam_size: int | None = setting(
         None,
         SEARCH,
-        "number of hypotheses of beam search; 1 is greedy search; default: 5 in chat, 1 in evaluation and in sampling",
+        "number of hypotheses of beam search; 1 is greedy search; without a flag that chooses the search, the attempt "
+        "does: see docs/chat.md",
         kind=int,
         least=1,
         most=100,
@@ -160,11 +161,33 @@ class DecodingSettings:
         return self.candidates if self.samples else self.beams
 
 
-# The searches when no flag chooses one.
-CHAT_SEARCH = {"beam_size": 5}
-EVALUATION_SEARCH = {"beam_size": 1}
+# The searches of an attempt when no flag chooses one. BENCHMARKS.md compares them.
+# Without validation, a model has learned its pairs by heart: the most probable reply is the right one.
+MEMORISED = {"beam_size": 5}
+# Sampling is as varied as the replies of people; beam search repeats the most common ones.
+SAMPLED = {"top_p": 0.9}
+# Of several samples, the one from which the question is most probable answers it best.
+RERANKED = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
+
+
+def default_search(validated: bool, both_directions: bool) -> Mapping[str, Any]:
+    """Return the default search of an attempt.
+
+    validated: whether validation chose its checkpoint. both_directions: whether it learned both directions.
+    """
+    if not validated:
+        return MEMORISED
+    return RERANKED if both_directions else SAMPLED
 
 
 def over_default(settings: DecodingSettings, default: Mapping[str, Any]) -> DecodingSettings:
-    """Return the settings, with the default search if they choose none. Raises UserError as `DecodingSettings`."""
-    return settings if settings.chooses_search else dataclasses.replace(settings, **default)
+    """Return the settings, with the default search if they choose none. Raises UserError as `DecodingSettings`.
+
+    A setting that only beam search has chooses it.
+    """
+    if settings.chooses_search:
+        return settings
+    if settings.coverage_penalty or settings.diverse_groups > 1:
+        default = MEMORISED
+    given = {name for name in default if getattr(settings, name) != getattr(DecodingSettings, name)}
+    return dataclasses.replace(settings, **{name: value for name, value in default.items() if name not in given})

@@ -4,7 +4,8 @@ import dataclasses
 import json
 import sys
 
-from chatbot.config.decoding import EVALUATION_SEARCH, over_default
+from chatbot.config.attempts import trained_directory
+from chatbot.config.default_search import with_default_search
 from chatbot.config.evaluation import check_report, evaluation_settings
 from chatbot.errors import exit_code_of
 
@@ -12,7 +13,8 @@ from chatbot.errors import exit_code_of
 def main() -> int:
     """Measure an attempt. Flags and files are checked before TensorFlow is imported, which takes seconds."""
     settings = evaluation_settings()
-    decoding = over_default(settings.decoding, EVALUATION_SEARCH)
+    directory = trained_directory(settings.attempt)
+    decoding = with_default_search(settings.decoding, directory)
     from chatbot.corpus.reading.files.sources import find_parts
 
     if settings.report is not None:
@@ -23,7 +25,6 @@ def main() -> int:
 
     import_tensorflow()
     let_gpu_memory_grow()
-    from chatbot.config.attempts import trained_directory
     from chatbot.corpus.encoding.tokenised import corpus_files, tokenise
     from chatbot.corpus.encoding.workers import worker_pool
     from chatbot.corpus.text.utterance import without_pair_rules
@@ -32,7 +33,7 @@ def main() -> int:
     from chatbot.evaluation.table import rows_of, table
     from chatbot.model.saved import load_trained
 
-    trained = load_trained(trained_directory(settings.attempt))
+    trained = load_trained(directory)
     corpus_settings = dataclasses.replace(
         without_pair_rules(trained.settings.corpus),
         columns=settings.columns,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY
+from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY, is_validated
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.ngrams import Ngrams, load_ngrams
@@ -44,7 +44,7 @@ def load_trained(directory: Path) -> Trained:
     directory = directory.absolute()
     if not directory.is_dir():
         raise UserError(f"{directory}: no such directory; give the directory of an attempt")
-    pointer = read_pointer(directory / (BEST if (directory / BEST).exists() else LAST))
+    pointer = read_pointer(directory / (BEST if is_validated(directory) else LAST))
     settings = stored_settings(directory / CONFIG)
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
