@@ -84,7 +84,8 @@ def _split(data: str, work: Path) -> tuple[Path, Path]:
 
 
 def _train(flags: HistoryBenchmark, turns: int, training: Path, held_out: Path, work: Path) -> None:
-    command = [sys.executable, str(TRAIN), "--data", str(training), "--validation", str(held_out), "--clean", "control"]
+    command = [sys.executable, str(TRAIN), "--data", str(training), "--validation", str(held_out)]
+    command += ["--clean", "control", "--preset", "none"]
     command += ["--attempt", f"history-{turns}", "--history", str(turns), "--rnn-size", str(flags.rnn_size)]
     command += ["--max-length", str(flags.max_length), "--seed", str(flags.seed)]
     command += [] if flags.steps is None else ["--steps", str(flags.steps)]

@@ -2,6 +2,7 @@
 
 The settings of a command are a dataclass whose fields are such flags or, recursively, dataclasses of them (its parts).
 On the command line and in JSON all flags are flat: `compose` makes the parts from flat values and `flatten` undoes it.
+Any other field is no flag: only the code sets it, by `compose` or `replace`.
 """
 
 import argparse
@@ -39,13 +40,15 @@ def setting(
     above: float | None = None,
     fixed: bool = False,
     stored: bool = True,
+    negatable: bool = False,
     metavar: str | None = None,
 ) -> Any:
     """Return a dataclass field that is also a flag; `check_fields` checks its value.
 
     default: `...` marks a required flag. group: the heading in --help. text: the help. least, most, above: bounds of a
     number (above is exclusive). many: the flag takes several values, exactly `count` of them if that is given.
-    fixed: the value cannot change when the attempt is resumed. stored: the value is written to config.json.
+    fixed: the value cannot change when the attempt is resumed. stored: the value is written to config.json. negatable:
+    there is --no-NAME, too, as for every bool that is on by default.
     """
     metadata = {
         "group": group,
@@ -59,6 +62,7 @@ def setting(
         "above": above,
         "fixed": fixed,
         "stored": stored,
+        "negatable": negatable,
         "metavar": metavar,
     }
     return dataclasses.field(default=default, metadata=metadata)
@@ -75,7 +79,7 @@ def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
     for field in dataclasses.fields(settings):
         if field.metadata:
             fields[field.name] = field
-        else:
+        elif dataclasses.is_dataclass(field.type):
             fields |= fields_of(field.type)
     return fields
 
@@ -86,18 +90,26 @@ def compose(kind: type[Composed], **values: Any) -> Composed:
     Missing values take their defaults. Raises UserError for a value that is not allowed, and TypeError for an unknown
     name.
     """
-    unknown = values.keys() - fields_of(kind).keys()
+    unknown = values.keys() - _names_of(kind)
     if unknown:
         raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
     parts: dict[str, Any] = {}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if not field.metadata:
+        if dataclasses.is_dataclass(field.type):
             assert isinstance(field.type, type)
-            names = fields_of(field.type).keys() & values.keys()
+            names = _names_of(field.type) & values.keys()
             parts[field.name] = compose(field.type, **{name: values[name] for name in names})
         elif field.name in values:
             parts[field.name] = values[field.name]
     return kind(**parts)
+
+
+def _names_of(kind: Any) -> set[str]:
+    """Return the names of the flat values of a settings class: its flags, and its fields that are no flags."""
+    names: set[str] = set()
+    for field in dataclasses.fields(kind):
+        names |= _names_of(field.type) if dataclasses.is_dataclass(field.type) else {field.name}
+    return names
 
 
 def flatten(settings: Any) -> dict[str, Any]:
@@ -105,7 +117,7 @@ def flatten(settings: Any) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        values |= {field.name: value} if field.metadata else flatten(value)
+        values |= flatten(value) if dataclasses.is_dataclass(field.type) else {field.name: value}
     return values
 
 
@@ -118,7 +130,7 @@ def check_fields(settings: Any) -> None:
     """Raise UserError for the first field whose value is not allowed."""
     for field in dataclasses.fields(settings):
         if not field.metadata:
-            continue  # a part, which was checked when it was made
+            continue  # a part, which was checked when it was made, or no flag
         value = getattr(settings, field.name)
         if value is None and field.default is None:
             continue
@@ -228,7 +240,7 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     if meta["kind"] is bool:
         if field.default:
             return {"action": argparse.BooleanOptionalAction, "help": f"{text} (default: on)"}
-        return {"action": "store_true", "help": text}
+        return {"action": argparse.BooleanOptionalAction if meta["negatable"] else "store_true", "help": text}
     default: Any = field.default
     if default not in (None, "", (), ...):
         text += f" (default: {' '.join(map(str, default)) if meta['many'] else default})"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chatbot.config.attempts import trained_directory
+from chatbot.config.presets import settings_of_presets
 from chatbot.config.stored import changed_settings, settings_over_config, storable, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -66,7 +67,7 @@ def test_attempt_goes_on_with_its_own_settings(work_dir: Path, capsys: pytest.Ca
     parallel = train_settings(["--attempt", "talk", "--source-file", "q", "--target-file", "a"]).corpus
     assert (parallel.data, parallel.source_file) == ((), "q")
 
-    assert train_settings(["--attempt", "new"]) == compose(Settings, attempt="new")
+    assert train_settings(["--attempt", "new"]) == compose(Settings, attempt="new", not_given=settings_of_presets())
     assert train_settings(["--attempt", "talk", "--selftest"]).model.rnn_size == Settings().model.rnn_size
     file = Path("own.json")
     file.write_text(json.dumps({"attempt": "talk", "seed": 4}))

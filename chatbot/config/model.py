@@ -72,6 +72,7 @@ class ModelSettings:
         "a reply's token may be copied from the question: a token of it, or a character of one",
         kind=bool,
         fixed=True,
+        negatable=True,
     )
     input_feeding: bool = setting(
         False,
@@ -81,13 +82,13 @@ class ModelSettings:
         kind=bool,
         fixed=True,
     )
-    ngrams: int | None = setting(
-        None,
+    ngrams: int = setting(
+        0,
         MODEL,
-        "mix the model's probabilities with those of the n-grams of the training pairs, up to this length: a memory of "
-        "rare words, for corpora of up to some 100,000 pairs",
+        "mix the model's probabilities with those of the n-grams of the training pairs, up to this length, from 2: a "
+        "memory of rare words, for corpora of up to some 100,000 pairs; 0: without n-grams",
         kind=int,
-        least=2,
+        least=0,
         most=5,
         fixed=True,
     )
@@ -150,6 +151,8 @@ class ModelSettings:
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:
             raise UserError("--copy and --sampled-softmax exclude each other; leave out one of the two")
+        if self.ngrams == 1:
+            raise UserError("--ngrams 1: the length of the longest n-grams; give 2 to 5, or 0 for none")
         encoder, decoder = self.encoder_depth, self.decoder_depth
         if encoder != decoder and self.attention == NONE:
             raise UserError(

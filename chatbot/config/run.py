@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from chatbot.config.attempts import attempt_directory
+from chatbot.config.corpus import AUTO, NONE
+from chatbot.config.presets import PRESETS
 from chatbot.flags import check_fields, setting
 
 RUN = "run"
@@ -27,6 +29,14 @@ class RunSettings:
         metavar="FILE",
         stored=False,
     )
+    preset: str = setting(
+        AUTO,
+        RUN,
+        "defaults of a new attempt that follow its corpus, and that flags override: auto chooses by the number of "
+        "training pairs; none: the defaults listed here",
+        choices=(AUTO, *PRESETS, NONE),
+        fixed=True,
+    )
     init_from: str | None = setting(
         None,
         RUN,
@@ -45,6 +55,8 @@ class RunSettings:
         kind=int,
         least=1,
     )
+    # The settings that the preset may set: neither a flag nor a file has set them.
+    not_given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -17,6 +17,7 @@ from chatbot.config.attempts import (
 )
 from chatbot.config.corpus import AUTO, LEAST_VOCABULARY, NONE, CorpusSettings, EncodingSettings
 from chatbot.config.model import ModelSettings
+from chatbot.config.presets import settings_of_presets
 from chatbot.config.run import RunSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -51,14 +52,16 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
         return compose(Settings, **above)
     if not own.exists():
         inherited = _inherited(above["init_from"], above) if above.get("init_from") else {}
-        return compose(Settings, **_over(inherited, above))
-    began = {**read_settings(own.absolute()), "attempt": attempt}
+        fixed = fields_of(ModelSettings) if above.get("init_from") else {}  # by the weights of the other attempt
+        not_given = settings_of_presets() - {*fixed, *above}
+        return compose(Settings, **_over(inherited, above), not_given=not_given)
+    began = {**_attempt_settings(own.absolute()), "attempt": attempt}
     if began.get("dictionary") and not Path(began["dictionary"]).exists() and own.with_name(DICTIONARY).exists():
         began["dictionary"] = str(own.with_name(DICTIONARY))  # the original is gone, such as that of --init-from
     # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
     # use identical settings, have "auto", too.
     values = _over({name: value for name, value in began.items() if name not in CHOSEN}, above)
-    if taken := _as_flags({name: value for name, value in values.items() if name not in above}):
+    if taken := as_flags({name: value for name, value in values.items() if name not in above}):
         print(f"Settings of {own}: {taken}")
     missing = sorted(storable(Settings()).keys() - began.keys())
     if missing:
@@ -92,7 +95,7 @@ def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
     if values.get("dictionary"):
         values["dictionary"] = str(directory / DICTIONARY)
-    if taken := _as_flags({name: value for name, value in values.items() if name not in above}):
+    if taken := as_flags({name: value for name, value in values.items() if name not in above}):
         print(f"Settings of {directory / CONFIG}: {taken}")
     return values
 
@@ -103,7 +106,7 @@ def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in values.items() if name not in replaced}, **above}
 
 
-def _as_flags(values: dict[str, Any]) -> str:
+def as_flags(values: dict[str, Any]) -> str:
     """Return the values as flags, without those at their defaults."""
     words: list[str] = []
     for name, field in fields_of(Settings).items():
@@ -132,6 +135,8 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
     if values.get("validation", "") is None:  # version 1.0 and earlier: no validation file
         values["validation"] = NONE
+    if values.get("ngrams", 0) is None:  # as "without n-grams" was stored at first
+        values["ngrams"] = 0
     if values.get("vocabulary_size") in range(5, LEAST_VOCABULARY):  # version 1.0 and earlier: no bytes
         values["vocabulary_size"] = LEAST_VOCABULARY
     unknown = sorted(values.keys() - fields.keys())
@@ -144,10 +149,15 @@ def read_settings(path: Path) -> dict[str, Any]:
     return {name: tuple(value) if name in many else value for name, value in values.items()}
 
 
+def _attempt_settings(path: Path) -> dict[str, Any]:
+    """Return the settings in an attempt's config.json, by name. One from before there were presets has none."""
+    return {"preset": NONE, **read_settings(path)}
+
+
 def stored_settings(path: Path) -> Settings:
     """Return the settings in an attempt's config.json. Raises UserError for a damaged file or a value not allowed."""
     try:
-        return compose(Settings, **read_settings(path))
+        return compose(Settings, **_attempt_settings(path))
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 
@@ -155,7 +165,8 @@ def stored_settings(path: Path) -> Settings:
 def storable(settings: Settings) -> dict[str, Any]:
     """Return the content of config.json: every setting that is declared as stored."""
     fields = fields_of(Settings)
-    return {name: value for name, value in flatten(settings).items() if fields[name].metadata["stored"]}
+    values = flatten(settings)
+    return {name: values[name] for name, field in fields.items() if field.metadata["stored"]}
 
 
 def changed_settings(then: Settings, now: Settings) -> list[str]:

@@ -49,7 +49,7 @@ def load_trained(directory: Path) -> Trained:
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / VOCABULARY)
-    ngrams = None if settings.model.ngrams is None else read_ngrams(directory / NGRAMS)
+    ngrams = read_ngrams(directory / NGRAMS) if settings.model.ngrams else None
     model = Seq2Seq(settings.model, len(vocabulary), spellings=spelling_table(vocabulary.spellings()), ngrams=ngrams)
     assign_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])

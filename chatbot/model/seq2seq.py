@@ -53,7 +53,7 @@ class Seq2Seq(keras.Model):
         self.loss_size = loss_size
         self.label_smoothing = label_smoothing
         self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
-        assert (None if ngrams is None else ngrams.order) == settings.ngrams, "not the n-grams of the settings"
+        assert (0 if ngrams is None else ngrams.order) == settings.ngrams, "not the n-grams of the settings"
         self.ngrams = None if ngrams is None else NgramTables(ngrams, settings.ngram_weight)
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()

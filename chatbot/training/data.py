@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from chatbot.config.attempts import CONFIG, VOCABULARY
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.stored import stored_settings
@@ -21,6 +22,7 @@ from chatbot.evaluation.samples import Sample
 from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
+from chatbot.training.preset import kept_values, preset_values
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -42,6 +44,7 @@ class Data:
     validation: Corpus | None
     validation_source: str  # the value of --validation that the attempt keeps
     clean: tuple[str, ...]  # the rules of --clean that the attempt keeps
+    preset: dict[str, Any]  # the value of --preset that the attempt keeps, and the settings that follow from it
     description: dict[str, Any]  # the content of data.json
     samples: list[Sample]  # from the validation pairs if there are any, else from the training pairs
     measured: list[Sample]  # validation pairs whose replies are measured; none without validation
@@ -65,16 +68,19 @@ def prepare(settings: Settings) -> Data:
     """
     resumed = has_checkpoint(settings)
     settings = replace(settings, clean=_cleaning_rules(settings, resumed))
+    preset: dict[str, Any] = {}
     if resumed:
+        preset = kept_values(settings, stored_settings(settings.run.directory / CONFIG))
+        settings = replace(settings, **preset)
         check_settings(settings)
     source = settings.encoding.validation
     if resumed and source == AUTO:  # an attempt keeps its choice
-        source = stored_settings(settings.run.directory / "config.json").encoding.validation
+        source = stored_settings(settings.run.directory / CONFIG).encoding.validation
     other = None if resumed or settings.run.init_from is None else other_attempt(settings)
     encoding = replace(settings.encoding, validation=source)
     max_length = settings.model.max_length
     corpus = training_set(settings.corpus, encoding, None, max_length)
-    vocabulary = load_vocabulary(settings.run.directory / "vocabulary.txt") if resumed else corpus.vocabulary
+    vocabulary = load_vocabulary(settings.run.directory / VOCABULARY) if resumed else corpus.vocabulary
     if other is not None:
         vocabulary = grown_vocabulary(other, vocabulary)
     # The vocabulary has grown, or an earlier version cleaned some pairs otherwise, or had no bytes in its vocabularies.
@@ -89,6 +95,9 @@ def prepare(settings: Settings) -> Data:
     if names := left_out(settings.corpus):
         print(f"Left out: {', '.join(names)}.")
     _describe(settings, corpus, pairs)
+    if not resumed:
+        preset = preset_values(settings, pairs)
+        settings = replace(settings, **preset)
     if encoding.history:
         later = sum(with_history(part.sources, vocabulary.first_mark) for part in shards)
         print(f"--history {encoding.history}: {later:,} of these pairs have turns before the question.")
@@ -113,7 +122,8 @@ def prepare(settings: Settings) -> Data:
     samples = _samples(validation or corpus, SAMPLES, vocabulary)
     measured = _samples(validation, MEASURED, vocabulary) if validation else []
     training = dataclasses.replace(shards, both_directions=both)
-    return Data(vocabulary, training, validation, source, settings.corpus.clean, description, samples, measured)
+    clean = settings.corpus.clean
+    return Data(vocabulary, training, validation, source, clean, preset, description, samples, measured)
 
 
 def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:
@@ -121,7 +131,7 @@ def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:
     clean = settings.corpus.clean
     if not resumed:
         return without_word_spaces(settings.corpus).clean
-    then = stored_settings(settings.run.directory / "config.json").corpus.clean
+    then = stored_settings(settings.run.directory / CONFIG).corpus.clean
     return (*clean, SPACES) if SPACES in then and not {SPACES, NONE} & {*clean} else clean
 
 

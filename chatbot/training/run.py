@@ -106,7 +106,7 @@ class Run:
 
 def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
     """Return the n-grams of the training pairs; None without --ngrams."""
-    if settings.ngrams is None:
+    if not settings.ngrams:
         return None
     return ngrams_of((pairs.targets for pairs in data.training), len(data.vocabulary), settings.ngrams)
 

@@ -145,6 +145,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
     with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
         data = prepare(settings)
+        settings = replace(settings, **data.preset)
         if cluster is None:
             return train_alone(settings, data)
         if settings.parallel.asynchronous:

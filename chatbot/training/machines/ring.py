@@ -17,8 +17,9 @@ from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.team import Team
 from chatbot.training.machines.watch import join_timeout
 
-# Stored settings that may differ between workers: the paths of files, and the attempt, which only worker 0 writes.
-MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "attempt"}
+# Stored settings that may differ between workers: the paths of files; the attempt, which only worker 0 writes; the
+# directions, since what follows from them is compared.
+MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "attempt", "both_directions"}
 
 
 def join(cluster: Cluster, heartbeat: Heartbeat, towers: Sequence[Tower]) -> Team:

@@ -1,0 +1,132 @@
+"""Presets: defaults that follow the number of training pairs, and that an attempt keeps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatbot.config import presets
+from chatbot.config.attempts import CONFIG, LAST
+from chatbot.config.learning import LearningSettings
+from chatbot.config.model import ModelSettings
+from chatbot.config.presets import FEWER_PAIRS_THAN, PRESETS, preset_for
+from chatbot.config.stored import settings_over_config, stored_settings, train_settings
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.flags import compose, fields_of, replace
+from chatbot.training import start
+from chatbot.training.attempt import write_attempt
+from chatbot.training.data import Data, prepare
+
+TINY = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "preset"),
+    [(1, "tiny"), (1_999, "tiny"), (2_000, "small"), (50_000, "medium"), (299_999, "medium"), (300_000, "large")],
+)
+def test_preset_follows_the_number_of_pairs(pairs: int, preset: str) -> None:
+    assert preset_for(pairs) == preset
+
+
+def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
+    assert [*FEWER_PAIRS_THAN] == [*PRESETS][:-1]
+    assert sorted(FEWER_PAIRS_THAN.values()) == [*FEWER_PAIRS_THAN.values()]
+    fields = fields_of(ModelSettings) | fields_of(LearningSettings)
+    for values in PRESETS.values():
+        compose(Settings, **values)
+        for name in values:
+            field = fields[name]
+            assert field.metadata["stored"]
+            assert name != "max_length"  # changes the training pairs
+            assert field.metadata["kind"] is not bool or field.default or field.metadata["negatable"]
+
+
+@pytest.fixture
+def tiny(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A preset of tiny corpora that changes settings, and the flags of an attempt with such a corpus."""
+    monkeypatch.setitem(presets.PRESETS, "tiny", TINY)
+    return {"data": (str(pairs_file),), "vocabulary_size": 300}
+
+
+def chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """What prepare chooses for an attempt with these flags."""
+    return prepare(settings_over_config(given)).preset
+
+
+def test_preset_sets_what_is_not_given(tiny: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    data = prepare(settings_over_config(tiny))
+    assert data.preset == {"preset": "tiny", **TINY}
+    assert data.both_directions
+    flags = "--copy --ngrams 3 --keep-prob 0.8 --both-directions on"
+    pairs = data.description["pairs"]
+    assert f"Preset tiny, for {pairs} pairs (--preset): {flags}.\n" in capsys.readouterr().out
+    assert chosen({**tiny, "preset": "medium"}) == {"preset": "medium", "copy": True}
+    assert chosen({**tiny, "preset": "none"}) == {"preset": "none"}
+    assert "Preset none" not in capsys.readouterr().out
+
+
+def test_given_settings_stay(tiny: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.json").write_text(json.dumps({"keep_prob": 0.5}))
+    flags = ["--no-copy", "--ngrams", "0", "--config", "own.json", "--data", *tiny["data"], "--vocabulary-size", "300"]
+    assert prepare(train_settings(flags)).preset == {"preset": "tiny", "both_directions": "on"}
+    for excluding in ({"attention": "none"}, {"label_smoothing": 0.1}, {"sampled_softmax": 5}):
+        capsys.readouterr()
+        values = chosen({**tiny, **excluding})
+        assert "copy" not in values
+        assert values["ngrams"] == 3
+        assert "on; without --copy, which other settings exclude.\n" in capsys.readouterr().out
+
+
+def test_model_of_another_attempt_stays(tiny: dict[str, Any]) -> None:
+    config = Path("checkpoints/first/config.json")
+    config.parent.mkdir(parents=True)
+    config.write_text("{}")
+    assert settings_over_config({**tiny, "init_from": "first"}).run.not_given == {"both_directions"}
+
+
+def begin(given: dict[str, Any]) -> Settings:
+    """Write an attempt with these flags, as if it had a checkpoint. Returns its settings, without the preset."""
+    settings = settings_over_config(given)
+    data = prepare(settings)
+    write_attempt(replace(settings, **data.preset), data.vocabulary, data.description)
+    (settings.run.directory / LAST).touch()
+    return settings
+
+
+def test_attempt_keeps_what_its_preset_has_set(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = begin(tiny)
+    kept = stored_settings(before.run.directory / CONFIG)
+    assert (kept.run.preset, kept.model.copy, kept.model.ngrams, kept.model.keep_prob) == ("tiny", True, 3, 0.8)
+    monkeypatch.setitem(presets.PRESETS, "tiny", {"copy": False, "ngrams": 2, "embedding_size": 64})
+
+    # `before` are the settings of a process that is started again after the first checkpoint.
+    for settings in (settings_over_config({}), settings_over_config({"preset": "auto"}), before):
+        settings = replace(settings, **prepare(settings).preset)
+        assert (settings.run.preset, settings.model) == ("tiny", kept.model)
+    with pytest.raises(UserError, match="--preset tiny -> large"):
+        prepare(settings_over_config({"preset": "large"}))
+    assert settings_over_config({"keep_prob": 0.6}).model.keep_prob == 0.6
+
+
+def test_attempt_from_before_presets_keeps_its_settings(tiny: dict[str, Any]) -> None:
+    config = begin({**tiny, "preset": "none"}).run.directory / CONFIG
+    values = json.loads(config.read_text())
+    del values["preset"]
+    config.write_text(json.dumps({**values, "ngrams": None}))
+    settings = settings_over_config(tiny)
+    data = prepare(settings)
+    settings = replace(settings, **data.preset)
+    assert (settings.run.preset, settings.model.copy, settings.model.ngrams) == ("none", False, 0)
+
+
+def test_run_trains_with_its_preset(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Settings] = []
+
+    def train_alone(settings: Settings, data: Data) -> None:
+        trained.append(settings)
+
+    monkeypatch.setattr(start, "train_alone", train_alone)
+    start.train_here(start.for_one_process(settings_over_config(tiny)))
+    assert (trained[0].run.preset, trained[0].model.copy, trained[0].model.ngrams) == ("tiny", True, 3)
