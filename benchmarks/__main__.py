@@ -7,6 +7,7 @@ from benchmarks.cost import cost_benchmark
 from benchmarks.crossings import crossings_benchmark
 from benchmarks.decode import decode_benchmark
 from benchmarks.history import history_benchmark
+from benchmarks.quality import quality_benchmark
 from benchmarks.scaling import scaling_benchmark
 from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
@@ -17,6 +18,7 @@ BENCHMARKS = {
     "crossings": crossings_benchmark,
     "decode": decode_benchmark,
     "history": history_benchmark,
+    "quality": quality_benchmark,
     "scaling": scaling_benchmark,
     "train": train_benchmark,
 }

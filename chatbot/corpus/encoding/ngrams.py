@@ -69,8 +69,8 @@ def ngrams_of(sequences: Iterable[Ragged], vocabulary_size: int, order: int) -> 
 
     order: the length of the longest n-grams, at least 2.
     """
-    positions = [_positions(part, order) for part in sequences]
-    histories, ids = (np.concatenate(parts) for parts in zip(*positions, strict=True))
+    parts = [positions_of(part, order) for part in sequences]
+    histories, ids = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     orders: list[Order] = []
     for _ in range(order - 1):  # the longest first
         grams, first, counts = np.unique(
@@ -87,8 +87,11 @@ def ngrams_of(sequences: Iterable[Ragged], vocabulary_size: int, order: int) -> 
     return Ngrams((probabilities + mass / vocabulary_size).astype(np.float32), orders)
 
 
-def _positions(sequences: Ragged, order: int) -> tuple[Ids, Ids]:
-    """Return the ids before each id of the sequences, [positions, order - 1], and these ids, [positions]."""
+def positions_of(sequences: Ragged, order: int) -> tuple[Ids, Ids]:
+    """Return the ids before each id of the sequences, [positions, order - 1], and these ids, [positions].
+
+    A sequence is preceded by BOS, and EOS is its last id.
+    """
     lengths = sequences.lengths + 1
     places = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     ids = np.insert(sequences.joined().astype(np.int64), np.cumsum(sequences.lengths), EOS)

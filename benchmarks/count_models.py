@@ -1,0 +1,114 @@
+"""The held-out likelihood of models that only count: n-grams of characters, and copies of the question's characters."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.corpus import CorpusSettings, EncodingSettings
+from chatbot.corpus.encoding.corpus import Corpus
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ngrams import Ngrams, context_numbers, ngrams_of, positions_of
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.training_set import training_set, validation_set
+
+ORDERS = (2, 3, 4)
+# The share of the copy in its mixture with n-grams.
+COPY_WEIGHT = 0.09
+
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+
+
+def measure_count_models(training: Path, held_out: Path, cache: Path) -> dict[str, dict[str, float]]:
+    """Return the nats per character of whole held-out replies, end symbol included, by model and by vocabulary.
+
+    Tokens are characters, and the pairs are those that train.py reads. Vocabularies: "bytes" is train.py's, which
+    spells rare characters in bytes; in "unk", all characters that training never saw are one token, which costs less
+    than to say which one it is. Smoothing: interpolated modified Kneser-Ney.
+    """
+    settings = CorpusSettings(data=(str(training),), tokenizer="char", cache=str(cache))
+    encoding = EncodingSettings(validation=str(held_out))
+    corpus = training_set(settings, encoding)
+    known = {token for side in _both_sides(corpus) for token in corpus.vocabulary.tokens_of(side.joined().tolist())}
+    by_vocabulary = {}
+    for name, vocabulary in {"bytes": corpus.vocabulary, "unk": Vocabulary(sorted(known))}.items():
+        validation = validation_set(settings, encoding, vocabulary)
+        assert validation is not None
+        encoded = training_set(settings, encoding, vocabulary)
+        by_vocabulary[name] = _nats_of_models(encoded, [*validation.shards], len(vocabulary))
+    return {model: {name: nats[model] for name, nats in by_vocabulary.items()} for model in by_vocabulary["bytes"]}
+
+
+def _nats_of_models(corpus: Corpus, pairs: list[EncodedPairs], size: int) -> dict[str, float]:
+    """Return the nats per character of the pairs' replies by each model. size: of the vocabulary."""
+    nats = {}
+    for order in ORDERS:
+        replies = ngrams_of((part.targets for part in corpus.shards), size, order)
+        nats[f"{order}-gram of replies"] = nats_per_character(replies, pairs)
+    for order in ORDERS:
+        both_sides = ngrams_of(_both_sides(corpus), size, order)
+        nats[f"{order}-gram of both sides"] = nats_per_character(both_sides, pairs)
+    nats[f"{order}-gram of both sides, and copy"] = nats_per_character(both_sides, pairs, COPY_WEIGHT)
+    return nats
+
+
+def _both_sides(corpus: Corpus) -> Iterator[Ragged]:
+    return (side for part in corpus.shards for side in (part.targets, part.sources))
+
+
+def nats_per_character(ngrams: Ngrams, pairs: Iterable[EncodedPairs], copy_weight: float = 0.0) -> float:
+    """Return the negative log-likelihood of the replies over their characters.
+
+    copy_weight: the share of a copy of one of the question's ids, each as probable as the others.
+    """
+    nats, characters = 0.0, 0
+    for part in pairs:
+        probabilities = ngram_probabilities(ngrams, *positions_of(part.targets, ngrams.order))
+        if copy_weight:
+            probabilities = (1 - copy_weight) * probabilities + copy_weight * copy_probabilities(part)
+        nats -= float(np.log(probabilities).sum())
+        characters += int(part.characters.sum())
+    return nats / characters
+
+
+def ngram_probabilities(ngrams: Ngrams, histories: Ids, ids: Ids) -> Floats:
+    """Return the probability of each id after its history, [positions].
+
+    histories: [positions, order - 1]. ids: [positions].
+    """
+    size = len(ngrams.unigrams)
+    result = ngrams.unigrams[ids].astype(np.float64)
+    for length, order in enumerate(ngrams.orders, 2):
+        numbers = context_numbers(histories[:, histories.shape[1] - length + 1 :])
+        context, found = _places(order.contexts, numbers)
+        # The n-grams are sorted by context, and within a context by id.
+        grams = np.repeat(np.arange(len(order.contexts)), np.diff(order.starts)) * size + order.ids
+        gram, seen = _places(grams, context * size + ids)
+        added = np.where(seen, order.probabilities[gram], 0.0)
+        result = np.where(found, order.masses[context] * result + added, result)
+    return result
+
+
+def copy_probabilities(pairs: EncodedPairs) -> Floats:
+    """Return the share of each id of the replies, and of EOS after them, in the ids of its question: [positions]."""
+    size = 1 + int(max(pairs.sources.joined().max(), pairs.targets.joined().max()))
+    keys, counts = np.unique(_rows(pairs.sources.lengths) * size + pairs.sources.joined(), return_counts=True)
+    _, ids = positions_of(pairs.targets, 2)
+    rows = _rows(pairs.targets.lengths + 1)
+    place, found = _places(keys, rows * size + ids)
+    return np.where(found, counts[place], 0) / pairs.sources.lengths[rows]
+
+
+def _rows(lengths: Ids) -> Ids:
+    """Return the row of each element of ragged rows."""
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+def _places(keys: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Return the index of each wanted key in sorted keys, and whether it is one of them."""
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return places, keys[places] == wanted
