@@ -17,15 +17,13 @@ from benchmarks.count_models import measure_count_models
 from benchmarks.report import print_json
 from chatbot.config.attempts import CONFIG, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
-from chatbot.config.decoding import CHAT_SEARCH, DecodingSettings
 from chatbot.config.presets import PRESETS
 from chatbot.errors import UserError
 from chatbot.evaluation.table import COLUMNS, table
-from chatbot.flags import check_fields, command_line, parse_flags, setting
+from chatbot.flags import check_fields, parse_flags, setting
 
 ROOT = Path(__file__).parents[1]
 SEED = 7
-BEAM = {"beam_size": 5}
 # The rows of the table of replies, and the measures in each.
 ROWS = ("chat", "beam_5", "references", "random")
 MEASURES = tuple(measure for _, measure, *_ in COLUMNS)
@@ -48,8 +46,8 @@ class QualityBenchmark:
 def quality_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print tables, and as the last line one JSON object. Arguments after `--` are flags of train.py."""
     about = (
-        "Hold pairs out of a file, and measure their likelihood by models that only count and by a trained one, and the "
-        "trained one's replies. What follows -- are flags of train.py: --data pairs.tsv -- --rnn-size 512"
+        "Hold pairs out of a file, and measure their likelihood by models that only count and by a trained one, and "
+        "the trained one's replies. What follows -- are flags of train.py: --data pairs.tsv -- --rnn-size 512"
     )
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training_flags = arguments[:end], [*arguments[end + 1 :]]
@@ -108,20 +106,22 @@ def _run_of(preset: str, training: Path, held_out: Path, flags: list[str], work:
     directory = work / attempt_directory(attempt)
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     measure = "validation.nats_per_character"
-    nats, step = min((record[measure], record["step"]) for record in map(json.loads, lines) if measure in record)
+    validations = [(record[measure], record["step"]) for record in map(json.loads, lines) if measure in record]
+    if not validations:
+        raise UserError(f"--preset {preset}: nothing was validated; train longer, or lower --validate-every")
+    nats, step = min(validations)
     chosen = json.loads((directory / CONFIG).read_text(encoding="utf-8"))["preset"]
     run = {"preset": chosen, "seconds": seconds, "nats_per_character": nats, "step": step}
 
-    beam = _evaluate(attempt, held_out, BEAM, work)
-    chat = beam if CHAT_SEARCH == BEAM else _evaluate(attempt, held_out, CHAT_SEARCH, work)
+    chat = _evaluate(attempt, held_out, [], work)
+    beam = _evaluate(attempt, held_out, ["--beam-size", "5"], work)
     rows = chat, beam, beam["references"], beam["random"]
     replies = {name: {measure: row[measure] for measure in MEASURES} for name, row in zip(ROWS, rows, strict=True)}
     return {**run, **replies}
 
 
-def _evaluate(attempt: str, held_out: Path, decoding: dict[str, Any], work: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "chatbot.evaluation", "--attempt", attempt, "--data", str(held_out)]
-    command += shlex.split(command_line(DecodingSettings(**decoding)))
+def _evaluate(attempt: str, held_out: Path, decoding: list[str], work: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "chatbot.evaluation", "--attempt", attempt, "--data", str(held_out), *decoding]
     measures: dict[str, Any] = json.loads(_run(command, work, subprocess.PIPE).splitlines()[-1])
     return measures
 
