@@ -61,7 +61,8 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
     # use identical settings, have "auto", too.
     values = _over({name: value for name, value in began.items() if name not in CHOSEN}, above)
-    if taken := as_flags({name: value for name, value in values.items() if name not in above}):
+    # What the preset has set is shown, without its name.
+    if taken := as_flags({name: value for name, value in values.items() if name not in {"preset", *above}}):
         print(f"Settings of {own}: {taken}")
     missing = sorted(storable(Settings()).keys() - began.keys())
     if missing:

@@ -95,11 +95,17 @@ def begin(given: dict[str, Any]) -> Settings:
     return settings
 
 
-def test_attempt_keeps_what_its_preset_has_set(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_keeps_what_its_preset_has_set(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = begin(tiny)
     kept = stored_settings(before.run.directory / CONFIG)
     assert (kept.run.preset, kept.model.copy, kept.model.ngrams, kept.model.keep_prob) == ("tiny", True, 3, 0.8)
     monkeypatch.setitem(presets.PRESETS, "tiny", {"copy": False, "ngrams": 2, "embedding_size": 64})
+    capsys.readouterr()
+    settings_over_config(tiny)
+    kept_flags = "--copy --ngrams 3 --keep-prob 0.8"
+    assert capsys.readouterr().out == f"Settings of checkpoints/default/config.json: {kept_flags}\n"
 
     # `before` are the settings of a process that is started again after the first checkpoint.
     for settings in (settings_over_config({}), settings_over_config({"preset": "auto"}), before):
