@@ -3,12 +3,12 @@
 from typing import Any
 
 # The values of each preset: of settings of the model and of the optimisation, which change no training pair. A setting
-# that needs another one comes after it.
+# that needs another one comes after it. BENCHMARKS.md compares them.
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {},
+    "tiny": {"copy": True, "ngrams": 3},
     "small": {"copy": True, "ngrams": 3},
-    "medium": {"copy": True},
-    "large": {},
+    "medium": {"copy": True, "ngrams": 3, "ngram_weight": 0.2},
+    "large": {"copy": True},
 }
 # The preset of a corpus is the first one with more training pairs than the corpus, or the last preset.
 FEWER_PAIRS_THAN = {"tiny": 2_000, "small": 50_000, "medium": 300_000}

@@ -96,7 +96,7 @@ def prepare(settings: Settings) -> Data:
         print(f"Left out: {', '.join(names)}.")
     _describe(settings, corpus, pairs)
     if not resumed:
-        preset = preset_values(settings, pairs)
+        preset = preset_values(settings, pairs, validation is not None)
         settings = replace(settings, **preset)
     if encoding.history:
         later = sum(with_history(part.sources, vocabulary.first_mark) for part in shards)

@@ -10,12 +10,14 @@ from chatbot.errors import UserError
 from chatbot.flags import flatten, replace
 
 
-def preset_values(settings: Settings, pairs: int) -> dict[str, Any]:
+def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, Any]:
     """Return the preset of a new attempt and the values that it sets, by name, and print them.
 
-    A value that a given setting excludes is left out. pairs: the number of training pairs.
+    A value that a given setting excludes is left out. pairs: the number of training pairs. validated: whether there are
+    validation pairs. Without them, the aim is to learn the pairs by heart, which needs no preset.
     """
-    name = preset_for(pairs) if settings.run.preset == AUTO else settings.run.preset
+    by_pairs = preset_for(pairs) if validated else NONE
+    name = by_pairs if settings.run.preset == AUTO else settings.run.preset
     chosen: dict[str, Any] = {"preset": name}
     if name == NONE:
         return chosen

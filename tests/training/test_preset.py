@@ -47,7 +47,9 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
 def tiny(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A preset of tiny corpora that changes settings, and the flags of an attempt with such a corpus."""
     monkeypatch.setitem(presets.PRESETS, "tiny", TINY)
-    return {"data": (str(pairs_file),), "vocabulary_size": 300}
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("甲甲甲\t丑\n", encoding="utf-8")
+    return {"data": (str(pairs_file),), "validation": str(held_out), "vocabulary_size": 300}
 
 
 def chosen(given: dict[str, Any]) -> dict[str, Any]:
@@ -62,14 +64,20 @@ def test_preset_sets_what_is_not_given(tiny: dict[str, Any], capsys: pytest.Capt
     flags = "--copy --ngrams 3 --keep-prob 0.8 --both-directions on"
     pairs = data.description["pairs"]
     assert f"Preset tiny, for {pairs} pairs (--preset): {flags}.\n" in capsys.readouterr().out
-    assert chosen({**tiny, "preset": "medium"}) == {"preset": "medium", "copy": True}
+    assert chosen({**tiny, "preset": "large"}) == {"preset": "large", "copy": True}
     assert chosen({**tiny, "preset": "none"}) == {"preset": "none"}
     assert "Preset none" not in capsys.readouterr().out
+
+
+def test_pairs_that_are_learned_by_heart_need_no_preset(tiny: dict[str, Any]) -> None:
+    assert chosen({**tiny, "validation": "none"}) == {"preset": "none"}
+    assert chosen({**tiny, "validation": "none", "preset": "tiny"}) == {"preset": "tiny", **TINY}
 
 
 def test_given_settings_stay(tiny: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.json").write_text(json.dumps({"keep_prob": 0.5}))
     flags = ["--no-copy", "--ngrams", "0", "--config", "own.json", "--data", *tiny["data"], "--vocabulary-size", "300"]
+    flags += ["--validation", tiny["validation"]]
     assert prepare(train_settings(flags)).preset == {"preset": "tiny", "both_directions": "on"}
     for excluding in ({"attention": "none"}, {"label_smoothing": 0.1}, {"sampled_softmax": 5}):
         capsys.readouterr()
