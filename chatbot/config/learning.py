@@ -87,6 +87,15 @@ class LearningSettings:
         least=0,
         most=0.9,
     )
+    inverse_token_frequency: float = setting(
+        0.0,
+        LEARNING,
+        "weight each target token in the loss by its frequency in the training pairs to the power of minus this, such "
+        "as 0.4, for less frequent replies; validation is without it",
+        kind=float,
+        least=0,
+        most=2,
+    )
     average: float = setting(
         0.0,
         LEARNING,

@@ -4,6 +4,8 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.attempts import NGRAMS
@@ -11,6 +13,7 @@ from chatbot.config.learning import PLATEAU
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batching.token_weights import inverse_frequency_weights, target_counts
 from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -104,6 +107,14 @@ class Run:
             self.checkpoints.save(self.progress, state, best)
 
 
+def training_token_weights(settings: Settings, data: Data) -> npt.NDArray[np.float32] | None:
+    """Return the weight of each target token, [vocabulary]; None without --inverse-token-frequency."""
+    exponent = settings.learning.inverse_token_frequency
+    if not exponent:
+        return None
+    return inverse_frequency_weights(target_counts(data.training, len(data.vocabulary)), exponent)
+
+
 def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
     """Return the n-grams of the training pairs; None without --ngrams."""
     if not settings.ngrams:
@@ -127,7 +138,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         )
     batch_size = learning.batch_size * learning.accumulate
     batch_tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
-    batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
+    batches = Batches(data.training, batch_size, learning.seed, batch_tokens, training_token_weights(settings, data))
     pairs = batch_size if batch_tokens is None else batches.pairs / batches.steps_per_epoch
 
     device, all_towers = towers[0].device, len(towers) * team.machines

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.model.saved import load_trained
@@ -93,6 +94,23 @@ def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.Monke
     steps, _ = recorded_steps(monkeypatch, **flags, **rates, steps=3)
     assert [len(ids) for _, _, ids in steps] == [4, 4, 4]
     assert [rate for _, rate, _ in steps] == pytest.approx([0.1 * 4 / 64] * 3)
+
+
+def test_inverse_token_frequency_weights_the_batches(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Batches] = []
+
+    def recorded(*arguments: Any) -> Batches:
+        made.append(Batches(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr("chatbot.training.run.Batches", recorded)
+    for exponent in (0.0, 0.4):
+        recorded_steps(
+            monkeypatch, data=(str(pairs_file),), steps=1, inverse_token_frequency=exponent, attempt=f"r{exponent}"
+        )
+    plain, weighted = (next(batches.from_step(0, 1)).shares[0].weights for batches in made)
+    assert set(plain.ravel().tolist()) == {1}
+    assert len(set(weighted.ravel().tolist())) > 2
 
 
 @pytest.mark.parametrize("bad", ["loss", "gradient_norm"])
