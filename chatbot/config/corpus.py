@@ -101,6 +101,24 @@ class CorpusSettings:
     max_reply_frequency: int | None = setting(
         None, TEXT, "keep at most this many pairs with the same answer", kind=int, least=1
     )
+    max_question_entropy: float | None = setting(
+        None,
+        TEXT,
+        "drop pairs whose question has so many different answers that the entropy of their distribution is above this, "
+        "in bits: 1 is that of two answers, equally often",
+        kind=float,
+        least=0,
+        metavar="BITS",
+    )
+    max_reply_entropy: float | None = setting(
+        None,
+        TEXT,
+        "drop pairs whose answer has so many different questions that the entropy of their distribution is above this, "
+        "in bits",
+        kind=float,
+        least=0,
+        metavar="BITS",
+    )
     block_list: str | None = setting(
         None, TEXT, "file of words, one a line; pairs that contain one are dropped", metavar="FILE"
     )

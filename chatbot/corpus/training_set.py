@@ -60,7 +60,7 @@ def training_selection(settings: CorpusSettings, encoding: EncodingSettings) -> 
         part = None
         with worker_pool() as pool:
             held_out = frozenset(tokenise(files, pool).hashes().pairs.tolist())
-    return Selection("duplicates" in settings.clean, settings.max_reply_frequency, held_out, part)
+    return dataclasses.replace(Selection.of(settings), held_out=held_out, part=part)
 
 
 def training_set(

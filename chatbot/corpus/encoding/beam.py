@@ -5,10 +5,11 @@ the files and to the cache.
 """
 
 import dataclasses
+import functools
 import json
 import logging
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +39,10 @@ from chatbot.corpus.encoding.selection import (
     HELD_OUT,
     IN_VALIDATION_FILE,
     MOST_HELD_OUT,
+    TOLERANCE,
     TRAINING,
     Selection,
+    entropies_of,
     limit_of_smallest,
 )
 from chatbot.corpus.encoding.shards import ShardArrays, by_shard, shards_needed, write_shards
@@ -73,6 +76,11 @@ class Candidate(NamedTuple):
     group_hash: str
     answer_hash: str
     example_hash: str
+    question_hash: str
+
+
+# The field of `Candidate` for each side in `Selection.entropies`.
+FIELDS = {"questions": "question_hash", "answers": "answer_hash"}
 
 
 class SelectedChunk(NamedTuple):
@@ -187,12 +195,14 @@ def _select(candidates: PCollection, selection: Selection) -> tuple[PCollection,
     if held_out:
         filters[IN_VALIDATION_FILE] = beam.Filter(lambda c: c.pair_hash not in held_out)
     if selection.duplicates:
-        filters[DUPLICATE] = _first("example_hash", 1)
+        filters[DUPLICATE] = _of_equal("example_hash", lambda equal: sorted(equal)[:1])
     if selection.part is not None:
         assert selection.part == TRAINING, "a validation part is small, and encoded on one machine"
         filters[HELD_OUT] = _training_part()
+    for reason, (own, other, bits) in selection.entropies.items():
+        filters[reason] = _of_equal(FIELDS[own], functools.partial(_unless_above, FIELDS[other], bits))
     if most is not None:
-        filters[selection.too_frequent] = _first("answer_hash", most)
+        filters[selection.too_frequent] = _of_equal("answer_hash", lambda equal: sorted(equal)[:most])
     changes = []
     for reason, transform in filters.items():
         kept = candidates | reason >> transform
@@ -223,14 +233,23 @@ def _is_in_training(candidate: Candidate, smallest: list[str], pairs: int) -> bo
 
 
 @beam.ptransform_fn
-def _first(candidates: PCollection, field: str, most: int) -> PCollection:
-    """Keep the first `most` of the candidates whose hashes in this field are equal."""
+def _of_equal(
+    candidates: PCollection, field: str, kept: Callable[[Iterable[Candidate]], Iterable[Candidate]]
+) -> PCollection:
+    """Keep what `kept` returns of the candidates whose hashes in this field are equal."""
     return (
         candidates
         | beam.Map(lambda c: (getattr(c, field), c))
         | beam.GroupByKey()
-        | beam.FlatMapTuple(lambda _, equal: sorted(equal)[:most])
+        | beam.FlatMapTuple(lambda _, equal: kept(equal))
     )
+
+
+def _unless_above(other: str, most: float, equal: Iterable[Candidate]) -> list[Candidate]:
+    """Return the candidates, or none of them if the entropy of their hashes in the field `other` is above `most`."""
+    candidates = list(equal)
+    others = np.array([int(getattr(candidate, other)) for candidate in candidates], np.uint64)
+    return candidates if entropies_of(np.zeros_like(others), others)[0] <= most + TOLERANCE else []
 
 
 def _with_mask(grouped: tuple[Key, dict[str, Any]]) -> SelectedChunk:

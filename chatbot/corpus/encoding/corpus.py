@@ -90,10 +90,14 @@ def encode(
 
 def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int, turns: int = 0) -> Path:
     """Return the folder of the cache for this corpus. turns: of history."""
+    selected = {**dataclasses.asdict(selection), "held_out": sorted(selection.held_out)}
+    for name in ("max_question_entropy", "max_reply_entropy"):
+        if selected[name] is None:
+            del selected[name]  # the key is that of earlier versions
     key = key_of(
         version=VERSION,
         tokens=files.key,
-        selection={**dataclasses.asdict(selection), "held_out": sorted(selection.held_out)},
+        selection=selected,
         vocabulary=vocabulary if isinstance(vocabulary, int) else vocabulary.fingerprint(),
         **({"history": turns} if turns else {}),
     )

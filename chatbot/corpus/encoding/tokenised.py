@@ -17,6 +17,7 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.encoding.cache import content_key, is_complete, key_of, make_once
 from chatbot.corpus.encoding.chunks import (
     PAIRS_PER_CHUNK,
+    Hashes,
     Mask,
     load_arrays,
     load_chunk,
@@ -115,8 +116,15 @@ class TokenisedFiles:
     def hashes(self, turns: int = 0) -> PairHashes:
         """Return the hashes of all pairs, with so many turns of history."""
         none = np.zeros(0, np.uint64)
-        chunks = [PairHashes(none, none, none, none), *(_hashes(chunk.path, turns) for chunk in self.chunks)]
-        return PairHashes(*map(np.concatenate, zip(*chunks, strict=True)))
+        chunks = [_hashes(chunk.path, turns) for chunk in self.chunks]
+
+        def joined(field: str) -> Hashes:
+            return np.concatenate([none, *(getattr(chunk, field) for chunk in chunks)])
+
+        pairs, answers, questions = joined("pairs"), joined("answers"), joined("questions")
+        if not turns:
+            return PairHashes(pairs, questions, answers, pairs, questions)
+        return PairHashes(pairs, joined("groups"), answers, joined("examples"), questions)
 
     def by_chunk(self, mask: Mask) -> list[Mask]:
         """Split a mask of all pairs into one mask for each chunk."""

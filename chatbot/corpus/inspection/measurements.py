@@ -81,9 +81,8 @@ def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
     """Measure a corpus. Raises UserError when no pair is left."""
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
-        selection = Selection("duplicates" in settings.clean, settings.max_reply_frequency)
         hashes = tokenised.hashes()
-        kept, dropped = select(hashes, selection)
+        kept, dropped = select(hashes, Selection.of(settings))
         reports = complete_reports(tokenised, dropped)
         check_not_empty(int(kept.sum()), reports)
         counts = count_tokens(tokenised, kept, pool)

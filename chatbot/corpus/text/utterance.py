@@ -24,6 +24,8 @@ def without_pair_rules(settings: CorpusSettings) -> CorpusSettings:
         clean=tuple(rule for rule in settings.clean if rule in TEXT_RULES) or (NONE,),
         min_characters=1,
         max_characters=None,
+        max_question_entropy=None,
+        max_reply_entropy=None,
         max_reply_frequency=None,
         block_list=None,
         weight_column=None,

@@ -64,7 +64,7 @@ def settings(tmp_path: Path) -> EncodeSettings:
     [
         {},
         {"clean": ("none",), "validation": "none", "max_reply_frequency": None},
-        {"validation": "auto"},
+        {"validation": "auto", "max_question_entropy": 1.0, "max_reply_entropy": 2.5},
         {"validation": "auto", "history": 2, "data": ("talks.conv",)},
         {"data": ("weighted.tsv",), "weight_column": "weight"},
     ],
