@@ -96,6 +96,21 @@ class LearningSettings:
         least=0,
         most=2,
     )
+    distil_from: str | None = setting(
+        None,
+        LEARNING,
+        "also learn the mean of the distributions of these trained attempts, joined by commas: an ensemble distilled "
+        "into one model; their vocabulary must be that of this run",
+        metavar="ATTEMPTS",
+    )
+    distil_weight: float = setting(
+        0.5,
+        LEARNING,
+        "share of the attempts of --distil-from in the loss; the rest is the replies'. 0: without these attempts",
+        kind=float,
+        least=0,
+        most=1,
+    )
     average: float = setting(
         0.0,
         LEARNING,
@@ -201,6 +216,10 @@ class LearningSettings:
                 )
         check_below_one(self, "beta_1", "beta_2", "average", "plateau_factor")
         self._check_schedule()
+        if self.distil_from is None and self.distil_weight != LearningSettings.distil_weight:
+            raise UserError("--distil-weight: not used without --distil-from; leave it out, or name trained attempts")
+        if not all(self.teachers or (True,)):
+            raise UserError(f"--distil-from {self.distil_from}: an empty name; give names joined by commas")
         check_parts(self.frozen, PARTS)
         if self.average and self.average_checkpoints > 1:
             raise UserError("--average and --average-checkpoints exclude each other; leave out one of the two")
@@ -233,6 +252,12 @@ class LearningSettings:
     def frozen(self) -> tuple[str, ...]:
         """The parts of --freeze."""
         return () if self.freeze is None else tuple(part.strip() for part in self.freeze.split(","))
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """The attempts of --distil-from, as given; none if they have no weight."""
+        names = () if self.distil_from is None else tuple(name.strip() for name in self.distil_from.split(","))
+        return names if self.distil_weight else ()
 
     @property
     def averages(self) -> bool:

@@ -1,5 +1,7 @@
 """The whole model: embedding -> encoder -> attention decoder -> logits."""
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,6 +13,7 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.model.copying import GENERATE, NO_COPIES, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Decoder, DecoderState
+from chatbot.model.distillation import Taught, distillation_loss
 from chatbot.model.dropout import TokenTypeDropout
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import LossSize, projection_loss
@@ -20,7 +23,15 @@ from chatbot.model.ngram_tables import NgramTables
 from chatbot.model.packing import rows_of_tokens
 from chatbot.model.recurrent import is_packed
 from chatbot.model.sampled import sampled_loss
-from chatbot.model.sequences import Sequences, sequences_of
+from chatbot.model.sequences import Sequences, laid_out, padded_ids, sequences_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation:
+    """Trained models that a model learns from, of the same vocabulary, and the weight of their part of the loss."""
+
+    models: "Sequence[Seq2Seq]"
+    weight: float
 
 
 class Seq2Seq(keras.Model):
@@ -52,6 +63,7 @@ class Seq2Seq(keras.Model):
         self.scheduled_sampling = settings.scheduled_sampling
         self.loss_size = loss_size
         self.label_smoothing = label_smoothing
+        self.distillation: Distillation | None = None  # a run with teachers sets it
         self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
         assert (0 if ngrams is None else ngrams.order) == settings.ngrams, "not the n-grams of the settings"
         self.ngrams = None if ngrams is None else NgramTables(ngrams, settings.ngram_weight)
@@ -101,7 +113,7 @@ class Seq2Seq(keras.Model):
         """
         state = self._start(source, key)
         if self._settings.copy:
-            state["question"] = self._padded_ids(source)
+            state["question"] = padded_ids(source)
         if self.ngrams is not None:
             state["cells"] = state["cells"], self.ngrams.begins(tf.shape(source.mask)[0])
         return state
@@ -134,17 +146,24 @@ class Seq2Seq(keras.Model):
         """Return the question of each token of the replies, padded: [tokens, source] int64; None without copying."""
         if not self._settings.copy:
             return None
-        return tf.gather(self._padded_ids(source), rows_of_tokens(target_in.packing))
+        return tf.gather(padded_ids(source), rows_of_tokens(target_in.packing))
 
-    def _padded_ids(self, sequences: Sequences) -> tf.Tensor:
-        """Return the ids in rows, [rows, time]; at padding PAD."""
-        packed = len(sequences.ids.shape) == 1
-        return tf.gather(sequences.ids, sequences.packing.to_padded) if packed else sequences.ids
+    def laid_out(self, sequences: Sequences) -> Sequences:
+        """Return a batch that another model's `sequences` has prepared, as this model takes it."""
+        return laid_out(sequences, is_packed(self._settings))
 
     def _logits(self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None) -> tf.Tensor:
         """Return the logits of the next token, with copies its log-probabilities: [positions, vocabulary]."""
         logits = self.project(attended)
         return with_copies(logits, copies, question, tf.constant(self._spellings)) if copies else logits
+
+    def probabilities(self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None) -> tf.Tensor:
+        """Return the distributions of the next token, without n-grams: [positions, vocabulary] float32.
+
+        The arguments are what `attended` and `question_ids` return.
+        """
+        logits = self._logits(attended, copies, question)
+        return tf.exp(logits) if copies else tf.nn.softmax(tf.cast(logits, tf.float32))
 
     def attention_weights(self, source: Sequences, target_in: Sequences) -> tf.Tensor:
         """Return the weights of the question's tokens at each target position, [rows, target, source].
@@ -181,15 +200,20 @@ class Seq2Seq(keras.Model):
         weights: tf.Tensor,
         copies: Copies | tuple[()] = NO_COPIES,
         question: tf.Tensor | None = None,
+        taught: Taught | None = None,
     ) -> tf.Tensor:
         """Return the weighted cross-entropy in nats, summed: scalar float32.
 
         attended [tokens, width] and copies, from `attended`; targets [tokens] int64, weights [tokens] float32;
-        question [tokens, source] int64, from `question_ids`.
+        question [tokens, source] int64, from `question_ids`; taught: the distributions of `distillation`.
         """
+        projection, bias = map(tf.convert_to_tensor, (self.projection, self.bias))
+        if self.distillation is not None and taught is not None:
+            mixed = taught, self.distillation.weight, self.precision, self.loss_size
+            copying = copies, question, tf.constant(self._spellings)
+            return distillation_loss(attended, projection, bias, targets, weights, *mixed, *copying)
         if not self._fast_loss:
             return self.plain_loss(attended, targets, weights, copies, question, self.label_smoothing)
-        projection, bias = map(tf.convert_to_tensor, (self.projection, self.bias))
         parts: tuple[tf.Tensor, ...] = ()
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))

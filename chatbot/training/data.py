@@ -23,6 +23,7 @@ from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
 from chatbot.training.preset import kept_values, preset_values
+from chatbot.training.teachers import check_teachers
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -113,6 +114,7 @@ def prepare(settings: Settings) -> Data:
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)
+    check_teachers(settings, vocabulary, both)
     if settings.learning.best_by == QUESTION_NATS and not both:
         raise UserError(
             f"--best-by {QUESTION_NATS}: only one direction is learned; add --both-directions on to a new attempt"

@@ -13,6 +13,7 @@ from chatbot.model.scheduled_sampling import mixed_inputs
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts
 from chatbot.training.share import Share, looked_up
+from chatbot.training.teachers import Teachers
 
 # float16: the loss scale is divided by this as long as a gradient overflows, down to the smallest scale.
 LOSS_SCALE_DIVISOR, MIN_LOSS_SCALE = 16.0, 2.0**-24
@@ -80,7 +81,8 @@ def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
     """Return the pure function of a tower: (weights, share, used) -> Sums.
 
     weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. parts: the devices
-    of the model's parts; None runs all of them on the device of the caller.
+    of the model's parts; None runs all of them on the device of the caller. The weights of teachers, which are
+    constants, are copied to the device on which this function is called.
 
     float16 gradients that overflow are computed again with a smaller loss scale. The scale starts at 1: Micikevicius
     et al. (2018) scale the small gradients of a mean loss up, but the loss here is a sum.
@@ -110,6 +112,7 @@ def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
 def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
     """Return the function (weights, share, used, loss_scale) -> Sums; the sums are unscaled again."""
     variables = model.trainable_variables
+    teachers = None if model.distillation is None else Teachers(model.distillation.models)
     encoder_device, decoder_device, projection_device = parts or (None, None, None)
 
     @tf.function(autograph=False)
@@ -136,11 +139,13 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
         def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
             if model.sampled is None:
                 question = model.question_ids(source, target_in)
-                return model.summed_loss(attended, share.targets, token_weights, copies, question)
+                return model.summed_loss(attended, share.targets, token_weights, copies, question, taught)
             ids = share.targets, share.samples
             target_rows, sample_rows = sampled or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)
             return model.sampled_loss(attended, target_rows, sample_rows, *ids, token_weights)
 
+        # The teachers read the reply itself, also where scheduled sampling mixes the inputs.
+        taught = None if teachers is None else teachers(source, target_in)
         with _on(projection_device):
             source_rows, *other_rows = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
         encoder_stage = Stage(encoder_device, with_values(encoder), encode, source_rows)

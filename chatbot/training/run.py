@@ -33,6 +33,7 @@ from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.schedule import Schedule, schedule_of
+from chatbot.training.teachers import distillation_of
 from chatbot.training.validator import Validator
 from chatbot.training.variable_update.choose import VariableUpdate
 from chatbot.training.variable_update.replica import Values
@@ -159,6 +160,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         spellings = spelling_table(data.vocabulary.spellings())
         tables = spellings, ngrams, learning.label_smoothing
         model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, *tables)
+    model.distillation = distillation_of(settings)
     train_step = open_step(model, settings)
     shares = train_step.num_shares * team.machines
     if batch_tokens is None and batch_size < shares:

@@ -5,6 +5,7 @@ the gradient of a chunk is computed immediately from its logits, which are then 
 cross-entropy (Hsu et al., 2024).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -64,39 +65,22 @@ def projection_loss(
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor, *mixture: tf.Tensor) -> tuple[tf.Tensor, Any]:
         factor = rounded(embeddings, precision)
-        tokens = tf.shape(attended)[0]
         plain = _chunk_on_gpu if on_gpu() else _chunk
 
-        def compute(
-            attended: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, mixture: tuple[tf.Tensor, ...]
-        ) -> tuple[OfTokens, OfWeights]:
-            results = plain(attended, factor, bias, targets, weights, precision, mixture)
+        def chunk_at(part: slice | None) -> tuple[OfTokens, OfWeights]:
+            of_chunk, targets_of_chunk, weights_of_chunk, *mixture_of_chunk = (
+                part_of(x, part) for x in (attended, targets, weights, *mixture)
+            )
+            of_targets = targets_of_chunk, weights_of_chunk
+            results = plain(of_chunk, factor, bias, *of_targets, precision, tuple(mixture_of_chunk))
             if not label_smoothing:
                 return results
-            terms = _smoothing_terms(attended, factor, bias, targets, label_smoothing * weights)
+            terms = _smoothing_terms(of_chunk, factor, bias, targets_of_chunk, label_smoothing * weights_of_chunk)
             return tf.nest.map_structure(tf.add, results, terms)
 
-        def chunk_at(part: slice) -> tuple[OfTokens, OfWeights]:
-            return compute(attended[part], targets[part], weights[part], tuple(x[part] for x in mixture))
-
-        def add(start: tf.Tensor, of_tokens: OfTokens, sums: OfWeights) -> tuple[Any, ...]:
-            of_chunk, chunk_sums = chunk_at(slice(start, start + chunk_tokens))
-            of_tokens = tuple(tf.concat(parts, 0) for parts in zip(of_tokens, of_chunk, strict=True))
-            return start + chunk_tokens, of_tokens, tuple(a + b for a, b in zip(sums, chunk_sums, strict=True))
-
-        if size.most_tokens is not None and size.most_tokens <= chunk_tokens:
-            # No loop, for whose condition the host would wait on a GPU.
-            of_tokens, sums = compute(attended, targets, weights, mixture)
-        else:
-            # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
-            state = tf.constant(chunk_tokens), *chunk_at(slice(0, chunk_tokens))
-            shapes = tf.nest.map_structure(lambda x: x.shape, state)
-            of_all = tuple(tf.TensorShape([None, *x.shape[1:]]) for x in state[1])
-            _, of_tokens, sums = tf.while_loop(
-                lambda start, *_: start < tokens, add, state, (shapes[0], of_all, shapes[2]), parallel_iterations=1
-            )
-            of_tokens = tuple(tf.ensure_shape(d, x.shape) for d, x in zip(of_tokens, (attended, *mixture), strict=True))
-        (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = of_tokens, sums
+        (d_attended, *d_mixture), (loss, d_embeddings, d_bias) = in_chunks(
+            chunk_at, (attended, *mixture), chunk_tokens, size.most_tokens
+        )
         gradients = d_attended, d_embeddings, d_bias, *d_mixture
         return loss, lambda upstream: tuple(upstream * gradient for gradient in gradients)
 
@@ -107,6 +91,41 @@ def projection_loss(
 OfTokens = tuple[tf.Tensor, ...]
 # A chunk's loss, and its gradients with respect to the embeddings and the bias.
 OfWeights = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+def in_chunks(
+    chunk_at: Callable[[slice | None], tuple[OfTokens, OfWeights]],
+    of_tokens: tuple[tf.Tensor, ...],
+    chunk_tokens: int,
+    most_tokens: int | None,
+) -> tuple[OfTokens, OfWeights]:
+    """Return the gradients and the sums of all tokens.
+
+    chunk_at: computes those of a part of the tokens, None for all. of_tokens: the tensors, [tokens, ...] each, whose
+    gradients are the first result. most_tokens: see `LossSize`.
+    """
+    tokens = tf.shape(of_tokens[0])[0]
+
+    def add(start: tf.Tensor, gradients: OfTokens, sums: OfWeights) -> tuple[Any, ...]:
+        of_chunk, chunk_sums = chunk_at(slice(start, start + chunk_tokens))
+        gradients = tuple(tf.concat(parts, 0) for parts in zip(gradients, of_chunk, strict=True))
+        return start + chunk_tokens, gradients, tuple(a + b for a, b in zip(sums, chunk_sums, strict=True))
+
+    if most_tokens is not None and most_tokens <= chunk_tokens:
+        return chunk_at(None)  # no loop, for whose condition the host would wait on a GPU
+    # Most batches are one chunk. It is computed before the loop, which saves adding it to zeros.
+    state = tf.constant(chunk_tokens), *chunk_at(slice(0, chunk_tokens))
+    shapes = tf.nest.map_structure(lambda x: x.shape, state)
+    of_all = tuple(tf.TensorShape([None, *x.shape[1:]]) for x in state[1])
+    _, gradients, sums = tf.while_loop(
+        lambda start, *_: start < tokens, add, state, (shapes[0], of_all, shapes[2]), parallel_iterations=1
+    )
+    return tuple(tf.ensure_shape(d, x.shape) for d, x in zip(gradients, of_tokens, strict=True)), sums
+
+
+def part_of(x: Any, part: slice | None) -> Any:
+    """Return a part of a tensor's rows, all for None; None of None."""
+    return x if part is None or x is None else x[part]
 
 
 def _mixed(

@@ -58,8 +58,13 @@ class Synchronous:
         self._machine, self._machines = machine, machines
         devices = [tower.device for tower in self._towers]
         self._preparation = Preparation(model, seed, devices, machine, machines)
-        shared = gradient_function(model)
-        self.gradient_functions = [gradient_function(model, t.parts) if t.parts else shared for t in self._towers]
+        # The weights of teachers are constants on the device of each tower. Without, towers share one function.
+        shared: Any = None if model.distillation else gradient_function(model)
+        self.gradient_functions: list[Any] = []
+        for tower in self._towers:
+            with tf.device(tower.device):
+                own = tower.parts or shared is None
+                self.gradient_functions.append(gradient_function(model, tower.parts) if own else shared)
         self._summation = Summation(model, self._replicas, exchange)
         self._embedding = embedding_index(model)
         self._accumulate, self._staged = accumulate, staged
