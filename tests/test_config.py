@@ -145,6 +145,14 @@ def test_trained_attempt_is_found_by_name_and_path(work_dir: Path, inside: str) 
         ({"projection_size": 8}, "--projection-size 8: the embedding is the projection, of --embedding-size units"),
         ({"label_smoothing": 0.1, "copy": True}, "--label-smoothing and --copy exclude each other"),
         ({"label_smoothing": 0.1, "sampled_softmax": 9}, "--label-smoothing and --sampled-softmax exclude each other"),
+        ({"distil_from": "a", "label_smoothing": 0.1}, "--distil-from and --label-smoothing exclude each other"),
+        ({"distil_from": "a", "sampled_softmax": 9}, "--distil-from and --sampled-softmax exclude each other"),
+        ({"distil_from": "a", "model_parallel": True}, "--distil-from and --model-parallel exclude each other"),
+        ({"distil_from": "a", "asynchronous": True}, "--distil-from and --asynchronous exclude each other"),
+        ({"distil_from": "a,"}, "--distil-from a,: an empty name; give names joined by commas"),
+        ({"distil_weight": 0.9}, "--distil-weight: not used without --distil-from; leave it out"),
+        ({"max_reply_entropy": -1.0}, "--max-reply-entropy -1.0: must be at least 0"),
+        ({"inverse_token_frequency": 3.0}, "--inverse-token-frequency 3.0: must be at most 2"),
     ],
 )
 def test_invalid_value_is_reported_with_its_flag(values: dict, message: str) -> None:
