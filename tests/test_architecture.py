@@ -118,6 +118,21 @@ def test_reading_imports_only_errors() -> None:
     assert {name for name in imported if not name.startswith("chatbot.corpus.reading.")} == {"chatbot.errors"}
 
 
+def test_run_starts_without_tensorflow() -> None:
+    """A wrong flag and unusable pairs are reported at once: only imports within functions are later."""
+    paths = {module_of(path): path for path in FILES}
+    found, left = set(), {"chatbot.training.start"}
+    while left:
+        module = left.pop()
+        found.add(module)
+        if module in paths:
+            body = ast.parse(paths[module].read_text(encoding="utf-8")).body
+            left |= {n.module for n in body if isinstance(n, ast.ImportFrom) and n.module} - found
+            found |= {alias.name for n in body if isinstance(n, ast.Import) for alias in n.names}
+    assert "chatbot.training.data" in found
+    assert not {"tensorflow", "keras"} & found
+
+
 def test_corpus_does_not_import_tensorflow() -> None:
     assert not [p.name for p in FILES if package_of(p) == "corpus" and "tensorflow" in set(imports(p))]
 

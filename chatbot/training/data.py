@@ -23,7 +23,7 @@ from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
 from chatbot.training.preset import kept_values, preset_values
-from chatbot.training.teachers import check_teachers
+from chatbot.training.teacher_attempts import check_teachers
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
