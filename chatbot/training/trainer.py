@@ -5,6 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from chatbot.config.attempts import is_validated
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.default_search import with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.errors import UserError
@@ -137,8 +140,12 @@ def conclude(run: Run, stop: str) -> None:
         print(f"Saved. The same command resumes from here; to talk to it: {chat}")
     elif run.team.chief:
         run.checkpoints.load_best(run.progress)
+        if is_validated(run.settings.run.directory):
+            replies = run.validator.chat_replies(with_default_search(DecodingSettings(), run.settings.run.directory))
+        else:  # learned by heart: greedy search finds the replies of beam search, and is traced already
+            replies = run.validator.replies()
         print("Sample replies:")
-        for sample, reply in zip(run.data.samples, run.validator.replies(), strict=True):
+        for sample, reply in zip(run.data.samples, replies, strict=True):
             print(f"  {sample.question} -> {reply}")
         print(f"Curves: tensorboard --logdir tensorboard/{attempt}")
         print(f"Talk to it: {program('chat.py')} --attempt {attempt}")

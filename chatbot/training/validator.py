@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
@@ -33,6 +34,7 @@ class Validator:
 
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings) -> None:
         self._model, self._vocabulary, self._tokens = model, data.vocabulary, tokens_of(settings.corpus)
+        self._settings = settings.model
         self._samples = [sample.ids[: settings.model.max_length] for sample in data.samples]
         self._questions = [sample.ids for sample in data.measured]
         self._score = Scorer(model)
@@ -63,5 +65,9 @@ class Validator:
         return word_attention(self._model, self._vocabulary, self._samples, ids)
 
     def replies(self) -> list[str]:
-        """Return the best reply to each sample question."""
+        """Return the best reply to each sample question, by greedy search."""
         return self._replier.replies(self._samples)
+
+    def chat_replies(self, decoding: DecodingSettings) -> list[str]:
+        """Return the reply to each sample question by another search."""
+        return Replier(self._model, self._vocabulary, self._settings, decoding).replies(self._samples)

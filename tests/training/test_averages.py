@@ -50,6 +50,7 @@ def test_mean_of_the_last_validations_is_validated_and_resumed(
 
     monkeypatch.setattr(Validator, "validate", validate)
     monkeypatch.setattr(Validator, "replies", lambda validator: [""] * len(validator._samples))
+    monkeypatch.setattr(Validator, "chat_replies", lambda validator, _: [""] * len(validator._samples))
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲甲\t丑\n乙丙\t子\n")
     data = {"data": (str(pairs_file),), "validation": str(held_out), "validate_every": 2}

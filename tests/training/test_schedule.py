@@ -135,6 +135,7 @@ def test_plateau_lowers_the_rate_and_resumes(pairs_file: Path, monkeypatch: pyte
     monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
     monkeypatch.setattr(Validator, "validate", lambda self, _: validation_of(nats.pop(0), self.replies()))
     monkeypatch.setattr(Validator, "replies", lambda self: [""] * len(self._samples))
+    monkeypatch.setattr(Validator, "chat_replies", lambda self, _: [""] * len(self._samples))
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲甲\t丑\n乙丙\t子\n")
     options: dict[str, Any] = {"schedule": "plateau", "plateau_patience": 2, "patience": 9, "learning_rate": 0.8}
