@@ -61,6 +61,7 @@ def test_loops_functions_and_waiting_kernels_are_counted() -> None:
         ("float32", {}, 0),
         ("bfloat16", {}, 0),
         ("float16", {}, 1),  # whether the gradients overflow
+        ("float32", {"copy": True}, 0),
         ("float32", {"cell": "gru", "bidirectional": False}, 0),
         ("float32", {"sampled_softmax": 5}, 2),  # the gradient of a sum stitches its shape together on the device
     ],
