@@ -86,7 +86,7 @@ class ModelSettings:
         0,
         MODEL,
         "mix the model's probabilities with those of the n-grams of the training pairs, up to this length, from 2: a "
-        "memory of rare words, for corpora of up to some 100,000 pairs; 0: without n-grams",
+        "memory of rare words, for corpora of up to some 300,000 pairs; 0: without n-grams",
         kind=int,
         least=0,
         most=5,

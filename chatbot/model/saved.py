@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import tensorflow as tf
 from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY, is_validated
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.ngrams import Ngrams, load_ngrams
+from chatbot.corpus.encoding.ngrams import load_ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -49,21 +48,11 @@ def load_trained(directory: Path) -> Trained:
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / VOCABULARY)
-    ngrams = read_ngrams(directory / NGRAMS) if settings.model.ngrams else None
+    order = settings.model.ngrams
+    ngrams = load_ngrams(directory / NGRAMS, len(vocabulary), order) if order else None
     model = Seq2Seq(settings.model, len(vocabulary), spellings=spelling_table(vocabulary.spellings()), ngrams=ngrams)
     assign_weights(directory / pointer["checkpoint"], weights_of(model))
     return Trained(settings, vocabulary, model, pointer["step"])
-
-
-def read_ngrams(path: Path) -> Ngrams:
-    """Read an attempt's n-grams. Raises UserError for a missing or damaged file."""
-    try:
-        return load_ngrams(path)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{path}: n-grams missing or damaged ({error}); restore it from a backup, or train again under another "
-            "--attempt"
-        ) from None
 
 
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:

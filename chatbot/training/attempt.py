@@ -24,9 +24,10 @@ from typing import Any
 
 import filelock
 
-from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, VOCABULARY
+from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY
 from chatbot.config.stored import changed_corpus_settings, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
+from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import program
@@ -159,12 +160,16 @@ def _short_way(settings: Settings) -> str:
     return f"`{program('train.py')} --attempt {settings.run.attempt}` resumes it with its own settings"
 
 
-def write_attempt(settings: Settings, vocabulary: Vocabulary, data: dict[str, Any]) -> None:
-    """Write config.json, vocabulary.txt and data.json."""
+def write_attempt(
+    settings: Settings, vocabulary: Vocabulary, data: dict[str, Any], ngrams: Ngrams | None = None
+) -> None:
+    """Write config.json, vocabulary.txt, data.json, and with n-grams ngrams.npz."""
     directory = settings.run.directory
     directory.mkdir(parents=True, exist_ok=True)
     write_file(directory / VOCABULARY, vocabulary.content())
     if settings.corpus.dictionary is not None:
         write_file(directory / DICTIONARY, Path(settings.corpus.dictionary).read_bytes())
+    if ngrams is not None:
+        write_file(directory / NGRAMS, ngrams.content())
     write_json(directory / "data.json", data)
     write_json(directory / CONFIG, storable(settings))

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.config.attempts import NGRAMS
 from chatbot.config.learning import PLATEAU
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
@@ -176,9 +175,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
             set_initial_weights(model, settings, data)
         progress, state = checkpoints.restore(state)
         checkpoints.check_space(state, data.validation_decides)
-        write_attempt(settings, data.vocabulary, data.description)
-        if ngrams is not None:
-            ngrams.save(settings.run.directory / NGRAMS)
+        write_attempt(settings, data.vocabulary, data.description, ngrams)
     progress = Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
     train_step.scatter_state(state)
     if data.validation:

@@ -4,6 +4,10 @@ Chen and Goodman (1999). All n-grams are computed at once, by array operations.
 """
 
 import dataclasses
+import io
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,13 @@ import numpy.typing as npt
 
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import BOS, EOS
+from chatbot.errors import UserError
 
 Ids = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+
+# The exceptions of NumPy and zipfile for a file that is truncated or overwritten.
+UNREADABLE = (ValueError, LookupError, EOFError, RuntimeError, zlib.error, struct.error, zipfile.BadZipFile)
 
 # A context is one number: the sum of its ids times powers of this, modulo 2 ** 64. Two contexts of a corpus with ten
 # million contexts have the same number with a probability of 1 in 400,000.
@@ -45,23 +53,43 @@ class Ngrams:
         """The length of the longest n-grams."""
         return len(self.orders) + 1
 
-    def save(self, path: Path) -> None:
-        """Write the n-grams to a file. The file is complete or absent."""
+    def content(self) -> bytes:
+        """Return the content of ngrams.npz, which `load_ngrams` reads."""
         arrays: dict[str, Any] = {"unigrams": self.unigrams}
         for number, order in enumerate(self.orders, 2):
             arrays |= {f"{field.name}_{number}": getattr(order, field.name) for field in dataclasses.fields(order)}
-        part = path.with_name(path.name + ".part")
-        with part.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        part.replace(path)
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        return file.getvalue()
 
 
-def load_ngrams(path: Path) -> Ngrams:
-    """Read what `Ngrams.save` wrote. Raises OSError, ValueError, KeyError or BadZipFile for a damaged file."""
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        names = [field.name for field in dataclasses.fields(Order)]
-        numbers = range(2, 2 + sum(name.startswith("ids_") for name in arrays.files))
-        return Ngrams(arrays["unigrams"], [Order(*(arrays[f"{name}_{n}"] for name in names)) for n in numbers])
+def load_ngrams(path: Path, vocabulary_size: int, order: int) -> Ngrams:
+    """Read what `Ngrams.content` returned. Raises UserError for a missing or damaged file, and for other n-grams."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            names = [field.name for field in dataclasses.fields(Order)]
+            orders = [Order(*(arrays[f"{name}_{n}"] for name in names)) for n in range(2, order + 1)]
+            ngrams = Ngrams(arrays["unigrams"], orders)
+        if not _is_whole(ngrams, vocabulary_size):
+            raise ValueError("not of this vocabulary")
+    except (*UNREADABLE, OSError) as error:
+        raise UserError(
+            f"{path}: n-grams missing or damaged ({str(error) or type(error).__name__}); restore it from a backup, or "
+            "train again under another --attempt"
+        ) from None
+    return ngrams
+
+
+def _is_whole(ngrams: Ngrams, vocabulary_size: int) -> bool:
+    """Return whether the arrays have the sizes of one another and of the vocabulary, and indices within them."""
+    return len(ngrams.unigrams) == vocabulary_size and all(
+        len(x.contexts) == len(x.masses) == len(x.starts) - 1 > 0
+        and len(x.ids) == len(x.probabilities) == x.starts[-1]
+        and x.starts[0] == 0
+        and bool((np.diff(x.starts) > 0).all())
+        and 0 <= x.ids.min() <= x.ids.max() < vocabulary_size
+        for x in ngrams.orders
+    )
 
 
 def ngrams_of(sequences: Iterable[Ragged], vocabulary_size: int, order: int) -> Ngrams:

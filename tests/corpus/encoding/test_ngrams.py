@@ -1,13 +1,17 @@
 """The file of n-grams, and what precedes each target. Their probabilities: tests/model/test_ngram_tables.py."""
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chatbot.corpus.encoding.ngrams import histories_of, load_ngrams, ngrams_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, PAD
+from chatbot.errors import UserError
 
 
 def test_histories_are_the_ids_before_each_target() -> None:
@@ -18,16 +22,45 @@ def test_histories_are_the_ids_before_each_target() -> None:
     assert histories_of(np.array([[BOS, 5]]), 2).tolist() == [[[BOS], [5]]]
 
 
+VOCABULARY = 9
+NGRAMS = ngrams_of([Ragged.from_rows([[5, 6, 7], [5, 6]])], VOCABULARY, 3)
+
+
 def test_n_grams_are_read_as_they_were_written(tmp_path: Path) -> None:
-    ngrams = ngrams_of([Ragged.from_rows([[5, 6, 7], [5, 6]])], 9, 3)
     path = tmp_path / "ngrams.npz"
-    ngrams.save(path)
-    again = load_ngrams(path)
-    np.testing.assert_array_equal(again.unigrams, ngrams.unigrams)
-    for order, expected in zip(again.orders, ngrams.orders, strict=True):
+    path.write_bytes(NGRAMS.content())
+    again = load_ngrams(path, VOCABULARY, 3)
+    np.testing.assert_array_equal(again.unigrams, NGRAMS.unigrams)
+    for order, expected in zip(again.orders, NGRAMS.orders, strict=True):
         for field, array in vars(expected).items():
             np.testing.assert_array_equal(getattr(order, field), array)
-    assert [file.name for file in tmp_path.iterdir()] == ["ngrams.npz"]
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(Exception, match="zip"):
-        load_ngrams(path)
+
+
+@pytest.mark.parametrize(("vocabulary", "order"), [(VOCABULARY + 1, 3), (VOCABULARY, 4)])
+def test_n_grams_of_another_attempt_are_refused(tmp_path: Path, vocabulary: int, order: int) -> None:
+    path = tmp_path / "ngrams.npz"
+    path.write_bytes(NGRAMS.content())
+    with pytest.raises(UserError, match=r"ngrams\.npz: n-grams missing or damaged"):
+        load_ngrams(path, vocabulary, order)
+    with pytest.raises(UserError, match="n-grams missing or damaged"):
+        load_ngrams(tmp_path / "nothing.npz", VOCABULARY, 3)
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_a_damaged_file_is_refused_or_read_whole(data: st.DataObject) -> None:
+    """Truncated, or with some bytes changed."""
+    content = bytearray(NGRAMS.content())
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    for place in data.draw(st.lists(st.integers(0, max(0, len(content) - 1)), max_size=3)) if content else []:
+        content[place] ^= data.draw(st.integers(1, 255))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ngrams.npz"
+        path.write_bytes(content)
+        try:
+            ngrams = load_ngrams(path, VOCABULARY, 3)
+        except UserError:
+            return
+        assert len(ngrams.unigrams) == VOCABULARY
+        assert all(0 <= order.ids.min() <= order.ids.max() < VOCABULARY for order in ngrams.orders)
