@@ -17,6 +17,7 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batch
 from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.model.decoded import Decoded
 from chatbot.model.matmul import matmul, rounded
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
@@ -119,7 +120,7 @@ def seconds_of_parts(model: Seq2Seq, share: Share) -> dict[str, float]:
 
     attended = attend(memory, outputs)
     projection = timed(project, attended)
-    with_loss = timed(lambda attended: model.summed_loss(attended, share.targets, share.weights), attended)
+    with_loss = timed(lambda attended: model.summed_loss(Decoded(attended), share.targets, share.weights), attended)
     return {
         "recurrent": timed(stack(model.encoder.forward, source), model.embed(source.ids))
         + timed(stack(model.decoder.stack, target_in), model.embed(target_in.ids)),

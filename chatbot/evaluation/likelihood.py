@@ -11,7 +11,6 @@ from tqdm import tqdm
 from chatbot.corpus.batching.batches import Batch, pad_batch
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ngrams import histories_of
-from chatbot.model.copying import NO_COPIES, Copies
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -93,14 +92,12 @@ class Scorer:
         targets, weights: [tokens], packed as target_in is; weights are 0 at fillers.
         histories: [tokens, order - 1] int64, the ids before each target, for a model with n-grams.
         """
-        attended, copies = self._model.attended(source, target_in)  # [tokens, width]
-        question = self._model.question_ids(source, target_in)  # [tokens, source]
+        decoded = self._model.decoded(source, target_in)
         projected = max(1, self._model.loss_size.logits // self._model.bias.shape[0])  # tokens at a time
         nats = tf.constant(0.0)
-        for start in tf.range(0, tf.shape(attended)[0], projected):
+        for start in tf.range(0, tf.shape(decoded.attended)[0], projected):
             part = slice(start, start + projected)
-            copied = (Copies(*(x[part] for x in copies)), question[part]) if question is not None else (NO_COPIES, None)
-            log_probabilities = self._model.log_probabilities(attended[part], targets[part], *copied)
+            log_probabilities = self._model.log_probabilities(decoded.part(part), targets[part])
             if self._model.ngrams is not None:
                 by_ngrams = self._model.ngrams.probabilities(histories[part])
                 of_targets = tf.gather(by_ngrams, targets[part], batch_dims=1)

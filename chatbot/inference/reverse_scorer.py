@@ -61,9 +61,7 @@ class ReverseScorer:
 
         N-grams are left out: they do not depend on the reply.
         """
-        attended, copies = self._model.attended(source, target_in)
-        question = self._model.question_ids(source, target_in)
-        log_probs = self._model.log_probabilities(attended, targets, copies, question)  # [tokens]
+        log_probs = self._model.log_probabilities(self._model.decoded(source, target_in), targets)  # [tokens]
         of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
         return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
 

@@ -24,7 +24,7 @@ def distillation_loss(
     precision: str = "float32",
     size: LossSize = LossSize(),  # noqa: B008  # immutable
     copies: Copies | tuple[()] = NO_COPIES,
-    question: tf.Tensor | None = None,
+    question: tf.Tensor | tuple[()] = (),
     spellings: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Return a weighted sum in nats: scalar float32.

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.ngrams import Ngrams
-from chatbot.model.copying import GENERATE, NO_COPIES, Copies, log_copied, mixture, with_copies
+from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
+from chatbot.model.decoded import Decoded
 from chatbot.model.decoder import Decoder, DecoderState
 from chatbot.model.distillation import Taught, distillation_loss
 from chatbot.model.dropout import TokenTypeDropout
@@ -129,41 +130,36 @@ class Seq2Seq(keras.Model):
 
         key: [1] uint64 draws the dropout masks; None: no dropout.
         """
-        attended, copies = self.attended(source, target_in, key)
-        return self._logits(attended, copies, self.question_ids(source, target_in))
+        return self._logits(self.decoded(source, target_in, key))
 
-    def attended(
-        self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """Return the decoder's outputs before `project`, [tokens, width], and what they copy.
-
-        The arguments are those of `call`.
-        """
+    def decoded(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> Decoded:
+        """Return the decoder's outputs for the real tokens of target_in. The arguments are those of `call`."""
         attended, copies = self.decoder(self.embed(target_in.ids, key), target_in, self._start(source, key), key)
-        return attended, copies
+        return self.with_question(attended, copies, source, target_in)
 
-    def question_ids(self, source: Sequences, target_in: Sequences) -> tf.Tensor | None:
-        """Return the question of each token of the replies, padded: [tokens, source] int64; None without copying."""
-        if not self._settings.copy:
-            return None
-        return tf.gather(padded_ids(source), rows_of_tokens(target_in.packing))
+    def with_question(
+        self, attended: tf.Tensor, copies: Copies | tuple[()], source: Sequences, target_in: Sequences
+    ) -> Decoded:
+        """Return the decoder's outputs with the question of each token. attended, copies: from `Decoder.call`."""
+        if not copies:
+            return Decoded(attended)
+        return Decoded(attended, copies, tf.gather(padded_ids(source), rows_of_tokens(target_in.packing)))
 
     def laid_out(self, sequences: Sequences) -> Sequences:
         """Return a batch that another model's `sequences` has prepared, as this model takes it."""
         return laid_out(sequences, is_packed(self._settings))
 
-    def _logits(self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None) -> tf.Tensor:
+    def _logits(self, decoded: Decoded) -> tf.Tensor:
         """Return the logits of the next token, with copies its log-probabilities: [positions, vocabulary]."""
-        logits = self.project(attended)
-        return with_copies(logits, copies, question, tf.constant(self._spellings)) if copies else logits
+        logits = self.project(decoded.attended)
+        if not decoded.copies:
+            return logits
+        return with_copies(logits, decoded.copies, decoded.question, tf.constant(self._spellings))
 
-    def probabilities(self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None) -> tf.Tensor:
-        """Return the distributions of the next token, without n-grams: [positions, vocabulary] float32.
-
-        The arguments are what `attended` and `question_ids` return.
-        """
-        logits = self._logits(attended, copies, question)
-        return tf.exp(logits) if copies else tf.nn.softmax(tf.cast(logits, tf.float32))
+    def probabilities(self, decoded: Decoded) -> tf.Tensor:
+        """Return the distributions of the next token, without n-grams: [positions, vocabulary] float32."""
+        logits = self._logits(decoded)
+        return tf.exp(logits) if decoded.copies else tf.nn.softmax(tf.cast(logits, tf.float32))
 
     def attention_weights(self, source: Sequences, target_in: Sequences) -> tf.Tensor:
         """Return the weights of the question's tokens at each target position, [rows, target, source].
@@ -176,17 +172,12 @@ class Seq2Seq(keras.Model):
         """attended [..., width] -> logits [..., vocabulary]."""
         return matmul(attended, self.projection, self.precision, transpose_b=True) + self.bias
 
-    def predictions(self, attended: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None) -> tf.Tensor:
-        """Return the most probable ids, [tokens] int64, from what `attended` and `question_ids` return.
-
-        The logits are computed in chunks.
-        """
-        tokens, chunk = tf.shape(attended)[0], max(1, self.loss_size.logits // self.bias.shape[0])
+    def predictions(self, decoded: Decoded) -> tf.Tensor:
+        """Return the most probable ids, [tokens] int64. The logits are computed in chunks."""
+        tokens, chunk = tf.shape(decoded.attended)[0], max(1, self.loss_size.logits // self.bias.shape[0])
 
         def add(start: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            part = slice(start, start + chunk)
-            of_part = Copies(*(x[part] for x in copies)) if copies else NO_COPIES
-            logits = self._logits(attended[part], of_part, None if question is None else question[part])
+            logits = self._logits(decoded.part(slice(start, start + chunk)))
             return start + chunk, tf.concat([ids, tf.argmax(logits, -1)], 0)
 
         start = tf.constant(0), tf.zeros([0], tf.int64)
@@ -194,26 +185,20 @@ class Seq2Seq(keras.Model):
         return tf.while_loop(lambda start, _: start < tokens, add, start, shapes, parallel_iterations=1)[1]
 
     def summed_loss(
-        self,
-        attended: tf.Tensor,
-        targets: tf.Tensor,
-        weights: tf.Tensor,
-        copies: Copies | tuple[()] = NO_COPIES,
-        question: tf.Tensor | None = None,
-        taught: Taught | None = None,
+        self, decoded: Decoded, targets: tf.Tensor, weights: tf.Tensor, taught: Taught | None = None
     ) -> tf.Tensor:
         """Return the weighted cross-entropy in nats, summed: scalar float32.
 
-        attended [tokens, width] and copies, from `attended`; targets [tokens] int64, weights [tokens] float32;
-        question [tokens, source] int64, from `question_ids`; taught: the distributions of `distillation`.
+        targets [tokens] int64, weights [tokens] float32; taught: the distributions of `distillation`.
         """
+        attended, copies, question = decoded
         projection, bias = map(tf.convert_to_tensor, (self.projection, self.bias))
         if self.distillation is not None and taught is not None:
             mixed = taught, self.distillation.weight, self.precision, self.loss_size
             copying = copies, question, tf.constant(self._spellings)
             return distillation_loss(attended, projection, bias, targets, weights, *mixed, *copying)
         if not self._fast_loss:
-            return self.plain_loss(attended, targets, weights, copies, question, self.label_smoothing)
+            return self.plain_loss(decoded, targets, weights, self.label_smoothing)
         parts: tuple[tf.Tensor, ...] = ()
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))
@@ -222,32 +207,21 @@ class Seq2Seq(keras.Model):
         return projection_loss(attended, projection, bias, targets, weights, *options)
 
     def plain_loss(
-        self,
-        attended: tf.Tensor,
-        targets: tf.Tensor,
-        weights: tf.Tensor,
-        copies: Copies | tuple[()] = NO_COPIES,
-        question: tf.Tensor | None = None,
-        label_smoothing: float = 0.0,
+        self, decoded: Decoded, targets: tf.Tensor, weights: tf.Tensor, label_smoothing: float = 0.0
     ) -> tf.Tensor:
         """Return what `summed_loss` returns, with all logits in memory at once; without label smoothing by default."""
         if label_smoothing:
-            return sequence_loss(self.project(attended), targets, weights, label_smoothing)
-        return -tf.reduce_sum(self.log_probabilities(attended, targets, copies, question) * weights)
+            return sequence_loss(self.project(decoded.attended), targets, weights, label_smoothing)
+        return -tf.reduce_sum(self.log_probabilities(decoded, targets) * weights)
 
-    def log_probabilities(
-        self, attended: tf.Tensor, targets: tf.Tensor, copies: Copies | tuple[()], question: tf.Tensor | None
-    ) -> tf.Tensor:
-        """Return the log-probability of each target in nats, without n-grams, [tokens] float32.
-
-        The arguments are those of `summed_loss`.
-        """
-        logits = tf.cast(self.project(attended), tf.float32)
+    def log_probabilities(self, decoded: Decoded, targets: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of each target in nats, without n-grams, [tokens] float32."""
+        logits = tf.cast(self.project(decoded.attended), tf.float32)
         generated = -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        if not copies:
+        if not decoded.copies:
             return generated
-        copied = log_copied(copies, question, targets, tf.constant(self._spellings))
-        return mixture(copies, generated, copied)
+        copied = log_copied(decoded.copies, decoded.question, targets, tf.constant(self._spellings))
+        return mixture(decoded.copies, generated, copied)
 
     def sampled_loss(
         self,
@@ -282,7 +256,7 @@ class Seq2Seq(keras.Model):
         if not copies:
             return self.project(attended), new_state
         beams = tf.shape(ids)[0] // tf.shape(state["question"])[0]
-        return self._logits(attended, copies, tf.repeat(state["question"], beams, axis=0)), new_state
+        return self._logits(Decoded(attended, copies, tf.repeat(state["question"], beams, axis=0))), new_state
 
 
 def embedding_index(model: Seq2Seq) -> int:

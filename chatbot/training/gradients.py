@@ -138,8 +138,8 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
 
         def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
             if model.sampled is None:
-                question = model.question_ids(source, target_in)
-                return model.summed_loss(attended, share.targets, token_weights, copies, question, taught)
+                decoded = model.with_question(attended, copies, source, target_in)
+                return model.summed_loss(decoded, share.targets, token_weights, taught)
             ids = share.targets, share.samples
             target_rows, sample_rows = sampled or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)
             return model.sampled_loss(attended, target_rows, sample_rows, *ids, token_weights)
@@ -157,7 +157,7 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
             with _on(decoder_device), keras.StatelessScope(with_values(decoder)):
                 attended, copies = decode(true_rows, *encoder_stage.outputs)
             with _on(projection_device), keras.StatelessScope(with_values(variables)):
-                predictions = model.predictions(attended, copies, model.question_ids(source, target_in))
+                predictions = model.predictions(model.with_question(attended, copies, source, target_in))
                 target_in = target_in._replace(ids=mixed_inputs(target_in, predictions, key, model.scheduled_sampling))
                 target_rows = tf.gather(values[id(embedding)], target_in.ids)
         else:

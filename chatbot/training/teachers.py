@@ -6,9 +6,7 @@ import keras
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.model.copying import NO_COPIES, Copies
 from chatbot.model.distillation import Taught
-from chatbot.model.fast.projection import part_of
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Distillation, Seq2Seq
 from chatbot.model.sequences import Sequences
@@ -31,18 +29,16 @@ class Teachers:
 
     def __call__(self, source: Sequences, target_in: Sequences) -> Taught:
         """Return the mean of the distributions of the teachers, without dropout."""
-        decoded = []
+        decoded_by_all = []
         for model, weights in zip(self._models, self._weights, strict=True):
             with keras.StatelessScope(weights):
-                sequences = model.laid_out(source), model.laid_out(target_in)
-                decoded.append((*model.attended(*sequences), model.question_ids(*sequences)))
+                decoded_by_all.append(model.decoded(model.laid_out(source), model.laid_out(target_in)))
 
         def taught(part: slice | None) -> tf.Tensor:
             distributions = []
-            for model, weights, (attended, copies, question) in zip(self._models, self._weights, decoded, strict=True):
-                of_part = Copies(*(part_of(x, part) for x in copies)) if copies else NO_COPIES
+            for model, weights, decoded in zip(self._models, self._weights, decoded_by_all, strict=True):
                 with keras.StatelessScope(weights):
-                    distributions.append(model.probabilities(part_of(attended, part), of_part, part_of(question, part)))
+                    distributions.append(model.probabilities(decoded.part(part)))
             return tf.add_n(distributions) / len(distributions)
 
         return taught

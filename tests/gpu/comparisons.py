@@ -12,6 +12,7 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches, pad_batch
+from chatbot.corpus.encoding.ngrams import ngrams_of
 from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
@@ -34,8 +35,13 @@ def new_model(settings: Settings, tower: Tower, precision: str = "float32", voca
     """Return a model on a device, with weights drawn by NumPy: the same on all devices, to the bit."""
     rng = np.random.default_rng(1)
     scale = settings.model.rnn_size**-0.5
+    spellings = np.stack([np.arange(vocabulary), np.roll(np.arange(vocabulary), 1)], 1)
+    order = settings.model.ngrams
+    ngrams = ngrams_of([random_pairs(67, 1).targets], vocabulary, order) if order else None
+    smoothing = settings.learning.label_smoothing
     with tf.device(tower.device):
-        model = Seq2Seq(settings.model, vocabulary, precision, loss_size(settings, [tower]))
+        size = loss_size(settings, [tower])
+        model = Seq2Seq(settings.model, vocabulary, precision, size, spellings, ngrams, smoothing)
         for weight in model.trainable_variables:
             weight.assign(rng.normal(scale=scale, size=weight.shape).astype(np.float32))
     return model
@@ -74,13 +80,13 @@ def dropout_numbers(shape: list[int], key: int, number: int, tower: Tower) -> di
         return {"uniform": uniform(shape, tf.constant([key], tf.uint64), number).numpy()}
 
 
-def best_replies(beam_size: int, tower: Tower) -> dict[str, Any]:
-    """Return all candidates of each question: texts and scores."""
-    settings = replace(ADAM, max_length=20)
+def best_replies(changes: dict[str, Any], decoding: DecodingSettings, tower: Tower) -> dict[str, Any]:
+    """Return all candidates of each question: texts and scores. changes: settings of the model that are not ADAM's."""
+    settings = replace(ADAM, max_length=20, **changes)
     model = new_model(settings, tower, vocabulary=len(REPLY_VOCABULARY))
     for weight in model.trainable_variables:
         weight.assign(4.0 * weight)  # so that replies differ
-    replier = Replier(model, REPLY_VOCABULARY, settings.model, DecodingSettings(beam_size=beam_size))
+    replier = Replier(model, REPLY_VOCABULARY, settings.model, decoding)
     candidates = [reply for replies in replier.candidates(QUESTIONS) for reply in replies]
     return {"texts": [reply.text for reply in candidates], "scores": np.array([reply.score for reply in candidates])}
 
@@ -94,8 +100,17 @@ KINDS = {
     for directions in ("forward", "both")
     for softmax, samples in (("exact", None), ("sampled", 7))
 }
+OPTIONS = {
+    "copy": replace(ADAM, copy=True),
+    "copy, gru bahdanau": replace(ADAM, copy=True, cell="gru", attention="bahdanau"),
+    "copy, float32 loss of all logits": replace(ADAM, copy=True, fast=("lstm",)),
+    "copy and input feeding": replace(ADAM, copy=True, input_feeding=True),
+    "label smoothing": replace(ADAM, label_smoothing=0.1),
+    "residual, layer normalisation": replace(ADAM, residual=True, layer_normalisation=True),
+    "untied, unequal depths": replace(ADAM, tied_embeddings=False, projection_size=16, encoder_layers=1),
+}
 GRADIENTS: dict[str, Case] = {
-    name: functools.partial(gradients, settings, "float32") for name, settings in KINDS.items()
+    name: functools.partial(gradients, settings, "float32") for name, settings in {**KINDS, **OPTIONS}.items()
 }
 # The keys are those of GRADIENTS, followed by the precision.
 LOWER_PRECISION: dict[str, Case] = {
@@ -112,6 +127,11 @@ TRAINING: dict[str, Case] = {
         "bahdanau": replace(ADAM, attention="bahdanau"),
         "dropout, gru": replace(ADAM, cell="gru", keep_prob=0.5),
         "dropout, lstm of Keras": replace(ADAM, fast=("loss",), keep_prob=0.5),
+        "dropout of weights and tokens": replace(ADAM, cell="gru", recurrent_keep_prob=0.7, embedding_keep_prob=0.8),
+        "variational dropout": replace(ADAM, cell="gru", keep_prob=0.5, variational_dropout=True),
+        "copy": replace(ADAM, copy=True),
+        "scheduled sampling": replace(ADAM, scheduled_sampling=0.3),
+        "average of the weights": replace(ADAM, average=0.9),
     }.items()
 }
 MASKS: dict[str, Case] = {
@@ -120,8 +140,15 @@ MASKS: dict[str, Case] = {
     for key, number in ((1, 100), (2**64 - 1, 400))
 }
 REPLIES: dict[str, Case] = {
-    "greedy": functools.partial(best_replies, 1),
-    "beam": functools.partial(best_replies, 4),
+    "greedy": functools.partial(best_replies, {}, DecodingSettings(beam_size=1)),
+    "beam": functools.partial(best_replies, {}, DecodingSettings(beam_size=4)),
+    "beam, copy and n-grams": functools.partial(
+        best_replies, {"copy": True, "ngrams": 3}, DecodingSettings(beam_size=4, coverage_penalty=0.2)
+    ),
+    "sampling": functools.partial(best_replies, {}, DecodingSettings(top_p=0.9, candidates=4)),
+    "penalties": functools.partial(
+        best_replies, {}, DecodingSettings(beam_size=4, repetition_penalty=1.3, no_repeat_ngram=2, min_reply_length=3)
+    ),
 }
 
 

@@ -56,7 +56,7 @@ def test_embedding_dropout_drops_all_occurrences_of_a_token() -> None:
 
 
 def attended(model: Seq2Seq, key: tf.Tensor | None) -> np.ndarray:
-    return model.attended(model.sequences(SOURCE), model.sequences(TARGET_IN), key)[0].numpy()[:REAL]
+    return model.decoded(model.sequences(SOURCE), model.sequences(TARGET_IN), key).attended.numpy()[:REAL]
 
 
 def masked_weights(model: Seq2Seq, settings: ModelSettings) -> None:

@@ -45,7 +45,7 @@ def test_input_feeding_equals_plain_loop(cell: str, key: tf.Tensor | None) -> No
         context = np.einsum("rs,rsu->ru", weights, state["memory"])
         fed = np.tanh(np.concatenate([output, context], -1) @ decoder.combine.kernel.numpy())
         expected.append(fed)
-    attended = unpack(model.attended(source, target_in, key)[0], target_in.packing)
+    attended = unpack(model.decoded(source, target_in, key).attended, target_in.packing)
     for row, length in enumerate((3, 2)):
         wanted = (np.stack(expected, 1) * output_mask)[row, :length]
         np.testing.assert_allclose(attended[row, :length], wanted, atol=1e-5)

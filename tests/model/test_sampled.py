@@ -7,6 +7,7 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
 from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.model.decoded import Decoded
 from chatbot.model.loss import sequence_loss
 from chatbot.model.new_model import built_model
 from chatbot.model.sampled import draw_samples, sampled_loss
@@ -70,7 +71,7 @@ def test_training_samples_and_validation_does_not() -> None:
     model = built_model(settings, VOCABULARY, seed=1)
     attended, targets, weights = tf.ones([3, UNITS]), tf.constant([5, 6, 7]), tf.ones(3)
     exact = sequence_loss(model.project(attended), targets, weights)
-    assert float(model.summed_loss(attended, targets, weights)) == pytest.approx(float(exact), rel=1e-6)
+    assert float(model.summed_loss(Decoded(attended), targets, weights)) == pytest.approx(float(exact), rel=1e-6)
     batch = GlobalBatch((pad_batch(random_pairs(6, 1), np.arange(6), 9, 10),), 6, np.arange(VOCABULARY))
     prepared = Preparation(model, 1, ["/CPU:0"])(batch, 0)
     values = [variable.value for variable in model.trainable_variables]

@@ -107,14 +107,13 @@ def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list
     if model.scheduled_sampling:
         target_in = model.sequences(ids_with_predictions(model, batch, share))
     with tf.GradientTape() as tape:
-        attended, copies = model.attended(share.source, target_in, share.key)
+        decoded = model.decoded(share.source, target_in, share.key)
         if model.sampled is None:
-            question = model.question_ids(share.source, target_in)
-            loss = model.summed_loss(attended, share.targets, share.weights, copies, question)
+            loss = model.summed_loss(decoded, share.targets, share.weights)
         else:
             ids = share.targets, share.samples
             target_rows, sample_rows = (tf.gather(model.projection.value, x) for x in ids)
-            loss = model.sampled_loss(attended, target_rows, sample_rows, *ids, share.weights)
+            loss = model.sampled_loss(decoded.attended, target_rows, sample_rows, *ids, share.weights)
     gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
     return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 

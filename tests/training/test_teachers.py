@@ -54,8 +54,7 @@ def student_of(settings: Settings, weight: float, teachers: list[Seq2Seq]) -> Se
 def probabilities_of(model: Seq2Seq, batch: Batch, key: tf.Tensor | None = None) -> tf.Tensor:
     """The distributions of a model on a batch that is laid out for it: [tokens, vocabulary]."""
     source, target_in = map(model.sequences, (batch.source, batch.target_in))
-    attended, copies = model.attended(source, target_in, key)
-    return model.probabilities(attended, copies, model.question_ids(source, target_in))
+    return model.probabilities(model.decoded(source, target_in, key))
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,8 @@ def in_chunks(
 
 
 def part_of(x: Any, part: slice | None) -> Any:
-    """Return a part of a tensor's rows, all for None; None of None."""
-    return x if part is None or x is None else x[part]
+    """Return a part of a tensor's rows, all for None."""
+    return x if part is None else x[part]
 
 
 def _mixed(
