@@ -42,6 +42,7 @@ class HistoryBenchmark:
     steps: int | None = setting(
         None, "training", "end each run after this many steps; default: by validation", kind=int, least=1
     )
+    preset: str = setting("auto", "training", "--preset of each run", metavar="NAME")
     seed: int = setting(1, "training", "seed of each run", kind=int, least=0)
 
     def __post_init__(self) -> None:
@@ -85,7 +86,7 @@ def _split(data: str, work: Path) -> tuple[Path, Path]:
 
 def _train(flags: HistoryBenchmark, turns: int, training: Path, held_out: Path, work: Path) -> None:
     command = [sys.executable, str(TRAIN), "--data", str(training), "--validation", str(held_out)]
-    command += ["--clean", "control", "--preset", "none"]
+    command += ["--clean", "control", "--preset", flags.preset]
     command += ["--attempt", f"history-{turns}", "--history", str(turns), "--rnn-size", str(flags.rnn_size)]
     command += ["--max-length", str(flags.max_length), "--seed", str(flags.seed)]
     command += [] if flags.steps is None else ["--steps", str(flags.steps)]

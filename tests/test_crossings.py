@@ -63,7 +63,7 @@ def test_loops_functions_and_waiting_kernels_are_counted() -> None:
         ("float16", {}, 1),  # whether the gradients overflow
         ("float32", {"copy": True}, 0),
         ("float32", {"cell": "gru", "bidirectional": False}, 0),
-        ("float32", {"sampled_softmax": 5}, 2),  # the gradient of a sum stitches its shape together on the device
+        ("float32", {"sampled_softmax": 5}, 0),
     ],
     ids=str,
 )

@@ -42,11 +42,14 @@ def sampled_loss(
         k = tf.cast(ids, tf.float32)
         return number * tf.math.log((k + 2) / (k + 1)) / math.log(vocabulary + 1)
 
-    target_logits = tf.reduce_sum(attended * target_embeddings, -1) + tf.gather(bias, targets)  # [tokens]
+    # Not by tf.reduce_sum: on a GPU the host would wait for the shape in its gradient.
+    products = tf.matmul(attended[:, None, :], target_embeddings[:, :, None])  # [tokens, 1, 1]
+    target_logits = tf.squeeze(products, -1) + tf.gather(bias, targets)[:, None]  # [tokens, 1]
     logits = matmul(attended, sample_embeddings, precision, transpose_b=True)  # [tokens, samples]
     logits += tf.gather(bias, samples) - tf.math.log(expected_count(samples))
     # Samples that equal the target are excluded, since the target is in the sum already. The expected sum over the
     # samples is then the sum over the rest of the vocabulary.
     logits = tf.where(targets[:, None] == samples, logits.dtype.min, logits)
-    losses = tf.reduce_logsumexp(tf.concat([target_logits[:, None], logits], -1), -1) - target_logits
+    logits = tf.concat([target_logits, logits], -1)  # [tokens, 1 + samples]
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros_like(targets), logits)
     return tf.reduce_sum(losses * weights)
