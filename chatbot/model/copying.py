@@ -73,9 +73,9 @@ def log_copied(copies: Copies, question: tf.Tensor, targets: tf.Tensor, spelling
     is_character = _mean_where(spelled == targets[:, None, None], spelled)
     gates = tf.exp(copies.log_actions)
     copied = gates[:, COPY_TOKEN, None] * is_token + gates[:, COPY_CHARACTER, None] * is_character
-    # Not by tf.reduce_sum: on a GPU the host would wait for the shape in its gradient.
-    total = tf.matmul(copies.weights[:, None, :], copied[:, :, None])  # [positions, 1, 1]
-    return tf.math.log(tf.maximum(tf.squeeze(total, [1, 2]), SMALLEST))
+    # Without keepdims, the host of a GPU would wait for a shape in the gradient.
+    total = tf.reduce_sum(copies.weights * copied, -1, keepdims=True)  # [positions, 1]
+    return tf.math.log(tf.maximum(tf.squeeze(total, -1), SMALLEST))
 
 
 def mixture(copies: Copies, generated: tf.Tensor, copied: tf.Tensor) -> tf.Tensor:

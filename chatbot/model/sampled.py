@@ -42,14 +42,14 @@ def sampled_loss(
         k = tf.cast(ids, tf.float32)
         return number * tf.math.log((k + 2) / (k + 1)) / math.log(vocabulary + 1)
 
-    # Not by tf.reduce_sum: on a GPU the host would wait for the shape in its gradient.
-    products = tf.matmul(attended[:, None, :], target_embeddings[:, :, None])  # [tokens, 1, 1]
-    target_logits = tf.squeeze(products, -1) + tf.gather(bias, targets)[:, None]  # [tokens, 1]
+    # Without keepdims, the host of a GPU would wait for a shape in the gradient of each sum.
+    products = tf.reduce_sum(attended * target_embeddings, -1, keepdims=True)  # [tokens, 1]
+    target_logits = products + tf.gather(bias, targets)[:, None]  # [tokens, 1]
     logits = matmul(attended, sample_embeddings, precision, transpose_b=True)  # [tokens, samples]
     logits += tf.gather(bias, samples) - tf.math.log(expected_count(samples))
     # Samples that equal the target are excluded, since the target is in the sum already. The expected sum over the
     # samples is then the sum over the rest of the vocabulary.
     logits = tf.where(targets[:, None] == samples, logits.dtype.min, logits)
     logits = tf.concat([target_logits, logits], -1)  # [tokens, 1 + samples]
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.zeros_like(targets), logits)
-    return tf.reduce_sum(losses * weights)
+    losses = tf.reduce_logsumexp(logits, -1, keepdims=True) - target_logits  # [tokens, 1]
+    return tf.reduce_sum(tf.squeeze(losses, -1) * weights)
