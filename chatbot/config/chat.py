@@ -18,7 +18,7 @@ class ChatSettings:
     history: int | None = setting(
         None,
         RUN,
-        "turns before a question that are remembered, at most those of the attempt; default: those of the attempt",
+        "number of turns before a question that are read with it; at most, and by default, the attempt's --history",
         kind=int,
         least=0,
     )
@@ -42,4 +42,9 @@ class ChatSettings:
 
 def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
     """Parse the command line of chat.py. Raises UserError for a value that is not allowed."""
-    return compose(ChatSettings, **parse_flags(ChatSettings, "chat.py", "Talk to a trained chatbot.", arguments))
+    return compose(
+        ChatSettings,
+        **parse_flags(
+            ChatSettings, "chat.py", "Talk to a trained chatbot, in a terminal or through a pipe.", arguments
+        ),
+    )

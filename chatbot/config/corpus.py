@@ -49,9 +49,9 @@ class CorpusSettings:
         many=True,
         metavar="FILE",
     )
-    source_file: str | None = setting(None, DATA, "questions, one a line; needs --target-file", metavar="FILE")
+    source_file: str | None = setting(None, DATA, "questions, one per line; needs --target-file", metavar="FILE")
     target_file: str | None = setting(
-        None, DATA, "answers, one a line; line N answers line N of --source-file", metavar="FILE"
+        None, DATA, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
         (),
@@ -74,8 +74,8 @@ class CorpusSettings:
     weight_column: str | None = setting(
         None,
         DATA,
-        "column or field with a weight of at least 0 for each pair, by name or for columns by number from 1; it "
-        "multiplies the loss of the answer's tokens",
+        "column or field with a weight for each pair, at least 0, which multiplies the loss of the answer's tokens; by "
+        "name, or for columns by number from 1",
         metavar="COLUMN",
     )
     me: str | None = setting(
@@ -120,13 +120,13 @@ class CorpusSettings:
         metavar="BITS",
     )
     block_list: str | None = setting(
-        None, TEXT, "file of words, one a line; pairs that contain one are dropped", metavar="FILE"
+        None, TEXT, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
     )
     tokenizer: str = setting(
         "jieba", TEXT, "jieba: tokens are words; char: tokens are characters", choices=("jieba", "char"), fixed=True
     )
     dictionary: str | None = setting(
-        None, TEXT, "user dictionary for jieba: one word a line, optionally followed by its frequency", metavar="FILE"
+        None, TEXT, "user dictionary for jieba: one word per line, optionally followed by its frequency", metavar="FILE"
     )
     cache: str = setting(
         str(CACHE), TEXT, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER", stored=False
@@ -173,9 +173,9 @@ class EncodingSettings:
     validation: str = setting(
         AUTO,
         DATA,
-        "pairs to validate on, which are excluded from training. auto: of 2,000 pairs or more 5%, at most 2,000, "
-        "chosen by the hash of the question, or with --history by that of the conversation's first turn. none: all "
-        "pairs are trained on, and nothing is validated. FILE: the pairs of this file",
+        "pairs to validate on, which are excluded from training. auto: 5% of a corpus of 2,000 pairs or more, at most "
+        "2,000, chosen by the hash of the question, or with --history by that of the conversation's first turn. none: "
+        "all pairs are trained on, and nothing is validated. FILE: the pairs of this file",
         metavar="auto|none|FILE",
     )
     vocabulary_size: int = setting(
@@ -189,8 +189,8 @@ class EncodingSettings:
     history: int = setting(
         0,
         DATA,
-        "turns before the question that are read with it, each marked by who spoke; where they do not fit in "
-        "--max-length, the oldest are left out",
+        "number of turns before the question that the model reads with it, each marked by who spoke; where they do not "
+        "fit in --max-length, the oldest are left out",
         kind=int,
         least=0,
         most=MOST_HISTORY,

@@ -22,45 +22,68 @@ class DecodingSettings:
     beam_size: int | None = setting(
         None,
         SEARCH,
-        "number of hypotheses of beam search; 1 is greedy search; without a flag that chooses the search, the attempt "
-        "does: see docs/chat.md",
+        "beam search: at each token, keep the N best hypotheses, which are unfinished replies; 1: greedy search, which "
+        "takes the most probable token. Without a flag that chooses a search, docs/chat.md says which one is used",
         kind=int,
         least=1,
         most=100,
     )
     length_penalty: float = setting(
-        1.0, SEARCH, "exponent of the length penalty; larger prefers longer replies", kind=float, least=0, most=10
+        1.0,
+        SEARCH,
+        "where several replies compete: divide log-probabilities by ((5 + length) / 6) to the power of R; larger "
+        "prefers longer replies",
+        kind=float,
+        least=0,
+        most=10,
     )
     coverage_penalty: float = setting(
         0.0,
         SEARCH,
-        "beam search: weight of the coverage penalty; larger prefers replies whose attention covers the question",
+        "beam search: weight of the coverage penalty; larger prefers replies that attend to every word of the question",
         kind=float,
         least=0,
         most=10,
     )
     diverse_groups: int = setting(
-        1, SEARCH, "beam search: groups of hypotheses that avoid each other's tokens", kind=int, least=1, most=100
+        1,
+        SEARCH,
+        "beam search: N equal groups of hypotheses that avoid each other's tokens, for more varied replies",
+        kind=int,
+        least=1,
+        most=100,
     )
     diversity: float = setting(
         0.5,
         SEARCH,
-        "--diverse-groups: nats that a token loses for each hypothesis of an earlier group with that token",
+        "with --diverse-groups: subtract R nats from a token's log-probability for each hypothesis of an earlier group "
+        "with that token",
         kind=float,
         least=0,
         most=100,
     )
     temperature: float | None = setting(
-        None, SEARCH, "sample; below 1 more probable tokens, above 1 less probable ones", kind=float, above=0, most=100
+        None,
+        SEARCH,
+        "sampling: draw each token at random by its probability; below 1, probable tokens become more probable, above "
+        "1 less",
+        kind=float,
+        above=0,
+        most=100,
     )
-    top_k: int | None = setting(None, SEARCH, "sample from the N most probable tokens", kind=int, least=1)
+    top_k: int | None = setting(None, SEARCH, "sample only from the N most probable tokens", kind=int, least=1)
     top_p: float | None = setting(
-        None, SEARCH, "sample from the most probable tokens whose probabilities sum to R", kind=float, above=0, most=1
+        None,
+        SEARCH,
+        "sample only from the most probable tokens whose probabilities sum to R (nucleus sampling)",
+        kind=float,
+        above=0,
+        most=1,
     )
     min_p: float | None = setting(
         None,
         SEARCH,
-        "sample from the tokens that are at least R times as probable as the most probable one",
+        "sample only from tokens that are at least R times as probable as the most probable one",
         kind=float,
         above=0,
         most=1,
@@ -68,30 +91,42 @@ class DecodingSettings:
     typical: float | None = setting(
         None,
         SEARCH,
-        "sample from the tokens of typical information whose probabilities sum to R",
+        "sample only from the tokens whose information, -log(probability), is nearest to its mean and whose "
+        "probabilities sum to R (locally typical sampling)",
         kind=float,
         above=0,
         most=1,
     )
-    candidates: int = setting(1, SEARCH, "sample N replies and give the best", kind=int, least=1, most=1000)
-    seed: int = setting(1, SEARCH, "seed of sampling", kind=int, least=0, most=2**31 - 1)
+    candidates: int = setting(
+        1, SEARCH, "sample N replies and give the one with the best score", kind=int, least=1, most=1000
+    )
+    seed: int = setting(
+        1, SEARCH, "seed of sampling: the same seed and question give the same reply", kind=int, least=0, most=2**31 - 1
+    )
     repetition_penalty: float = setting(
         1.0,
         TOKENS,
-        "factor of the log-probabilities of tokens that the reply already has",
+        "multiply the log-probabilities of tokens that the reply already has by R; above 1, they become less probable",
         kind=float,
         least=1,
         most=100,
     )
     frequency_penalty: float = setting(
-        0.0, TOKENS, "nats that a token loses for each time that the reply has it", kind=float, least=0, most=100
+        0.0,
+        TOKENS,
+        "subtract R nats from a token's log-probability for each time that the reply already has it",
+        kind=float,
+        least=0,
+        most=100,
     )
     no_repeat_ngram: int = setting(
-        0, TOKENS, "no N tokens in a row occur twice in a reply; 0 allows it", kind=int, least=0, most=100
+        0, TOKENS, "no sequence of N tokens occurs twice in a reply; 0: no such rule", kind=int, least=0, most=100
     )
-    min_reply_length: int = setting(1, TOKENS, "least number of tokens of a reply", kind=int, least=1)
+    min_reply_length: int = setting(
+        1, TOKENS, "minimum length of a reply in tokens, without the end symbol", kind=int, least=1
+    )
     ban: tuple[str, ...] = setting(
-        (), TOKENS, "no reply contains these words, also not within a longer word", many=True, metavar="WORD"
+        (), TOKENS, "no reply contains these words, not even within a longer word", many=True, metavar="WORD"
     )
     stop: tuple[str, ...] = setting(
         (), TOKENS, "a reply ends before the first of these texts", many=True, metavar="TEXT"
@@ -99,22 +134,24 @@ class DecodingSettings:
     anti_lm: float = setting(
         0.0,
         TOKENS,
-        "weight of the log-probability of a token without the question, which is subtracted: fewer generic replies",
+        "subtract R times the log-probability that a token has without the question: fewer generic replies",
         kind=float,
         least=0,
         most=10,
     )
-    anti_lm_tokens: int = setting(5, TOKENS, "--anti-lm: the number of first tokens that it changes", kind=int, least=1)
+    anti_lm_tokens: int = setting(
+        5, TOKENS, "with --anti-lm: change only the first N tokens of a reply", kind=int, least=1
+    )
     rerank: float = setting(
         0.0,
         RANKING,
-        "weight of the log-probability of the question given the reply, which is added to the score of each of "
-        "several replies; for attempts that learned both directions",
+        "with several hypotheses or candidates: add R times the log-probability of the question given the reply to its "
+        "score, which favours replies that fit the question; for attempts that learned both directions",
         kind=float,
         least=0,
         most=100,
     )
-    n_best: int = setting(1, RANKING, "in a terminal, print the N best replies with their scores", kind=int, least=1)
+    n_best: int = setting(1, RANKING, "in a terminal: print the N best replies with their scores", kind=int, least=1)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -40,7 +40,7 @@ class EvaluationSettings:
     baseline: bool = setting(
         False,
         RUN,
-        "also measure a baseline without a model: the reply to the most similar question of the training pairs",
+        "also measure a baseline without a model: the training reply to the most similar training question",
         kind=bool,
     )
     baseline_data: tuple[str, ...] = setting(
@@ -52,7 +52,10 @@ class EvaluationSettings:
     )
 
     report: str | None = setting(
-        None, RUN, "also write every reply with its scores and its attention to an HTML file", metavar="FILE"
+        None,
+        RUN,
+        "also write an HTML file with every reply and its scores, and attention of the first 200",
+        metavar="FILE",
     )
 
     def __post_init__(self) -> None:
@@ -70,5 +73,7 @@ def check_report(path: str) -> None:
 
 def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:
     """Parse the command line of python -m chatbot.evaluation. Raises UserError for a value that is not allowed."""
-    about = "Measure a trained chatbot on held-out pairs. The last line is one JSON object."
+    about = (
+        "Measure a trained chatbot on held-out pairs. The last line is one JSON object; docs/evaluation.md explains it."
+    )
     return compose(EvaluationSettings, **parse_flags(EvaluationSettings, "-m chatbot.evaluation", about, arguments))

@@ -33,17 +33,19 @@ class LearningSettings:
     """Update rule, batches, length of the run and precision. Raises UserError for a value out of range."""
 
     optimizer: str = setting("adam", LEARNING, "update rule", choices=("adam", "sgd", "momentum"), fixed=True)
-    learning_rate: float = setting(0.002, LEARNING, "learning rate of the optimizer", kind=float, above=0)
+    learning_rate: float = setting(
+        0.002, LEARNING, "learning rate of the optimizer, after the warm-up", kind=float, above=0
+    )
     scale_learning_rate: str = setting(
         "none",
         LEARNING,
-        "scale the learning rate with the batch size: by batch size / 64, or by its square root",
+        "multiply the learning rate by batch size / 64, or by its square root",
         choices=("linear", "sqrt", "none"),
     )
     warm_up: int | None = setting(
         None,
         LEARNING,
-        "steps in which the learning rate rises from zero; default: 0, or with --scale-learning-rate one epoch, at "
+        "steps over which the learning rate rises from zero; default: 0, or with --scale-learning-rate one epoch, at "
         "most 1,000 steps",
         kind=int,
         least=0,
@@ -51,12 +53,13 @@ class LearningSettings:
     schedule: str = setting(
         CONSTANT,
         LEARNING,
-        "learning rate after the warm-up. inverse-square-root: falls with the step; cosine: falls to --least-rate at "
-        "the end of --steps or --epochs; one-cycle: so too, after it rose in 30% of them, or in --warm-up steps; "
-        "plateau: falls when validations bring no improvement",
+        "learning rate after the warm-up. constant: stays; inverse-square-root: falls with 1 / the square root of the "
+        "step, needs --warm-up; cosine: falls along half a cosine to --least-rate, needs --steps or --epochs; "
+        "one-cycle: rises for 30% of the run, or for --warm-up steps, then falls as cosine; plateau: falls when "
+        "validations bring no improvement",
         choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE, PLATEAU),
     )
-    least_rate: float = setting(0.0, LEARNING, "learning rate that a schedule does not fall below", kind=float, least=0)
+    least_rate: float = setting(0.0, LEARNING, "lower bound of the learning rate of a schedule", kind=float, least=0)
     plateau_factor: float = setting(
         0.5, LEARNING, "with --schedule plateau: multiply the learning rate by this", kind=float, above=0
     )
@@ -67,22 +70,29 @@ class LearningSettings:
         kind=int,
         least=1,
     )
-    max_gradient_norm: float = setting(5.0, LEARNING, "clip gradients to this global norm", kind=float, above=0)
+    max_gradient_norm: float = setting(
+        5.0, LEARNING, "clip gradients: scale them down where their global norm exceeds R", kind=float, above=0
+    )
     weight_decay: float = setting(
         0.0,
         LEARNING,
-        "before each update, multiply the weights, but not the biases, by 1 - learning rate * this: AdamW with "
-        "--optimizer adam",
+        "before each update, multiply the weights, but not the biases, by 1 - learning rate * R; with --optimizer "
+        "adam, this is AdamW",
         kind=float,
         least=0,
     )
-    beta_1: float = setting(0.9, LEARNING, "Adam's decay of the mean gradient", kind=float, least=0)
-    beta_2: float = setting(0.999, LEARNING, "Adam's decay of the mean squared gradient", kind=float, least=0)
-    epsilon: float = setting(1e-7, LEARNING, "Adam's addend to the root of the squares", kind=float, above=0)
+    beta_1: float = setting(0.9, LEARNING, "Adam: decay of the moving average of the gradient", kind=float, least=0)
+    beta_2: float = setting(
+        0.999, LEARNING, "Adam: decay of the moving average of the squared gradient", kind=float, least=0
+    )
+    epsilon: float = setting(
+        1e-7, LEARNING, "Adam: constant added to the denominator, for numerical stability", kind=float, above=0
+    )
     label_smoothing: float = setting(
         0.0,
         LEARNING,
-        "share of each target's probability that the loss spreads evenly over the vocabulary; validation is without it",
+        "share of each target's probability that the loss spreads evenly over the vocabulary, against overconfidence; "
+        "validation is without it",
         kind=float,
         least=0,
         most=0.9,
@@ -90,8 +100,8 @@ class LearningSettings:
     inverse_token_frequency: float = setting(
         0.0,
         LEARNING,
-        "weight each target token in the loss by its frequency in the training pairs to the power of minus this, such "
-        "as 0.4, for less frequent replies; validation is without it",
+        "weight each target token in the loss by its frequency in the training pairs to the power of -R, such as 0.4: "
+        "rare tokens count more, for less generic replies; validation is without it",
         kind=float,
         least=0,
         most=2,
@@ -99,14 +109,14 @@ class LearningSettings:
     distil_from: str | None = setting(
         None,
         LEARNING,
-        "also learn the mean of the distributions of these trained attempts, joined by commas: an ensemble distilled "
-        "into one model; their vocabulary must be that of this run",
+        "also learn to predict as these trained attempts do on average, joined by commas: distillation of several "
+        "models into one; their vocabulary must be that of this run",
         metavar="ATTEMPTS",
     )
     distil_weight: float = setting(
         0.5,
         LEARNING,
-        "share of the attempts of --distil-from in the loss; the rest is the replies'. 0: without these attempts",
+        "share of --distil-from in the loss; the rest is the loss of the reply's tokens. 0: without these attempts",
         kind=float,
         least=0,
         most=1,
@@ -114,23 +124,23 @@ class LearningSettings:
     average: float = setting(
         0.0,
         LEARNING,
-        "validate, keep and chat with a moving average of the weights, which each update decays by this, such as "
-        "0.999; 0: without an average",
+        "validate, save and chat with an exponential moving average of the weights, of this decay, such as 0.999; "
+        "0: without an average",
         kind=float,
         least=0,
     )
     average_checkpoints: int = setting(
         1,
         LEARNING,
-        "validate, keep and chat with the mean of the weights at this many last validations",
+        "validate, save and chat with the mean of the weights at the last N validations; 1: without a mean",
         kind=int,
         least=1,
     )
     freeze: str | None = setting(
         None,
         LEARNING,
-        f"parts of the model whose weights stay as they are, joined by commas, of {', '.join(PARTS)}; the embedding is "
-        "also the matrix of the projection",
+        f"parts of the model that are not trained, joined by commas, of {', '.join(PARTS)}; the embedding is also the "
+        "output matrix, unless --no-tied-embeddings is given",
         fixed=True,
         metavar="PARTS",
     )
@@ -147,7 +157,7 @@ class LearningSettings:
     batch_tokens: int | None = setting(
         None,
         LEARNING,
-        "instead of --batch-size: tokens of the longer side in a step, padding included, over all towers",
+        "instead of --batch-size: pairs in a step times the length of the longest question or reply, over all towers",
         kind=int,
         least=1,
         fixed=True,
@@ -155,18 +165,23 @@ class LearningSettings:
     steps: int | None = setting(None, LEARNING, "stop after this many steps", kind=int, least=1)
     epochs: int | None = setting(None, LEARNING, "stop after this many epochs", kind=int, least=1)
     patience: int = setting(
-        3, LEARNING, "stop after this many validations without a new best, and 1,000 steps", kind=int, least=1
+        3,
+        LEARNING,
+        "stop after this many validations in a row without a new best, but not before step 1,000",
+        kind=int,
+        least=1,
     )
     best_by: str = setting(
         NATS,
         LEARNING,
-        "measure of a validation that chooses the best checkpoint and ends the run; docs/evaluation.md explains them",
+        "measure by which validation chooses the best checkpoint and ends the run; docs/evaluation.md explains them",
         choices=LOWER_IS_BETTER + HIGHER_IS_BETTER,
     )
     least_distinct: float | None = setting(
         None,
         LEARNING,
-        "a checkpoint whose replies have a lower distinct_characters_2 is never the best while another has not",
+        "a checkpoint whose distinct_characters_2 (the variety of its replies) is below R is not the best if another "
+        "reaches R",
         kind=float,
         least=0,
         most=1,
@@ -183,14 +198,14 @@ class LearningSettings:
     precision: str = setting(
         "auto",
         SPEED,
-        "type of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16, or on a GPU "
-        "float16, if a measurement shows that it is faster on this device, else float32",
+        "number type of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16, or on a "
+        "GPU float16, if a measurement shows that it is at least 1.2 times as fast on this device, else float32",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     deterministic: bool = setting(
         False,
         SPEED,
-        "equal commands give equal results to the bit on GPUs too; slower. On CPUs they do so without it",
+        "on GPUs, equal commands give equal results to the bit, by slower operations; on CPUs they do so without it",
         kind=bool,
     )
     seed: int = setting(

@@ -22,7 +22,7 @@ class ModelSettings:
         most=10_000,
         fixed=True,
     )
-    cell: str = setting("lstm", MODEL, "recurrent cell", choices=("lstm", "gru"), fixed=True)
+    cell: str = setting("lstm", MODEL, "type of the recurrent layers", choices=("lstm", "gru"), fixed=True)
     rnn_size: int = setting(256, MODEL, "units of each recurrent layer", kind=int, least=1, fixed=True)
     num_layers: int = setting(
         1, MODEL, "recurrent layers of the encoder and of the decoder", kind=int, least=1, fixed=True
@@ -34,26 +34,30 @@ class ModelSettings:
         None, MODEL, "recurrent layers of the decoder; default: --num-layers", kind=int, least=1, fixed=True
     )
     residual: bool = setting(
-        False, MODEL, "add to the outputs of each recurrent layer but the first its inputs", kind=bool, fixed=True
+        False, MODEL, "from the second recurrent layer on, add its inputs to its outputs", kind=bool, fixed=True
     )
     layer_normalisation: bool = setting(
-        False, MODEL, "normalise the outputs of each recurrent layer", kind=bool, fixed=True
+        False, MODEL, "apply layer normalisation to the outputs of each recurrent layer", kind=bool, fixed=True
     )
-    embedding_size: int = setting(256, MODEL, "units of a token embedding", kind=int, least=1, fixed=True)
+    embedding_size: int = setting(256, MODEL, "size of the embedding vector of a token", kind=int, least=1, fixed=True)
     word_vectors: str | None = setting(
         None,
         MODEL,
-        "word vectors that the embedding of a new attempt starts from: a file of word2vec (text or binary), GloVe or "
-        "fastText (.vec)",
+        "start the embedding of a new attempt from pretrained word vectors: a file of word2vec (text or binary), GloVe "
+        "or fastText (.vec)",
         metavar="FILE",
     )
     tied_embeddings: bool = setting(
-        True, MODEL, "the embedding is also the matrix that projects onto the vocabulary", kind=bool, fixed=True
+        True,
+        MODEL,
+        "the embedding is also the output matrix, from which the logits are computed",
+        kind=bool,
+        fixed=True,
     )
     projection_size: int | None = setting(
         None,
         MODEL,
-        "units of the layer before the projection, with --no-tied-embeddings; default: --embedding-size",
+        "with --no-tied-embeddings: units of the layer before the output matrix; default: --embedding-size",
         kind=int,
         least=1,
         fixed=True,
@@ -61,15 +65,21 @@ class ModelSettings:
     bidirectional: bool = setting(
         True,
         MODEL,
-        "the encoder reads each question in both directions, with half of the rnn-size units for each",
+        "the encoder reads each question forwards and backwards, with half of --rnn-size for each",
         kind=bool,
         fixed=True,
     )
-    attention: str = setting("luong", MODEL, "attention score", choices=("luong", "bahdanau", "none"), fixed=True)
+    attention: str = setting(
+        "luong",
+        MODEL,
+        "score of attention: luong is multiplicative, bahdanau additive; none: without attention",
+        choices=("luong", "bahdanau", "none"),
+        fixed=True,
+    )
     copy: bool = setting(
         False,
         MODEL,
-        "a reply's token may be copied from the question: a token of it, or a character of one",
+        "a reply may copy tokens of the question, or single characters of them",
         kind=bool,
         fixed=True,
         negatable=True,
@@ -77,36 +87,38 @@ class ModelSettings:
     input_feeding: bool = setting(
         False,
         MODEL,
-        "the decoder's input includes the result of attention at the token before; it then runs token by token in "
-        "training too, which is slower, on a GPU much",
+        "feed the result of attention at a token into the decoder at the next one; training then runs token by token, "
+        "which is slower, on a GPU much slower",
         kind=bool,
         fixed=True,
     )
     ngrams: int = setting(
         0,
         MODEL,
-        "mix the model's probabilities with those of the n-grams of the training pairs, up to this length, from 2: a "
-        "memory of rare words, for corpora of up to some 300,000 pairs; 0: without n-grams",
+        "mix the model's probabilities with those of the n-grams of the training pairs, of up to N tokens (2 to 5), "
+        "which remember rare words; for corpora of up to about 300,000 pairs; 0: without n-grams",
         kind=int,
         least=0,
         most=5,
         fixed=True,
     )
     ngram_weight: float = setting(
-        0.35, MODEL, "share of the n-grams in the mixture of --ngrams", kind=float, above=0, most=0.99, fixed=True
+        0.35, MODEL, "with --ngrams: weight of the n-grams in the mixture", kind=float, above=0, most=0.99, fixed=True
     )
-    keep_prob: float = setting(0.5, MODEL, "fraction of units that dropout keeps", kind=float, above=0, most=1)
+    keep_prob: float = setting(
+        0.5, MODEL, "fraction of units that dropout keeps; 1: no dropout", kind=float, above=0, most=1
+    )
     variational_dropout: bool = setting(
         False,
         MODEL,
-        "dropout draws one mask for all tokens of a sequence, not one for each token",
+        "dropout uses one mask for all tokens of a sequence instead of one for each token",
         kind=bool,
     )
     embedding_keep_prob: float = setting(
         1.0,
         MODEL,
-        "fraction of the vocabulary whose embeddings dropout keeps; a dropped token is zeros wherever it occurs in the "
-        "questions and replies of a step",
+        "fraction of the vocabulary whose embeddings dropout keeps; that of a dropped token is zero wherever it occurs "
+        "in a step",
         kind=float,
         above=0,
         most=1,
@@ -122,7 +134,7 @@ class ModelSettings:
     scheduled_sampling: float = setting(
         0.0,
         MODEL,
-        "share of the decoder's inputs in training that are the model's own predictions in place of the reply's tokens",
+        "share of the decoder's input tokens in training that are replaced by the model's own predictions, as in chat",
         kind=float,
         least=0,
         most=1,
@@ -130,7 +142,7 @@ class ModelSettings:
     fast: tuple[str, ...] = setting(
         ("lstm", "loss"),
         SPEED,
-        "fast paths to use; each computes the same as the plain model: lstm (on CPUs: no padding is computed), "
+        "faster implementations to use, with the results of the plain model: lstm (on CPUs: padding is not computed), "
         "loss (projection and cross-entropy in chunks), or none",
         many=True,
         choices=("lstm", "loss", NONE),
@@ -138,8 +150,8 @@ class ModelSettings:
     sampled_softmax: int | None = setting(
         None,
         SPEED,
-        "train against this many sampled tokens instead of the whole vocabulary: faster if that is large, but less "
-        "exact; validation is always exact",
+        "compute the training loss over N sampled tokens instead of the whole vocabulary: faster if that is large, but "
+        "an approximation; validation is always exact",
         kind=int,
         least=1,
     )

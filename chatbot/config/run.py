@@ -18,7 +18,7 @@ class RunSettings:
     attempt: str = setting(
         "default",
         RUN,
-        "name of this training run; one that was begun before keeps its settings, which flags override",
+        "name of this training run; an existing one is resumed with its own settings, which flags override",
         metavar="NAME",
     )
     config: str | None = setting(
@@ -32,20 +32,20 @@ class RunSettings:
     preset: str = setting(
         AUTO,
         RUN,
-        "defaults of a new attempt that follow its corpus, and that flags override: auto chooses by the number of "
-        "training pairs; none: the defaults listed here",
+        "choose some defaults of a new attempt by the size of its corpus; flags override them. auto: by the number of "
+        "training pairs, with validation only; none: the defaults listed here. See docs/training.md",
         choices=(AUTO, *PRESETS, NONE),
         fixed=True,
     )
     init_from: str | None = setting(
         None,
         RUN,
-        "begin with the weights of the best checkpoint of another attempt, by its name or the path of its folder; its "
-        "tokens, the settings of its model and tokenizer, and its cleaning rules are kept",
+        "fine-tuning: begin with the weights of the best checkpoint of another attempt, by its name or the path of its "
+        "folder; its tokens, the settings of its model and tokenizer, and its cleaning rules are kept",
         metavar="ATTEMPT",
         fixed=True,
     )
-    log_every: int = setting(10, RUN, "steps between two lines of metrics", kind=int, least=1)
+    log_every: int = setting(10, RUN, "steps between two lines of metrics.jsonl", kind=int, least=1)
     save_every: int = setting(500, RUN, "steps between two checkpoints", kind=int, least=1)
     validate_every: int | None = setting(
         None,

@@ -31,7 +31,7 @@ ALTERNATIVES = ({"steps", "epochs"}, {"data", "source_file", "target_file"})
 
 def train_settings(arguments: Sequence[str] | None = None) -> Settings:
     """Parse the command line of train.py; see `settings_over_config`. Raises UserError."""
-    about = "Train an attention seq2seq chatbot on question-answer pairs, one tower a device."
+    about = "Train an attention seq2seq chatbot on question-answer pairs. A tower computes one share of each batch."
     return settings_over_config(parse_flags(Settings, "train.py", about, arguments))
 
 
