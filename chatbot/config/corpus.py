@@ -23,8 +23,8 @@ FORMATS = (
 TEXT_RULES = {
     "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
     "control": "control characters become spaces, and invisible format characters are deleted",
-    "spaces": "spaces next to Chinese characters are removed; applied by itself to a corpus that is cut into words",
-    "simplified": "traditional characters become simplified (needs OpenCC)",
+    "spaces": "spaces next to Chinese characters are removed; automatic for a corpus with spaces between its words",
+    "simplified": "traditional characters become simplified; needs OpenCC",
     "urls": "web addresses are removed",
     "names": "@names are removed where their end is clear, including Weibo's //@name: and 回复@name:",
     "punctuation": "repeated punctuation is shortened: ！！！ to ！, and to at most three dots",
@@ -81,7 +81,8 @@ class CorpusSettings:
     me: str | None = setting(
         None,
         DATA,
-        "in chat exports, learn only this person's replies: a name, a QQ number, or me where the export marks yours",
+        "in chat exports, learn only this person's replies: a name, a QQ number, or me, if the export marks your "
+        "messages",
         metavar="NAME",
     )
     clean: tuple[str, ...] = setting(

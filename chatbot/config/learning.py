@@ -61,7 +61,7 @@ class LearningSettings:
     )
     least_rate: float = setting(0.0, LEARNING, "lower bound of the learning rate of a schedule", kind=float, least=0)
     plateau_factor: float = setting(
-        0.5, LEARNING, "with --schedule plateau: multiply the learning rate by this", kind=float, above=0
+        0.5, LEARNING, "with --schedule plateau: the factor by which the learning rate is lowered", kind=float, above=0
     )
     plateau_patience: int = setting(
         1,
@@ -109,7 +109,7 @@ class LearningSettings:
     distil_from: str | None = setting(
         None,
         LEARNING,
-        "also learn to predict as these trained attempts do on average, joined by commas: distillation of several "
+        "trained attempts, joined by commas, whose average prediction the model also learns: distillation of several "
         "models into one; their vocabulary must be that of this run",
         metavar="ATTEMPTS",
     )
@@ -124,7 +124,7 @@ class LearningSettings:
     average: float = setting(
         0.0,
         LEARNING,
-        "validate, save and chat with an exponential moving average of the weights, of this decay, such as 0.999; "
+        "validate, save and chat with an exponential moving average of the weights with this decay, such as 0.999; "
         "0: without an average",
         kind=float,
         least=0,
@@ -163,7 +163,9 @@ class LearningSettings:
         fixed=True,
     )
     steps: int | None = setting(None, LEARNING, "stop after this many steps", kind=int, least=1)
-    epochs: int | None = setting(None, LEARNING, "stop after this many epochs", kind=int, least=1)
+    epochs: int | None = setting(
+        None, LEARNING, "stop after this many epochs, which are passes over the training pairs", kind=int, least=1
+    )
     patience: int = setting(
         3,
         LEARNING,

@@ -34,7 +34,11 @@ class ModelSettings:
         None, MODEL, "recurrent layers of the decoder; default: --num-layers", kind=int, least=1, fixed=True
     )
     residual: bool = setting(
-        False, MODEL, "from the second recurrent layer on, add its inputs to its outputs", kind=bool, fixed=True
+        False,
+        MODEL,
+        "from the second recurrent layer on, add the inputs of a layer to its outputs",
+        kind=bool,
+        fixed=True,
     )
     layer_normalisation: bool = setting(
         False, MODEL, "apply layer normalisation to the outputs of each recurrent layer", kind=bool, fixed=True
