@@ -1,11 +1,15 @@
 """An index of texts by their characters, which needs no trained model."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import bm25s
 import numpy as np
 import numpy.typing as npt
+
+# bm25s logs each index that it builds, which is printed once TensorFlow has installed a handler.
+logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 Scores = npt.NDArray[np.floating[Any]]
 

@@ -174,9 +174,11 @@ class Replier:
 
     def _before_stop(self, reply: "_Found") -> list[int]:
         """Return the ids of a reply before a stop text, at least one."""
-        ids, stops = reply.ids, self.decoding.stop
-        ends = (n for n in range(1, len(ids)) if before_stop(text := self._vocabulary.text(ids[:n]), stops) != text)
-        return ids[: max(1, next(ends, len(ids) + 1) - 1)]
+        ids, text = reply.ids, self._vocabulary.text
+        if reply.text == text(ids):
+            return ids
+        within = (n for n in range(len(ids), 1, -1) if reply.text.startswith(text(ids[:n])))
+        return ids[: next(within, 1)]
 
 
 class _Found(NamedTuple):

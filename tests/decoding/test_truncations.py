@@ -96,6 +96,15 @@ def test_temperature_divides() -> None:
     np.testing.assert_allclose(temperature(tf.constant([[-1.0, -np.inf]]), 0.5), [[-2.0, -np.inf]])
 
 
+@pytest.mark.parametrize("value", [1e-30, 1e-40, 1e-320])
+def test_least_temperatures_leave_the_most_probable_id(value: float) -> None:
+    log_probs = tf.math.log(tf.constant([[0.3, 0.0, 0.31, 0.39]]))
+    picked = sampling(tf.constant([[0.99]]), [lambda x: temperature(x, value), lambda x: top_p(x, 0.9)])(
+        log_probs, tf.constant(0)
+    )
+    assert picked.numpy().tolist() == [3]
+
+
 @pytest.mark.parametrize("vocabulary", [1, 5, BLOCK, 3 * BLOCK + 1])
 @pytest.mark.parametrize("number", [0.0, 0.25, 1 - 2**-24])
 def test_sampled_id_is_where_the_cumulative_distribution_reaches_the_number(vocabulary: int, number: float) -> None:

@@ -158,6 +158,12 @@ def test_relevance_of_obvious_replies(replies: list[str], expected: float) -> No
     assert at_1 == pytest.approx(expected, abs=0.03 if expected == 0 else 1e-6)
 
 
+def test_index_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """TensorFlow installs a handler when it saves a checkpoint, which prints the records of every logger."""
+    CharacterIndex(["你好"])
+    assert not caplog.records
+
+
 def test_relevance_is_deterministic_and_needs_ten_questions() -> None:
     replies = [question[i % 5] for i, question in enumerate(QUESTIONS)]
     assert relevance(QUESTIONS, replies) == relevance(QUESTIONS, replies)

@@ -136,6 +136,20 @@ def test_reranking_adds_the_reverse_score_under_the_length_penalty(model: Seq2Se
             assert reranked[text] == pytest.approx(score + 3 * added, rel=1e-3, abs=1e-3)
 
 
+def test_reranking_reads_a_reply_before_its_stop_text(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the stop text ends the reply, has several tokens, or is a part of a token."""
+    stops = ("吗", "我他", "一")
+    replier = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=5, rerank=1.0, stop=stops))
+    ids = [[6, 7, 8], [6, 7, 9, 10, 6], [6, *"一".encode()], [8, 6], [6, 7]]
+    ids[2][1:] = [VOCABULARY.first_byte + byte for byte in "一".encode()]
+    rows = np.array([row + [EOS] + [PAD] * (6 - len(row)) for row in ids])
+    found = replier._distinct(rows, -np.arange(5, dtype=np.float32))
+    read: list[list[int]] = []
+    monkeypatch.setattr(replier, "_reverse", lambda replies, _: read.extend(replies) or np.zeros(len(replies)))
+    replier._reranked([[6]], [found])
+    assert read == [[6, 7], [6]]  # the texts of the others are the same, or empty
+
+
 def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Seq) -> None:
     """In a beam, too: the scores are not normalised again at each token."""
     decoding = DecodingSettings(beam_size=3, length_penalty=0.0, anti_lm=0.5, anti_lm_tokens=2)
