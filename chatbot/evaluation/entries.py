@@ -1,5 +1,6 @@
 """What a report says about each question: its replies, their scores and their attention."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from tqdm import tqdm
 
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.relevance import ranked_first
 from chatbot.evaluation.samples import Sample
@@ -29,6 +31,7 @@ class Entry(NamedTuple):
     relevance: float | None  # the share of the first rank among ten questions
     attention: WordAttention | None
     baseline: str | None  # the reply of the baseline
+    before: tuple[str, ...] = ()  # the turns before the question that the model reads, the oldest first
 
 
 def entries_of(
@@ -51,8 +54,15 @@ def entries_of(
     attention += [None] * (len(replies) - len(attention))
     of_baseline = [None] * len(replies) if baseline is None else baseline
     texts = ((sample.question, sample.answer) for sample in samples)
-    columns = (texts, replies, _log_probabilities(trained, questions, ids), relevance, attention, of_baseline)
+    before = [_turns_before(question, vocabulary) for question in questions]
+    columns = (texts, replies, _log_probabilities(trained, questions, ids), relevance, attention, of_baseline, before)
     return [Entry(*pair, *others) for pair, *others in zip(*columns, strict=True)]
+
+
+def _turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
+    marks = range(vocabulary.first_mark, vocabulary.first_byte)
+    starts = [place for place, i in enumerate(source) if i in marks]
+    return tuple(vocabulary.text(source[start:end]) for start, end in itertools.pairwise(starts))
 
 
 def _log_probabilities(

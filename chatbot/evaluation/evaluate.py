@@ -18,6 +18,7 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
 from chatbot.evaluation.report import write_report
 from chatbot.evaluation.samples import Sample
+from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier, replier_of
 from chatbot.model.saved import Trained
 
@@ -59,8 +60,10 @@ def evaluate(
         **{name: measurer(of_row).values() for name, of_row in rows.items()},
     }
     if report:
-        title = f"Step {trained.step:,}: replies to {', '.join(source.name for source in files.sources)}"
-        write_report(report, title, measures, entries_of(trained, samples, replies, tokens, rows.get("baseline")))
+        data = ", ".join(source.name for source in files.sources)
+        title = f"{trained.settings.run.attempt}, step {trained.step:,}: replies to {data}"
+        entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
+        write_report(report, title, command_line(decoding), measures, entries)
     return measures
 
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from chatbot.config.evaluation import check_report
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
+from chatbot.corpus.encoding.history import source_of
+from chatbot.corpus.encoding.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import entries as entries_module
 from chatbot.evaluation.entries import Entry, entries_of
@@ -30,7 +31,8 @@ HOSTILE = [
     "\x00\u202e",
 ]
 VALUES = measure(["问"], ["嗯"], ["嗯"], list).values()
-MEASURES: dict[str, Any] = {"pairs": 1, **VALUES, "references": VALUES, "random": VALUES}
+LIKELIHOOD = {"perplexity": 2.5, "nats_per_token": 0.916, "nats_per_character": 0.5}
+MEASURES: dict[str, Any] = {"pairs": 1, **LIKELIHOOD, **VALUES, "references": VALUES, "random": VALUES}
 
 
 class Page(HTMLParser):
@@ -61,23 +63,23 @@ class Page(HTMLParser):
 def entry(text: str, baseline: str | None = None) -> Entry:
     """An entry whose texts are all this one, with attention."""
     attention = WordAttention([text, text], [text, END], np.array([[0.04, 0.96], [0.5, 0.5]], np.float32))
-    return Entry(text, text, text, -3.14159, 1 / 3, attention, baseline)
+    return Entry(text, text, text, -3.14159, 1 / 3, attention, baseline, (text,))
 
 
 def test_hostile_texts_are_shown_as_they_are() -> None:
-    page = Page(report("<b>title", MEASURES, [entry(text, text) for text in HOSTILE]))
-    plain = Page(report("title", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
+    page = Page(report("<b>title", "--stop '<b>'", MEASURES, [entry(text, text) for text in HOSTILE]))
+    plain = Page(report("title", "--top-p 0.9", MEASURES, [entry("你好", "你好") for _ in HOSTILE]))
     assert page.tags == plain.tags
     assert page.attributes == plain.attributes
     shown = "".join(page.texts)
-    assert [shown.count(text) for text in HOSTILE[:4]] == [3 + 2 + 1 + 1] * 4  # texts, heat map and baseline
+    assert [shown.count(text) for text in HOSTILE[:4]] == [3 + 1 + 2 + 1 + 1] * 4  # texts, turn before, heat map and baseline
     assert page.texts.count("<b>title") == 2
     assert not {"onerror", "src", "href"} & {*page.attributes}  # nothing of it is elsewhere
 
 
 def test_report_has_the_measures_and_a_row_for_each_question() -> None:
     entries = [entry("你好"), entry("吗")._replace(attention=None, relevance=None)]
-    page = Page(report("title", MEASURES, entries))
+    page = Page(report("title", "--top-p 0.9", MEASURES, entries))
     assert page.tags.count("details") == 1
     assert page.tags.count("tr") == 4 + 1 + len(entries) + 3  # measures, headings, entries, heat map
     for text in ("relevance", "random of this file", "-3.14", "0.333", "log-probability"):
@@ -115,13 +117,20 @@ def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_turns_before_a_question_are_those_that_the_model_reads() -> None:
+    vocabulary = Vocabulary([*"你好吗啊", *MARKS, *BYTES])
+    turns = [vocabulary.ids(text) for text in ("啊", "你好", "吗")]
+    for max_length, expected in ((7, ("啊", "你好")), (6, ("你好",)), (2, ())):
+        assert entries_module._turns_before(source_of(turns, vocabulary, max_length), vocabulary) == expected
+
+
 def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path) -> None:
     Path("folder").mkdir()
     for path, message in (("folder", "folder: is a folder"), ("no/r.html", "no/r.html: no is not a folder")):
         with pytest.raises(UserError, match=f"--report {message}"):
             check_report(path)
         with pytest.raises(UserError, match=f"--report {path}: cannot be written"):
-            write_report(path, "title", MEASURES, [])
+            write_report(path, "title", "", MEASURES, [])
     check_report("r.html")
-    write_report("r.html", "title", MEASURES, [])
+    write_report("r.html", "title", "", MEASURES, [])
     assert Path("r.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
