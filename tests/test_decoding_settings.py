@@ -17,6 +17,7 @@ from chatbot.errors import UserError
         ("--repetition-penalty 1.2 --n-best 5 --ban a b --stop c", 5, 5),
         ("--beam-size 1 --temperature 0.5", 1, 1),
         ("--top-p 0.9", 1, 1),
+        ("--candidates 1", 1, 1),
         ("--candidates 20 --rerank 0.5 --n-best 20", 1, 20),
         ("--beam-size 6 --diverse-groups 3", 6, 6),
     ],
@@ -34,6 +35,8 @@ def test_default_search_follows_what_was_learned() -> None:
     assert (best.hypotheses, best.top_p, best.rerank) == (30, 0.8, 8.0)
     weighted = over_default(DecodingSettings(rerank=2.0), default_search(True, True))
     assert (weighted.hypotheses, weighted.rerank) == (30, 2.0)
+    unranked = over_default(DecodingSettings(rerank=0.0), default_search(True, True))
+    assert (unranked.hypotheses, unranked.rerank) == (30, 0.0)  # 0 is a value, not the default
     assert over_default(DecodingSettings(coverage_penalty=1.0), default_search(True, True)).beams == 5
 
 

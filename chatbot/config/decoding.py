@@ -15,7 +15,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
 class DecodingSettings:
     """The settings of decoding. The neutral ones are those of greedy search.
 
-    A sampling flag, or more than one candidate, chooses sampling. Otherwise beam_size chooses beam search or greedy
+    A sampling flag, or a number of candidates, chooses sampling. Otherwise beam_size chooses beam search or greedy
     search. Raises UserError for a value out of range, and for settings that exclude each other.
     """
 
@@ -97,8 +97,8 @@ class DecodingSettings:
         above=0,
         most=1,
     )
-    candidates: int = setting(
-        1, SEARCH, "sample N replies and give the one with the best score", kind=int, least=1, most=1000
+    candidates: int | None = setting(
+        None, SEARCH, "sample N replies and give the one with the best score", kind=int, least=1, most=1000
     )
     seed: int = setting(
         1, SEARCH, "seed of sampling: the same seed and question give the same reply", kind=int, least=0, most=2**31 - 1
@@ -142,8 +142,8 @@ class DecodingSettings:
     anti_lm_tokens: int = setting(
         5, TOKENS, "with --anti-lm: change only the first N tokens of a reply", kind=int, least=1
     )
-    rerank: float = setting(
-        0.0,
+    rerank: float | None = setting(
+        None,
         RANKING,
         "with several hypotheses or candidates: add R times the log-probability of the question given the reply to its "
         "score, which favours replies that fit the question; for attempts that learned both directions",
@@ -185,7 +185,7 @@ class DecodingSettings:
     @property
     def samples(self) -> bool:
         """Whether the search is sampling."""
-        return self.candidates > 1 or any(getattr(self, name) is not None for name in SAMPLING)
+        return any(getattr(self, name) is not None for name in (*SAMPLING, "candidates"))
 
     @property
     def beams(self) -> int:
@@ -195,7 +195,12 @@ class DecodingSettings:
     @property
     def hypotheses(self) -> int:
         """The number of replies that the search finds for a question."""
-        return self.candidates if self.samples else self.beams
+        return self.candidates or self.beams
+
+    @property
+    def compares_samples(self) -> bool:
+        """Whether the search samples several replies to a question."""
+        return self.samples and self.hypotheses > 1
 
 
 # The searches of an attempt when no flag chooses one. BENCHMARKS.md compares them.

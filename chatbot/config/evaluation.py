@@ -1,6 +1,7 @@
 """The settings of python -m chatbot.evaluation."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,10 +66,12 @@ class EvaluationSettings:
 
 def check_report(path: str) -> None:
     """Raise UserError for a report that cannot be written, before the evaluation begins."""
-    folder = Path(path).parent
+    folder, exists = Path(path).parent, Path(path).exists()
     if not folder.is_dir() or Path(path).is_dir():
         what = "is a folder" if Path(path).is_dir() else f"{folder} is not a folder"
         raise UserError(f"--report {path}: {what}; give the name of a file in an existing folder")
+    if not os.access(path if exists else folder, os.W_OK):
+        raise UserError(f"--report {path}: no permission to write {'it' if exists else f'in {folder}'}; check the path")
 
 
 def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:

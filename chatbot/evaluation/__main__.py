@@ -54,7 +54,7 @@ def main() -> int:
         )
     elif settings.baseline:
         baseline = Baseline(training_pairs(trained.settings, settings.cache))
-    measures = evaluate(trained, files, decoding, baseline, settings.report)
+    measures = evaluate(trained, files, decoding, baseline, settings.report, directory.name)
     print(f"{measures['pairs']:,} replies to held-out questions:", *table(rows_of(measures)), sep="\n", file=sys.stderr)
     print(json.dumps(measures))
     return 0

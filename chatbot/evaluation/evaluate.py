@@ -29,13 +29,15 @@ def evaluate(
     decoding: DecodingSettings,
     baseline: Baseline | None = None,
     report: str | None = None,
+    name: str = "model",
 ) -> dict[str, Any]:
     """Return the likelihood of the reference replies, and the measures of the model's replies.
 
     "references" and "random" are objects with the same measures of the references, and of references that were assigned
     to other questions at random; with a baseline, "baseline" is one of its replies.
 
-    report: the path of an HTML file to write, with every reply. Raises UserError when it cannot be written.
+    report: the path of an HTML file to write, with every reply. name: the model's name, shown there.
+    Raises UserError when the report cannot be written.
     """
     history = History(trained.settings.encoding.history, trained.settings.model.max_length)
     corpus = encode(files, Selection(), trained.vocabulary, history)
@@ -61,7 +63,7 @@ def evaluate(
     }
     if report:
         data = ", ".join(source.name for source in files.sources)
-        title = f"{trained.settings.run.attempt}, step {trained.step:,}: replies to {data}"
+        title = f"{name}, step {trained.step:,}: replies to {data}"
         entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
         write_report(report, title, command_line(decoding), measures, entries)
     return measures

@@ -71,7 +71,7 @@ class Replier:
         self._sequences = model.sequences
         specs = [specs_of(model.sequences(np.ones([1, 1])))]
         if decoding.samples:
-            specs.append(tf.TensorSpec([None, decoding.candidates, settings.max_length], tf.float32))
+            specs.append(tf.TensorSpec([None, decoding.hypotheses, settings.max_length], tf.float32))
 
         def decode(*arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
             return self._search(*arguments)
@@ -100,7 +100,7 @@ class Replier:
         """
         questions = [question[: self._max_length] for question in questions]
         # The candidates of a question are a batch, of which only unfinished ones are computed.
-        size = 1 if self.decoding.candidates > 1 else max(1, min(BATCH, HYPOTHESES // self.decoding.beams))
+        size = 1 if self.decoding.compares_samples else max(1, min(BATCH, HYPOTHESES // self.decoding.beams))
         found: list[list[_Found]] = []
         for start in range(0, len(questions), size):
             ids, scores = self._decode(*self._arguments(questions[start : start + size]))
@@ -129,12 +129,12 @@ class Replier:
         source = self._sequences(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
         if not self.decoding.samples:
             return [source]
-        return [source, uniform_numbers(self.decoding.seed, questions, self.decoding.candidates, self._max_length)]
+        return [source, uniform_numbers(self.decoding.seed, questions, self.decoding.hypotheses, self._max_length)]
 
     def _ranked(self, ids: tf.Tensor, scores: tf.Tensor) -> npt.NDArray[np.float32]:
         """Return the scores [questions, hypotheses], with the length penalty if there are several candidates."""
         values: npt.NDArray[np.float32] = scores.numpy()
-        if self.decoding.candidates == 1:
+        if not self.decoding.compares_samples:
             return values
         return values / self._penalty((ids.numpy() != PAD).sum(axis=-1))
 
@@ -168,7 +168,7 @@ class Replier:
         pairs = [(reply, question) for question, replies in zip(alone, found, strict=True) for reply in replies]
         values = self._reverse([self._before_stop(reply) for reply, _ in pairs], [question for _, question in pairs])
         values = values / self._penalty(np.array([len(question) + 1 for _, question in pairs]))
-        rest = iter((self.decoding.rerank * values).tolist())
+        rest = iter(((self.decoding.rerank or 0) * values).tolist())
         scored = [[reply._replace(score=reply.score + next(rest)) for reply in replies] for replies in found]
         return [sorted(replies, key=lambda reply: -reply.score) for replies in scored]
 

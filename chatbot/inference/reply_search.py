@@ -62,7 +62,7 @@ class ReplySearch:
         if self.decoding.beams > 1:
             return self._beam(encoded)
         start = self.start(encoded)
-        if self.decoding.candidates > 1:
+        if self.decoding.compares_samples:
             assert uniform is not None
             numbers = uniform[0]  # [candidates, max_length]
 

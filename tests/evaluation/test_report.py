@@ -124,7 +124,7 @@ def test_turns_before_a_question_are_those_that_the_model_reads() -> None:
         assert entries_module._turns_before(source_of(turns, vocabulary, max_length), vocabulary) == expected
 
 
-def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path) -> None:
+def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("folder").mkdir()
     for path, message in (("folder", "folder: is a folder"), ("no/r.html", "no/r.html: no is not a folder")):
         with pytest.raises(UserError, match=f"--report {message}"):
@@ -134,3 +134,7 @@ def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path) -> Non
     check_report("r.html")
     write_report("r.html", "title", "", MEASURES, [])
     assert Path("r.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    for path, message in (("r.html", "no permission to write it"), ("new.html", "no permission to write in .;")):
+        with pytest.raises(UserError, match=f"--report {path}: {message}"):
+            check_report(path)
