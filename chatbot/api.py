@@ -53,7 +53,7 @@ class Bot:
         >>> isinstance(bot.reply("你呢", history=["你好吗", "我很好"]), str)
         True
         """
-        return self._responder.reply(question, history)
+        return self._responder.reply(question, _turns(history))
 
     def replies(self, questions: Iterable[str]) -> list[str]:
         """Return the reply to each question. Questions are batched, which is faster than one `reply` per question.
@@ -63,10 +63,12 @@ class Bot:
         >>> bot.replies(questions) == [bot.reply(question) for question in questions]
         True
         """
+        if isinstance(questions, str):
+            raise UserError(f"replies({questions!r}): give a list of questions, or call reply for a single one")
         return self._responder.replies(list(questions))
 
-    def stream(self, question: str) -> Iterator[str]:
-        """Yield the reply in pieces, as its tokens are found; joined, they are `reply(question)`.
+    def stream(self, question: str, history: Sequence[str] = ()) -> Iterator[str]:
+        """Yield the reply in pieces, as its tokens are found; joined, they are `reply(question, history)`.
 
         Beam search, several candidates and reranking yield the whole reply at once.
 
@@ -74,16 +76,24 @@ class Bot:
         >>> "".join(bot.stream("你好")) == bot.reply("你好")
         True
         """
-        return self._responder.stream(question)
+        return self._responder.stream(question, _turns(history))
 
-    def n_best(self, question: str) -> list[tuple[str, float]]:
+    def n_best(self, question: str, history: Sequence[str] = ()) -> list[tuple[str, float]]:
         """Return the best replies with their scores, the best first; at most as many as n_best of `load`.
+
+        history: as for `reply`.
 
         >>> bot = chatbot.load("checkpoints/weibo", beam_size=5, n_best=3)
         >>> len(bot.n_best("你好")) in (1, 2, 3)
         True
         """
-        return [(text, score) for text, score in self._responder.n_best(question)]
+        return [(text, score) for text, score in self._responder.n_best(question, _turns(history))]
+
+
+def _turns(history: Sequence[str]) -> Sequence[str]:
+    if isinstance(history, str):
+        raise UserError(f"history={history!r}: give a list of turns, such as [{history!r}]")
+    return history
 
 
 def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:

@@ -94,6 +94,21 @@ def test_loaded_attempt_takes_decoding_settings(trained: Path) -> None:
     assert not {"你", "好"} & set(best)
 
 
+def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bot = chatbot.load(trained / "checkpoints/weibo", beam_size=2)
+    for call in (bot.reply, bot.stream, bot.n_best):
+        with pytest.raises(chatbot.UserError, match="give a list of turns"):
+            call("你好", history="早")
+    with pytest.raises(chatbot.UserError, match="give a list of questions"):
+        bot.replies("你好")
+    read: list[list[str]] = []
+    monkeypatch.setattr(bot._responder, "source", lambda text, history: read.append([*history, text]) or [])
+    _ = bot.reply("丙", ["甲", "乙"]), [*bot.stream("丙", ["甲", "乙"])], bot.n_best("丙", ["甲", "乙"])
+    assert read == [["甲", "乙", "丙"]] * 3
+
+
 @pytest.mark.slow
 def test_loaded_attempt_replies_like_chat_command(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
