@@ -62,6 +62,10 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         check_encoding(self.encoding)
+        if self.report is not None and Path(self.report).resolve() in {
+            Path(file).resolve() for file in (*self.data, *self.baseline_data)
+        }:
+            raise UserError(f"--report {self.report}: would replace the pairs in it; give the name of another file")
 
 
 def check_report(path: str) -> None:

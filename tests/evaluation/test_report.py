@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config.evaluation import check_report
+from chatbot.config.evaluation import EvaluationSettings, check_report
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.history import source_of
 from chatbot.corpus.encoding.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
@@ -138,3 +138,10 @@ def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkey
     for path, message in (("r.html", "no permission to write it"), ("new.html", "no permission to write in .;")):
         with pytest.raises(UserError, match=f"--report {path}: {message}"):
             check_report(path)
+
+
+@pytest.mark.parametrize("flag", ["data", "baseline_data"])
+def test_report_does_not_replace_pairs(flag: str) -> None:
+    files = {"data": ("a.tsv",), "baseline_data": ("c.tsv",), flag: ("b.tsv", "./pairs.tsv")}
+    with pytest.raises(UserError, match=r"^--report pairs.tsv: would replace the pairs in it; "):
+        EvaluationSettings(report="pairs.tsv", **files)
