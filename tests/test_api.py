@@ -104,7 +104,12 @@ def test_turns_and_questions_are_lists_and_every_reply_takes_turns(
     with pytest.raises(chatbot.UserError, match="give a list of questions"):
         bot.replies("你好")
     read: list[list[str]] = []
-    monkeypatch.setattr(bot._responder, "source", lambda text, history: read.append([*history, text]) or [])
+
+    def source(text: str, history: list[str]) -> list[int]:
+        read.append([*history, text])
+        return []
+
+    monkeypatch.setattr(bot._responder, "source", source)
     _ = bot.reply("丙", ["甲", "乙"]), [*bot.stream("丙", ["甲", "乙"])], bot.n_best("丙", ["甲", "乙"])
     assert read == [["甲", "乙", "丙"]] * 3
 

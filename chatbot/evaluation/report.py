@@ -36,8 +36,8 @@ def report(title: str, search: str, measures: Mapping[str, Any], entries: Sequen
         title=escape(title),
         likelihood=escape(_likelihood(measures)),
         search=escape(search or "greedy search"),
-        note=f"A click on one of the first {MOST_ATTENTION} replies shows which words of the question each of its words "
-        "looked at; a click on a heading sorts.",
+        note=f"A click on one of the first {MOST_ATTENTION} replies shows which words of the question each of its "
+        "words looked at; a click on a heading sorts.",
         measures="\n".join([_row(headings, "th"), *(_row(row[:1], "th") + _cells(row[1:], "td") for row in measured)]),
         headings="".join(f'<th class="n">{name}' if name in NUMBERS else f"<th>{name}" for name in columns),
         rows="\n".join(_entry(number, entry, "baseline" in columns) for number, entry in enumerate(entries, 1)),

@@ -72,7 +72,7 @@ def test_hostile_texts_are_shown_as_they_are() -> None:
     assert page.tags == plain.tags
     assert page.attributes == plain.attributes
     shown = "".join(page.texts)
-    assert [shown.count(text) for text in HOSTILE[:4]] == [3 + 1 + 2 + 1 + 1] * 4  # texts, turn before, heat map and baseline
+    assert [shown.count(text) for text in HOSTILE[:4]] == [3 + 1 + 2 + 1 + 1] * 4  # with turn, heat map, baseline
     assert page.texts.count("<b>title") == 2
     assert not {"onerror", "src", "href"} & {*page.attributes}  # nothing of it is elsewhere
 
@@ -142,6 +142,6 @@ def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkey
 
 @pytest.mark.parametrize("flag", ["data", "baseline_data"])
 def test_report_does_not_replace_pairs(flag: str) -> None:
-    files = {"data": ("a.tsv",), "baseline_data": ("c.tsv",), flag: ("b.tsv", "./pairs.tsv")}
+    files: dict[str, Any] = {"data": ("a.tsv",), "baseline_data": ("c.tsv",), flag: ("b.tsv", "./pairs.tsv")}
     with pytest.raises(UserError, match=r"^--report pairs.tsv: would replace the pairs in it; "):
         EvaluationSettings(report="pairs.tsv", **files)

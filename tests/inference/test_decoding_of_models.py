@@ -145,7 +145,12 @@ def test_reranking_reads_a_reply_before_its_stop_text(model: Seq2Seq, monkeypatc
     rows = np.array([row + [EOS] + [PAD] * (6 - len(row)) for row in ids])
     found = replier._distinct(rows, -np.arange(5, dtype=np.float32))
     read: list[list[int]] = []
-    monkeypatch.setattr(replier, "_reverse", lambda replies, _: read.extend(replies) or np.zeros(len(replies)))
+
+    def reverse(replies: list[list[int]], questions: list[list[int]]) -> np.ndarray[Any, Any]:
+        read.extend(replies)
+        return np.zeros(len(replies))
+
+    monkeypatch.setattr(replier, "_reverse", reverse)
     replier._reranked([[6]], [found])
     assert read == [[6, 7], [6]]  # the texts of the others are the same, or empty
 
