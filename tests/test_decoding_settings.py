@@ -81,6 +81,8 @@ def test_default_search_is_checked_with_the_other_settings() -> None:
         ({"top_k": 3, "coverage_penalty": 1}, "--coverage-penalty: for beam search; add --beam-size with at least 2"),
         ({"beam_size": 1, "diverse_groups": 2}, "--diverse-groups: for beam search; add --beam-size with at least 2"),
         ({"beam_size": 5, "diverse_groups": 2}, "--diverse-groups 2: must divide --beam-size, which is 5; all groups"),
+        ({"beam_size": 4, "diversity": 1.0}, "--diversity: not used without --diverse-groups; leave it out, or add"),
+        ({"anti_lm_tokens": 3}, "--anti-lm-tokens: not used without --anti-lm; leave it out, or add that"),
         ({"candidates": 3, "n_best": 4}, "--n-best 4: the search yields at most 3; raise --beam-size or --candidates"),
         (
             {"top_k": 3, "rerank": 1},

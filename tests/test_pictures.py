@@ -1,4 +1,4 @@
-"""The pictures of the README, which docs/pictures/make.py makes."""
+"""The pictures of the documents, which docs/pictures/make.py makes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.commands import ROOT
 LARGEST_FILE = 300_000  # bytes
 
 
-@pytest.mark.parametrize("name", ["terminal.png", "tensorboard.png"])
+@pytest.mark.parametrize("name", ["terminal.png", "tensorboard.png", "report.png"])
 def test_pictures_are_small_pngs(name: str) -> None:
     content = (ROOT / "docs/pictures" / name).read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")

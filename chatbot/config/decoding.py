@@ -162,6 +162,10 @@ class DecodingSettings:
             for name in ("coverage_penalty", "diverse_groups"):
                 if self.chooses_search and getattr(self, name) != getattr(DecodingSettings, name):
                     raise UserError(f"{flag_of(name)}: for beam search; add --beam-size with at least 2")
+        for name, other in (("diversity", "diverse_groups"), ("anti_lm_tokens", "anti_lm")):
+            changed = [getattr(self, x) != getattr(DecodingSettings, x) for x in (name, other)]
+            if changed == [True, False]:
+                raise UserError(f"{flag_of(name)}: not used without {flag_of(other)}; leave it out, or add that")
         if not self.chooses_search:
             return  # `over_default` replaces it
         if self.beams % self.diverse_groups:

@@ -7,8 +7,8 @@ from typing import Any
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"copy": True, "ngrams": 3},
     "small": {"copy": True, "ngrams": 3},
-    "medium": {"copy": True, "ngrams": 3, "ngram_weight": 0.2},
-    "large": {"copy": True},
+    "medium": {"copy": True, "ngrams": 4, "ngram_weight": 0.3, "average": 0.999},
+    "large": {"copy": True, "average": 0.999},
 }
 # The preset of a corpus is the first one with more training pairs than the corpus, or the last preset.
 FEWER_PAIRS_THAN = {"tiny": 2_000, "small": 50_000, "medium": 300_000}

@@ -1,6 +1,7 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from chatbot.config.attempts import CONFIG, VOCABULARY
@@ -13,6 +14,7 @@ from chatbot.corpus.encoding.history import question_of, with_history
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import VERSION
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.encoding.word_vectors import check_readable
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.training_set import left_out, training_set, validation_parts, validation_set
@@ -23,7 +25,7 @@ from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
 from chatbot.training.preset import kept_values, preset_values
-from chatbot.training.teacher_attempts import check_teachers
+from chatbot.training.teacher_attempts import check_teachers, teacher_directories
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -74,6 +76,9 @@ def prepare(settings: Settings) -> Data:
         preset = kept_values(settings, stored_settings(settings.run.directory / CONFIG))
         settings = replace(settings, **preset)
         check_settings(settings)
+    elif settings.model.word_vectors is not None:
+        check_readable(Path(settings.model.word_vectors))  # before minutes of reading pairs
+    teacher_directories(settings)  # fails early, too
     source = settings.encoding.validation
     if resumed and source == AUTO:  # an attempt keeps its choice
         source = stored_settings(settings.run.directory / CONFIG).encoding.validation

@@ -1,4 +1,4 @@
-"""Makes the pictures of the README from a real run: terminal.png and tensorboard.png, beside this file.
+"""Makes the pictures of the documents from a real run: terminal.png, tensorboard.png and report.png, beside this file.
 
     pip install '.[pictures]'
     apt-get install chromium chromium-driver fonts-noto-cjk    # on Debian
@@ -6,7 +6,7 @@
 
 The script trains on the built-in corpus in a temporary folder (about a minute on 2 CPU cores) and talks to the result,
 both in a real pseudo-terminal, whose screen it draws. Then it starts TensorBoard on the loopback interface and takes a
-picture of its page with headless Chromium. Neither the text nor the curves are edited.
+picture of its page with headless Chromium, and one of an evaluation's report. Nothing in them is edited.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import chatterbot_corpus
 import pexpect
 import pyte
 from PIL import Image, ImageDraw, ImageFont
@@ -37,6 +38,8 @@ ATTEMPT = "pictures"
 TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2 --precision bfloat16"
 CHAT = f"python chat.py --attempt {ATTEMPT}"
 QUESTIONS = ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")
+REPORTED = Path(chatterbot_corpus.__file__).parent / "data" / "chinese" / "conversations.yml"
+OPENED = 2  # replies whose attention the report shows
 
 # The terminal: the progress bar needs 110 columns. GitHub shows the picture at about 60% of its size.
 COLUMNS, ROWS = 114, 44
@@ -46,6 +49,7 @@ BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
 
 # The page, in CSS pixels, drawn at twice that resolution.
 PAGE_WIDTH, PAGE_HEIGHT = 1000, 734
+REPORT_SIZE = 1250, 1100
 CHROMIUM_FLAGS = f"""
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync --hide-scrollbars --force-device-scale-factor=2
@@ -64,11 +68,12 @@ PAGE_LIMIT = 60.0  # seconds
 
 
 def main() -> int:
-    """Make both pictures."""
+    """Make all pictures."""
     with tempfile.TemporaryDirectory(prefix="pictures-") as temporary:
         folder = Path(temporary)
         save(terminal_picture(recorded_session(folder)), PICTURES / "terminal.png")
         save(tensorboard_picture(folder / "tensorboard" / ATTEMPT), PICTURES / "tensorboard.png")
+        save(report_picture(folder), PICTURES / "report.png")
     return 0
 
 
@@ -162,6 +167,22 @@ def tensorboard_picture(logs: Path) -> Image.Image:
 
         wait_for(drawn)
     return Image.open(io.BytesIO(screenshots[-1]))
+
+
+def report_picture(folder: Path) -> Image.Image:
+    """The top of the report of an evaluation, with the attention of the first replies."""
+    shutil.copy(REPORTED, folder)
+    command = [sys.executable, "-m", "chatbot.evaluation", "--attempt", ATTEMPT, "--data", REPORTED.name]
+    subprocess.run(
+        [*command, "--report", "report.html"], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+    )
+    with chromium() as browser:
+        browser.set_window_size(*REPORT_SIZE)
+        browser.get((folder / "report.html").as_uri())
+        for reply in browser.find_elements("css selector", "summary")[:OPENED]:
+            reply.click()
+        browser.execute_script("scrollTo(0, 0)")
+        return Image.open(io.BytesIO(browser.get_screenshot_as_png()))
 
 
 @contextlib.contextmanager

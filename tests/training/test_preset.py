@@ -64,7 +64,7 @@ def test_preset_sets_what_is_not_given(tiny: dict[str, Any], capsys: pytest.Capt
     flags = "--copy --ngrams 3 --keep-prob 0.8 --both-directions on"
     pairs = data.description["pairs"]
     assert f"Preset tiny, for {pairs} pairs (--preset): {flags}.\n" in capsys.readouterr().out
-    assert chosen({**tiny, "preset": "large"}) == {"preset": "large", "copy": True}
+    assert chosen({**tiny, "preset": "large"}) == {"preset": "large", "copy": True, "average": 0.999}
     assert chosen({**tiny, "preset": "none"}) == {"preset": "none"}
     assert "Preset none" not in capsys.readouterr().out
 
@@ -91,7 +91,7 @@ def test_model_of_another_attempt_stays(tiny: dict[str, Any]) -> None:
     config = Path("checkpoints/first/config.json")
     config.parent.mkdir(parents=True)
     config.write_text("{}")
-    assert settings_over_config({**tiny, "init_from": "first"}).run.not_given == {"both_directions"}
+    assert settings_over_config({**tiny, "init_from": "first"}).run.not_given == {"average", "both_directions"}
 
 
 def begin(given: dict[str, Any]) -> Settings:

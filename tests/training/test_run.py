@@ -11,6 +11,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
+from chatbot.flags import compose
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import prepare
@@ -84,6 +85,21 @@ def test_new_attempt_starts_from_word_vectors(pairs_file: Path, monkeypatch: pyt
     steps, resumed = recorded_steps(monkeypatch, **flags, steps=2)
     assert [number for number, _, _ in steps] == [1]
     np.testing.assert_array_equal(resumed.embedding.embeddings.numpy(), embeddings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"word_vectors": "absent.txt"}, "^--word-vectors absent.txt: cannot be read .*; check the path$"),
+        ({"distil_from": "absent"}, "^--distil-from absent: no such attempt"),
+    ],
+)
+def test_missing_files_are_refused_before_pairs_are_read(
+    flags: dict[str, Any], message: str, pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatbot.training.data.training_set", lambda *_: pytest.fail("pairs were read"))
+    with pytest.raises(UserError, match=message):
+        prepare(compose(Settings, data=(str(pairs_file),), **flags))
 
 
 def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,14 @@ class WordVectors(NamedTuple):
     rows: npt.NDArray[np.float32]  # [found, size]
 
 
+def check_readable(path: Path) -> None:
+    """Raise UserError for a file that cannot be read."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
 def read_word_vectors(path: Path, vocabulary: Vocabulary, size: int) -> WordVectors:
     """Read the vectors of the tokens in the vocabulary, and print how many were found.
 
@@ -58,12 +66,16 @@ def read_word_vectors(path: Path, vocabulary: Vocabulary, size: int) -> WordVect
                     for i in ids_of.pop(word, ()):
                         rows[i] = vector()
     except OSError as error:
-        raise UserError(f"--word-vectors {path}: cannot be read ({error.strerror}); check the path") from None
+        raise _unreadable(path, error) from None
     words = vocabulary.first_byte - len(SPECIALS)
     if not rows:
         raise UserError(f"{path}: has none of the {words:,} tokens in the vocabulary; check its language and format")
     print(f"{path}: vectors of {len(rows):,} of the {words:,} tokens in the vocabulary; the others start at random.")
     return WordVectors(np.array(list(rows), np.int64), np.stack(list(rows.values())))
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"--word-vectors {path}: cannot be read ({error.strerror}); check the path")
 
 
 def _entries(file: OpenFile, size: int) -> Iterator[Entry]:
