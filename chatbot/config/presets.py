@@ -5,8 +5,8 @@ from typing import Any
 # The values of each preset: of settings of the model and of the optimisation, which change no training pair. A setting
 # that needs another one comes after it. BENCHMARKS.md compares them.
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"copy": True, "ngrams": 3},
-    "small": {"copy": True, "ngrams": 3},
+    "tiny": {"copy": True, "ngrams": 3, "average": 0.999},
+    "small": {"copy": True, "ngrams": 3, "average": 0.999},
     "medium": {"copy": True, "ngrams": 4, "ngram_weight": 0.3, "average": 0.999},
     "large": {"copy": True, "average": 0.999},
 }
