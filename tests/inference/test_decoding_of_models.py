@@ -157,11 +157,10 @@ def test_reranking_reads_a_reply_before_its_stop_text(model: Seq2Seq, monkeypatc
 
 def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Seq) -> None:
     """In a beam, too: the scores are not normalised again at each token."""
-    decoding = DecodingSettings(beam_size=3, length_penalty=0.0, anti_lm=0.5, anti_lm_tokens=2)
-    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=2), decoding)
-    plain = Replier(
-        model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=2), dataclasses.replace(decoding, anti_lm=0.0)
-    )
+    settings = dataclasses.replace(SETTINGS, max_length=2)
+    decoding = DecodingSettings(beam_size=3, length_penalty=0.0)
+    plain = Replier(model, VOCABULARY, settings, decoding)
+    replier = Replier(model, VOCABULARY, settings, dataclasses.replace(decoding, anti_lm=0.5, anti_lm_tokens=2))
     ids, scores = (x.numpy()[0] for x in replier._decode(*replier._arguments([[6, 7]])))
     texts = {reply.text: reply.score for reply in plain.candidates([[6, 7]])[0]}
     compared = 0
