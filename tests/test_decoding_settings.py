@@ -30,7 +30,9 @@ def test_flags_choose_the_search(arguments: str, beams: int, hypotheses: int) ->
 def test_default_search_follows_what_was_learned() -> None:
     """Pairs that were learned by heart have one right reply; other replies are varied."""
     assert over_default(DecodingSettings(), default_search(False, True)).beams == 5
-    assert over_default(DecodingSettings(seed=2), default_search(True, False)) == DecodingSettings(top_p=0.9, seed=2)
+    sampled = DecodingSettings(top_p=0.8, anti_lm=0.1, seed=2)
+    assert over_default(DecodingSettings(seed=2), default_search(True, False)) == sampled
+    assert over_default(DecodingSettings(anti_lm=0.0), default_search(True, False)).anti_lm == 0.0
     best = over_default(DecodingSettings(), default_search(True, True))
     assert (best.hypotheses, best.top_p, best.rerank) == (30, 0.8, 8.0)
     weighted = over_default(DecodingSettings(rerank=2.0), default_search(True, True))

@@ -131,8 +131,8 @@ class DecodingSettings:
     stop: tuple[str, ...] = setting(
         (), TOKENS, "a reply ends before the first of these texts", many=True, metavar="TEXT"
     )
-    anti_lm: float = setting(
-        0.0,
+    anti_lm: float | None = setting(
+        None,
         TOKENS,
         "subtract R times the log-probability that a token has without the question: fewer generic replies",
         kind=float,
@@ -210,8 +210,9 @@ class DecodingSettings:
 # The searches of an attempt when no flag chooses one. BENCHMARKS.md compares them.
 # Without validation, a model has learned its pairs by heart: the most probable reply is the right one.
 MEMORISED = {"beam_size": 5}
-# Sampling is as varied as the replies of people; beam search repeats the most common ones.
-SAMPLED = {"top_p": 0.9}
+# Sampling is as varied as the replies of people; beam search repeats the most common ones. A little less of what is
+# probable without the question makes samples fit it better.
+SAMPLED = {"top_p": 0.8, "anti_lm": 0.1}
 # Of several samples, the one from which the question is most probable answers it best.
 RERANKED = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
 
