@@ -17,7 +17,7 @@ from chatbot.training.devices import Tower
 from chatbot.training.divergence import Divergence
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.reporter import Reporter, open_reporter
+from chatbot.training.reporting.reporter import Reporter, open_reporter
 from chatbot.training.result import INTERRUPTED, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
@@ -70,6 +70,7 @@ def train(
             window.restart()
         if saved < progress.step and not divergence.diverges:
             run.save(run.gather_state(validates=False), best=False)
+        reporter.stopped(stop)
     team.agree("")  # no machine leaves before the chief has saved
     team.leave()
     check_converging(divergence, settings, saved)

@@ -1,6 +1,5 @@
-"""The output of a run while it trains: progress bar, metrics.jsonl and TensorBoard, on the chief only."""
+"""The progress bar of a run, and the lines above it."""
 
-import contextlib
 import sys
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -9,20 +8,25 @@ from typing import Any
 from tqdm import tqdm
 
 from chatbot.config.learning import NATS
-from chatbot.training.machines.team import tower_names
 from chatbot.training.run import Run
-from chatbot.training.summaries import Summaries
 from chatbot.training.validator import Validation
 
 
-class Reporter:
-    """Writes to the progress bar, and to the summaries if there are any."""
+class Terminal:
+    """Shows a run on standard error."""
 
-    def __init__(self, run: Run, bar: "tqdm[Any]", summaries: Summaries | None) -> None:
-        self._samples = [(sample.question, sample.answer) for sample in run.data.samples]
+    def __init__(self, run: Run) -> None:
         self._validation_decides, self._criterion = run.data.validation_decides, run.criterion
-        self._progress, self._bar, self._summaries = run.progress, bar, summaries
-        self._on_terminal = not bar.disable and bar.fp.isatty()
+        self._progress = run.progress
+        self._bar = tqdm(
+            desc="Training",
+            total=run.calendar.last_step,
+            initial=run.progress.step,
+            unit=" steps",
+            dynamic_ncols=True,
+            disable=not run.team.chief,
+        )
+        self._on_terminal = not self._bar.disable and self._bar.fp.isatty()
         self._compiled: set[Hashable] = set()
 
     def advance(self) -> None:
@@ -51,8 +55,6 @@ class Reporter:
             f"loss {record['loss']:.3f}, {record['examples_per_s']:.0f} examples/s, "
             f"{record['target_tokens_per_s']:,.0f} target tokens/s"
         )
-        if self._summaries:
-            self._summaries.write(record)
 
     def validation(self, validation: Validation, best: bool) -> None:
         """Show a validation, after `Progress.validated` has recorded it. best: whether it is the best so far."""
@@ -65,27 +67,7 @@ class Reporter:
         if self._criterion.measure != NATS and value is not None:
             measured += f", {self._criterion.shown(value)}"
         self._bar.write(f"step {step:,}: validation {measured}{verdict}")
-        if validation.warning:
-            self.warn(validation.warning)
-        if self._summaries:
-            self._summaries.replies(self._samples, validation.replies, step)
-            self._summaries.attention(validation.attention, step)
 
-
-@contextmanager
-def open_reporter(run: Run) -> Iterator[Reporter]:
-    """Open the bar and the summaries of a run. All machines must call it at the same point."""
-    names = tower_names(run.team, run.train_step.tower_names)
-    step, chief = run.progress.step, run.team.chief
-    with (
-        Summaries(run.settings, names, step) if chief else contextlib.nullcontext() as summaries,
-        tqdm(
-            desc="Training",
-            total=run.calendar.last_step,
-            initial=step,
-            unit=" steps",
-            dynamic_ncols=True,
-            disable=not chief,
-        ) as bar,
-    ):
-        yield Reporter(run, bar, summaries)
+    def close(self) -> None:
+        """Leave the bar as it is, and go to the next line."""
+        self._bar.close()

@@ -19,10 +19,12 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from chatbot.config.training import Settings
+from chatbot.evaluation.samples import Sample
 from chatbot.flags import compose
 from chatbot.inference.attention import WordAttention
-from chatbot.training.summaries import BLUE, CELL, Summaries, heat_map
-from chatbot.training.tower_curves import MOST_TOWERS_EACH_STEP
+from chatbot.training.reporting.tensorboard import BLUE, CELL, TensorBoard, heat_map
+from chatbot.training.reporting.tower_curves import MOST_TOWERS_EACH_STEP
+from chatbot.training.validator import Validation
 
 
 @pytest.fixture
@@ -30,12 +32,14 @@ def tensorboard(work_dir: Path) -> Iterator[str]:
     """The address of a TensorBoard that serves a run of two towers."""
     settings = compose(Settings, attempt="a")
     settings.run.directory.mkdir(parents=True)
-    with Summaries(settings, ["gpu_2", "gpu_0"], 0) as summaries:
-        for step in (1, 2):
-            record = {"step": step, "loss": 1.5 / step, "tower_losses": [1.0 / step, 2.0 / step]}
-            summaries.write({**record, "gradient_norm": 3.0, "validation.nats_per_character": 5.0 - step})
-        summaries.replies([("问|题", "答案")], ["回复"], 2)
-        summaries.attention([WordAttention(["问", "题"], ["回复"], np.array([[0.25, 0.75]], np.float32))], 2)
+    written = TensorBoard(settings, ["gpu_2", "gpu_0"], 0)
+    for step in (1, 2):
+        record = {"step": step, "loss": 1.5 / step, "tower_losses": [1.0 / step, 2.0 / step]}
+        written.record({**record, "gradient_norm": 3.0, "validation.nats_per_character": 5.0 - step})
+    attention = WordAttention(["问", "题"], ["回复"], np.array([[0.25, 0.75]], np.float32))
+    written.validation(Validation({}, None, ["回复"], [attention]), [Sample([], "问|题", "答案")], 2)
+    written.warning("one tower is slow", 2)
+    written.close("")
     command = [
         sys.executable,
         "-m",
@@ -79,6 +83,8 @@ def test_one_chart_shows_the_curves_of_all_towers(tensorboard: str) -> None:
     (text,) = get(tensorboard, "data/plugin/text/text", run="a/all", tag="replies")
     assert "回复" in text["text"]
     assert "<table>" in text["text"]
+    (text,) = get(tensorboard, "data/plugin/text/text", run="a/all", tag="warnings")
+    assert "one tower is slow" in text["text"]
     (image,) = get(tensorboard, "data/plugin/images/images", run="a/all", tag="attention/1", sample="0")
     assert image["step"] == 2
     (text,) = get(tensorboard, "data/plugin/text/text", run="a/all", tag="attention_words/1")
@@ -106,9 +112,10 @@ def test_points_after_the_restored_step_are_removed(work_dir: Path) -> None:
     settings.run.directory.mkdir(parents=True)
 
     def write(towers: list[str], first: int, steps: range) -> None:
-        with Summaries(settings, towers, first) as summaries:
-            for step in steps:
-                summaries.write({"step": step, "loss": float(first), "tower_losses": [1.0] * len(towers)})
+        tensorboard = TensorBoard(settings, towers, first)
+        for step in steps:
+            tensorboard.record({"step": step, "loss": float(first), "tower_losses": [1.0] * len(towers)})
+        tensorboard.close("")
 
     write(["cpu_0", "cpu_1"], 0, range(1, 36))
     for file in Path("tensorboard").glob("a/*/events*"):
@@ -130,38 +137,27 @@ def test_curves_of_an_earlier_version_go_on(work_dir: Path) -> None:
     with tf.summary.create_file_writer("tensorboard/a/cpu_0").as_default():
         for step in (1, 2, 3):
             tf.summary.scalar("loss", float(step), step)
-    with Summaries(settings, ["cpu_0"], 2) as summaries:
-        summaries.write({"step": 3, "loss": 1.0, "tower_losses": [5.0]})
+    tensorboard = TensorBoard(settings, ["cpu_0"], 2)
+    tensorboard.record({"step": 3, "loss": 1.0, "tower_losses": [5.0]})
+    tensorboard.close("")
     assert points("cpu_0") == [(1, 1.0), (2, 2.0), (3, 5.0)]
 
 
 def test_many_towers_have_a_point_a_minute(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([100.0, 100.0, 159.0, 160.0, 160.0, 161.0, 161.0])  # now, and once more after each point
     monkeypatch.setattr(
-        "chatbot.training.tower_curves.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
+        "chatbot.training.reporting.tower_curves.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
     )
     towers = [f"gpu_{i}" for i in range(MOST_TOWERS_EACH_STEP + 1)]
     settings = compose(Settings, attempt="a")
     settings.run.directory.mkdir(parents=True)
     open_files = len(os.listdir("/dev/fd"))
-    with Summaries(settings, towers, 0) as summaries:
-        for step in (1, 2, 3, 4):
-            losses = [*[float(step)] * (len(towers) - 1), None]
-            summaries.write({"step": step, "loss": float(step), "tower_losses": losses})
-        assert len(os.listdir("/dev/fd")) < open_files + 10
+    tensorboard = TensorBoard(settings, towers, 0)
+    for step in (1, 2, 3, 4):
+        losses = [*[float(step)] * (len(towers) - 1), None]
+        tensorboard.record({"step": step, "loss": float(step), "tower_losses": losses})
+    assert len(os.listdir("/dev/fd")) < open_files + 10
+    tensorboard.close("")
     assert points("gpu_0") == [(1, 1.0), (3, 2.5), (4, 4.0)]
     assert points("all") == [(step, float(step)) for step in (1, 2, 3, 4)]
     assert not Path("tensorboard/a", towers[-1]).exists()  # its tower had no tokens
-
-
-def test_non_finite_numbers_are_null(work_dir: Path) -> None:
-    settings = compose(Settings, attempt="a")
-    settings.run.directory.mkdir(parents=True)
-    with Summaries(settings, ["cpu_0"], 0) as summaries:
-        summaries.write({"step": 1, "loss": 1.0, "gradient_norm": float("inf"), "tower_losses": [None]})
-    assert json.loads((settings.run.directory / "metrics.jsonl").read_text()) == {
-        "step": 1,
-        "loss": 1.0,
-        "gradient_norm": None,
-        "tower_losses": [None],
-    }

@@ -1,7 +1,5 @@
-"""Metrics on disk: metrics.jsonl, and TensorBoard with one run for the whole batch and one for each tower."""
+"""TensorBoard, with one run for the whole batch and one for each tower."""
 
-import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,10 @@ import tensorflow as tf
 
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.training import Settings
+from chatbot.evaluation.samples import Sample
 from chatbot.inference.attention import WordAttention
-from chatbot.training.tower_curves import TowerCurves
+from chatbot.training.reporting.tower_curves import TowerCurves
+from chatbot.training.validator import Validation
 
 # TensorBoard's run for the values of the whole batch.
 ALL_TOWERS = "all"
@@ -21,28 +21,24 @@ ALL_TOWERS = "all"
 CELL, BLUE = 24, (8, 48, 107)
 
 
-class Summaries:
-    """Writes each record to metrics.jsonl and to TensorBoard.
+class TensorBoard:
+    """Writes the files of TensorBoard.
 
-    Each tower has a separate TensorBoard run with the tag `loss`, and the whole batch has another: one chart shows all.
-    With many towers, theirs have fewer points (`TowerCurves`).
+    Each tower has a separate run with the tag `loss`, and the whole batch has another: one chart shows all. With many
+    towers, theirs have fewer points (`TowerCurves`).
     """
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
-        """towers: their names. step: that of the checkpoint; records of later steps, which a killed run leaves, go."""
-        metrics, tensorboard = settings.run.directory / "metrics.jsonl", TENSORBOARD / settings.run.attempt
-        tensorboard.mkdir(parents=True, exist_ok=True)
-        _drop_after(metrics, step)
-        self._file = metrics.open("a", encoding="utf-8")
-        for folder in tensorboard.iterdir():
-            _remove_events_after(folder, step)
-        self._tower_curves = TowerCurves(tensorboard, towers)
-        self._writer = tf.summary.create_file_writer(str(tensorboard / ALL_TOWERS))
+        """towers: their names. step: that of the checkpoint; events of later steps, which a killed run leaves, go."""
+        folder = TENSORBOARD / settings.run.attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        for run in folder.iterdir():
+            _remove_events_after(run, step)
+        self._tower_curves = TowerCurves(folder, towers)
+        self._writer = tf.summary.create_file_writer(str(folder / ALL_TOWERS))
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Write a logged step. NaN and infinity become null, since JSON has neither."""
-        self._file.write(json.dumps(_finite(record), ensure_ascii=False) + "\n")
-        self._file.flush()
+    def record(self, record: dict[str, Any]) -> None:
+        """Write the metrics of a logged step."""
         step = record["step"]
         self._tower_curves.add(record.get("tower_losses", ()), step)
         with self._writer.as_default():
@@ -51,15 +47,31 @@ class Summaries:
                     tf.summary.scalar(name.replace(".", "/"), value, step)
         self._writer.flush()
 
-    def replies(self, pairs: Sequence[tuple[str, str]], replies: Sequence[str], step: int) -> None:
-        """Write sample replies and the reference answers as a table for TensorBoard's Text page."""
-        rows = [(q, r, a) for (q, a), r in zip(pairs, replies, strict=True)]
+    def validation(self, validation: Validation, samples: Sequence[Sample], step: int) -> None:
+        """Write the replies to the samples, and their attention."""
+        self._replies(samples, validation.replies, step)
+        self._attention(validation.attention, step)
+
+    def warning(self, text: str, step: int) -> None:
+        """Write a warning for the Text page."""
+        with self._writer.as_default():
+            tf.summary.text("warnings", text, step)
+        self._writer.flush()
+
+    def close(self, stopped: str) -> None:
+        """Write what is left, and close the files."""
+        self._writer.close()
+        self._tower_curves.flush()
+
+    def _replies(self, samples: Sequence[Sample], replies: Sequence[str], step: int) -> None:
+        """Write sample replies and the reference answers as a table for the Text page."""
+        rows = [(sample.question, reply, sample.answer) for sample, reply in zip(samples, replies, strict=True)]
         cells = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
         table = "\n".join(["question | reply | reference", "--- | --- | ---", *cells])
         with self._writer.as_default():
             tf.summary.text("replies", table, step)
 
-    def attention(self, samples: Sequence[WordAttention], step: int) -> None:
+    def _attention(self, samples: Sequence[WordAttention], step: int) -> None:
         """Write the attention of each sample reply as an image, and its words as a text.
 
         A row of the image is a word of the reply, a column a word of the question; dark blue is 1.
@@ -71,28 +83,11 @@ class Summaries:
                 text = "rows: {}\n\ncolumns: {}".format(*words)
                 tf.summary.text(f"attention_words/{number}", text, step)
 
-    def __enter__(self) -> "Summaries":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Write what is left, and close the files."""
-        self._file.close()
-        self._writer.close()
-        self._tower_curves.flush()
-
 
 def heat_map(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     """weights [rows, columns], 0 to 1 -> an image of square cells, [CELL rows, CELL columns, 3], from white to blue."""
     colours = 255 + weights[..., None] * (np.array(BLUE) - 255)  # [rows, columns, 3]
     return np.repeat(np.repeat(colours, CELL, axis=0), CELL, axis=1).round().astype(np.uint8)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _remove_events_after(folder: Path, step: int) -> None:
@@ -125,19 +120,3 @@ def _records(data: bytes) -> Iterator[bytes]:
             return
         yield data[start:end]
         start = end
-
-
-def _drop_after(path: Path, step: int) -> None:
-    """Keep the lines up to this step: a killed run repeats the steps since its checkpoint."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
-            continue  # a line that was cut off when the run was killed
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(kept), encoding="utf-8")
-    part.replace(path)

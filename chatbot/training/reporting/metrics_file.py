@@ -1,0 +1,60 @@
+"""metrics.jsonl: one JSON object a logged step."""
+
+import json
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+class MetricsFile:
+    """Appends the records of a run to a file.
+
+    step: that of the checkpoint. The records of later steps, which a killed run leaves behind, are removed.
+    """
+
+    def __init__(self, path: Path, step: int) -> None:
+        _drop_after(path, step)
+        self._path = path
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Append a record. NaN and infinity become null, since JSON has neither.
+
+        Raises OSError when the line cannot be written. The file then ends with a complete line, unless it is gone.
+        """
+        line = (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode()
+        with self._path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                written = file.write(line)
+                if written < len(line):  # the disk became full
+                    file.write(line[written:])
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(size)
+                raise
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _drop_after(path: Path, step: int) -> None:
+    """Keep the lines up to this step: a killed run repeats the steps since its checkpoint."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that was cut off when the run was killed
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(kept), encoding="utf-8")
+    part.replace(path)

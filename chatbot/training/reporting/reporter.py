@@ -1,0 +1,105 @@
+"""The output of a run while it trains, on the chief only."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from chatbot.training.machines.team import tower_names
+from chatbot.training.reporting.exporter import Exporter
+from chatbot.training.reporting.metrics_file import MetricsFile
+from chatbot.training.reporting.tensorboard import TensorBoard
+from chatbot.training.reporting.terminal import Terminal
+from chatbot.training.run import Run
+from chatbot.training.validator import Validation
+
+
+class Reporter:
+    """Passes what happens in a run to the terminal, to metrics.jsonl and to the exporters.
+
+    Training goes on when one of them cannot write: a warning says so once, and the next record is tried again.
+    """
+
+    def __init__(self, run: Run, towers: list[str]) -> None:
+        """towers: the names of the towers of all machines."""
+        self._run, self._towers = run, towers
+        self._stopped = ""  # the reason of the end of the run, in words
+        self._failing: set[str] = set()  # what could not be written at the last attempt
+        self._terminal = Terminal(run)
+        self._open()
+
+    def _open(self) -> None:
+        """Open the files. Records of steps after the present one are removed."""
+        settings, step = self._run.settings, self._run.progress.step
+        self._metrics: MetricsFile | None = None
+        self._exporters: list[Exporter] = []
+        if self._run.team.chief:
+            self._metrics = MetricsFile(settings.run.directory / "metrics.jsonl", step)
+            self._exporters = [TensorBoard(settings, self._towers, step)]
+
+    def advance(self) -> None:
+        """Count a step."""
+        self._terminal.advance()
+
+    def compiling(self, graph: Hashable) -> AbstractContextManager[None]:
+        """Show "compiling" on a terminal during the first use of a graph, which takes seconds."""
+        return self._terminal.compiling(graph)
+
+    def warn(self, text: str) -> None:
+        """Show a warning, without a full stop at its end."""
+        self._terminal.warn(text)
+        for exporter in self._exporters:
+            self._try(type(exporter).__name__, exporter.warning, text, self._run.progress.step)
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Show and write the metrics of a logged step."""
+        self._terminal.record(record)
+        if self._metrics:
+            self._try("metrics.jsonl", self._metrics.record, record)
+        for exporter in self._exporters:
+            self._try(type(exporter).__name__, exporter.record, record)
+
+    def validation(self, validation: Validation, best: bool) -> None:
+        """Show and write a validation, after `Progress.validated` has recorded it.
+
+        best: whether it is the best so far.
+        """
+        self._terminal.validation(validation, best)
+        if validation.warning:
+            self.warn(validation.warning)
+        for exporter in self._exporters:
+            name, step = type(exporter).__name__, self._run.progress.step
+            self._try(name, exporter.validation, validation, self._run.data.samples, step)
+
+    def stopped(self, reason: str) -> None:
+        """Take the reason of the end of the run, in words."""
+        self._stopped = reason
+
+    def close(self) -> None:
+        """Close the bar and the files."""
+        self._terminal.close()
+        for exporter in self._exporters:
+            self._try(type(exporter).__name__, exporter.close, self._stopped)
+
+    def _try(self, name: str, write: Callable[..., None], *arguments: Any) -> None:
+        """Write; if that fails, warn once until it works again."""
+        try:
+            write(*arguments)
+        except Exception as error:  # clients of other programs may raise any
+            if name not in self._failing:
+                self._failing.add(name)
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
+                self._terminal.warn(
+                    f"{name} cannot be written ({reason}); training goes on, and writing is tried again"
+                )
+        else:
+            self._failing.discard(name)
+
+
+@contextmanager
+def open_reporter(run: Run) -> Iterator[Reporter]:
+    """Open the output of a run. All machines must call it at the same point."""
+    reporter = Reporter(run, tower_names(run.team, run.train_step.tower_names))
+    try:
+        yield reporter
+    finally:
+        reporter.close()
