@@ -1,11 +1,13 @@
 """Settings of a run: its name, and the intervals of logging, saving and validation."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.presets import PRESETS
+from chatbot.errors import UserError
 from chatbot.flags import check_fields, setting
 
 RUN = "run"
@@ -55,14 +57,52 @@ class RunSettings:
         kind=int,
         least=1,
     )
+    patience_nonfinite: int = setting(
+        5,
+        RUN,
+        "a step whose loss or gradient is not finite updates nothing; after this many in a row, go back to the last "
+        "checkpoint with half the learning rate",
+        kind=int,
+        least=1,
+    )
+    time_limit: str | None = setting(
+        None,
+        RUN,
+        "finish, validate and save after this time, and exit with code 0: hours:minutes, such as 35:30, or "
+        "hours:minutes:seconds; the same command goes on from there",
+        metavar="H:MM",
+        stored=False,
+    )
+    grace_seconds: float = setting(
+        100.0,
+        RUN,
+        "time after SIGTERM or SIGHUP for finishing a step and saving; then the process ends without",
+        kind=float,
+        above=0,
+        stored=False,
+    )
+    # The time at which --time-limit is over, in seconds since the epoch; a process hands it to those that it starts.
+    deadline: float | None = None
     # The settings that the preset may set: neither a flag nor a file has set them.
     not_given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_fields(self)
         attempt_directory(self.attempt)
+        if self.time_limit is not None:
+            seconds_of(self.time_limit)
 
     @property
     def directory(self) -> Path:
         """The folder with the attempt's checkpoints, vocabulary and metrics."""
         return attempt_directory(self.attempt).absolute()
+
+
+def seconds_of(time_limit: str) -> int:
+    """Return the seconds of a --time-limit. Raises UserError for any other text."""
+    found = re.fullmatch(r"(\d{1,5}):([0-5]\d)(?::([0-5]\d))?", time_limit, re.ASCII)
+    hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    total = 3600 * hours + 60 * minutes + seconds
+    if not total:
+        raise UserError(f"--time-limit {time_limit}: expected hours:minutes, such as 35:30 or 0:45, above zero")
+    return total

@@ -46,6 +46,8 @@ class Progress:
     best_value: float | None = None  # of that measure
     best_distinct: float | None = None  # distinct_characters_2
     rate_drops: int = 0  # by --schedule plateau
+    skipped_updates: int = 0  # since the loss or a gradient was not finite
+    rate_halvings: int = 0  # the learning rate was halved so often, after many of them in a row
 
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""

@@ -26,7 +26,12 @@ class Divergence:
         self._step, self._loss = 0, 0.0  # of the last record
 
     def record(self, step: int, loss: float) -> bool:
-        """Count a logged loss; return whether the run begins to diverge with it."""
+        """Count a logged loss; return whether the run begins to diverge with it.
+
+        Ignores NaN, the loss of an interval in which no step had a finite one.
+        """
+        if math.isnan(loss):
+            return False
         if self._first is None:
             self._first, self._limit = loss, max(self._limit, loss + MARGIN)
         before, self._step, self._loss = self.diverges, step, loss

@@ -1,35 +1,146 @@
-"""Handlers of SIGINT (Ctrl-C) and SIGTERM, which end a run between two steps."""
+"""Signals that end a run between two steps: SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed terminal)."""
 
+import contextlib
+import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# Seconds after a second signal in which an operation of TensorFlow that is running may end.
+SECOND_TIMEOUT = 2.0
+# As in shells: 128 + SIGINT. A run that ends within the grace time has this exit code after every signal.
+EXIT_INTERRUPTED = 130
+
+
+class AbandonedError(Exception):
+    """A signal arrived within `Interrupts.abandoned_by_signal`."""
+
+
+class Interrupts:
+    """The first signal that has arrived; true once there is one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._abandons = False
+
+    def __bool__(self) -> bool:
+        return self.number != 0
+
+    @contextmanager
+    def abandoned_by_signal(self) -> Iterator[None]:
+        """Raise AbandonedError in the block when the first signal arrives, unless it is a Ctrl-C."""
+        self._abandons = True
+        try:
+            yield
+        finally:
+            self._abandons = False
+
+    def receive(self, number: int) -> None:
+        """Take a signal. Raises KeyboardInterrupt for the second one."""
+        if self:
+            raise KeyboardInterrupt
+        self.number = number
+        if self._abandons and number != signal.SIGINT:
+            self._abandons = False
+            raise AbandonedError
+
 
 @contextmanager
-def interrupts(announced: bool = True) -> Iterator[list[int]]:
-    """Yield a list that receives the number of the first SIGINT or SIGTERM. A second raises KeyboardInterrupt.
+def interrupts(announced: bool = True, grace: float | None = None) -> Iterator[Interrupts]:
+    """Yield an object that receives the first signal. A second one raises KeyboardInterrupt.
 
-    announced: whether the first signal prints a line. Outside the main thread, where Python allows no handlers, the
-    list stays empty.
+    announced: whether the first signal prints a line. grace: seconds after SIGTERM and SIGHUP after which the process
+    ends, whatever it does. It ends in the same way when the main thread does not react to a second signal, since it
+    waits for TensorFlow. Outside the main thread, where Python allows no handlers, nothing is received. An ignored
+    SIGHUP stays ignored, as nohup wants it.
     """
-    received: list[int] = []
+    received = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
 
     def receive(number: int, frame: FrameType | None) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-        if announced:
-            print("\nFinishing this step, then saving. Ctrl-C again exits without saving.", file=sys.stderr, flush=True)
+        received.receive(number)
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    with _watched(announced, grace):
+        before = {number: signal.signal(number, receive) for number in numbers}
+        try:
+            yield received
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _watched(announced: bool, grace: float | None) -> Iterator[None]:
+    """Announce the first signal within the block, and end the process if a signal does not end it in time.
+
+    A thread is told of each signal by the interpreter's C handler, also while the main thread waits in TensorFlow, when
+    no Python handler runs.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    timers: list[threading.Timer] = []
+
+    def wait_for_signals() -> None:
+        count = 0
+        while data := reader.recv(1):
+            number, count = data[0], count + 1
+            if number == getattr(signal, "SIGHUP", None):
+                _leave_terminal()
+            if count == 1 and announced:
+                _print("Finishing this step, then saving. Ctrl-C again exits without saving.")
+            if count > 1:
+                _start_timer(timers, SECOND_TIMEOUT, "a second signal")
+            elif grace is not None and number != signal.SIGINT:
+                _start_timer(timers, grace, f"not finished within {grace:g} seconds (--grace-seconds)")
+
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=wait_for_signals, daemon=True, name="signals")
+    thread.start()
     try:
-        yield received
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        writer.close()  # ends the thread
+        thread.join()
+        for timer in timers:
+            timer.cancel()
+        reader.close()
+
+
+def _start_timer(timers: list[threading.Timer], seconds: float, reason: str) -> None:
+    def end() -> None:
+        _print(f"error: {reason}; the last checkpoint is kept")
+        os._exit(EXIT_INTERRUPTED)
+
+    timers.append(threading.Timer(seconds, end))
+    timers[-1].daemon = True
+    timers[-1].start()
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # standard error is closed
+        print(f"\n{text}", file=sys.stderr, flush=True)
+
+
+def _leave_terminal() -> None:
+    """Discard what is printed from now on to a terminal, which is closed: writing to it would fail."""
+    discarded = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        # A closed terminal is no longer one for isatty; writing shows it.
+        try:
+            if os.isatty(descriptor):
+                os.dup2(discarded, descriptor)
+            else:
+                os.write(descriptor, b"")
+        except OSError:
+            os.dup2(discarded, descriptor)
+    os.close(discarded)

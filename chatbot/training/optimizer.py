@@ -2,9 +2,13 @@
 
 It uses TensorFlow's fused kernels instead of Keras's optimizers. Keras's optimizers sum gradients over replicas a
 second time, create their slots in a strategy's scope, and pass over each weight ten times, a kernel once.
+
+An update whose loss or gradient is not finite changes nothing. No branch decides that, since its condition would have
+to be copied from a GPU to the host: the scalars of such an update make the kernels leave their variables as they are.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -25,31 +29,74 @@ def make_slots(rule: str, weights: Sequence[tf.Variable]) -> list[list[tf.Variab
     return slots
 
 
-def average_and_clip(
-    sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float
-) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Return the gradients of the mean loss, clipped by their global norm, and the norm before clipping.
+class Clipped(NamedTuple):
+    """Gradients of the mean loss."""
 
-    sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in the loss sum.
-    Each gradient is multiplied once, by the product of both factors.
+    gradients: list[tf.Tensor]  # clipped; zeros if `finite` is false
+    norm: tf.Tensor  # scalar float32, before clipping
+    finite: tf.Tensor  # scalar bool: the norm is finite
+
+
+def average_and_clip(sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float) -> Clipped:
+    """Return the gradients of the mean loss, clipped by their global norm.
+
+    sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in the loss sum, NaN if the
+    loss is not finite. Each gradient is multiplied once, by the product of both factors.
     """
     tokens = tf.maximum(tokens, 1.0)  # with --variable-update independent a tower may have no pair
     norm = tf.linalg.global_norm(sums) / tokens
-    scale = tf.minimum(1.0, max_gradient_norm / norm) / tokens
+    finite = tf.math.is_finite(norm)
+    scale = tf.where(finite, tf.minimum(1.0, max_gradient_norm / norm) / tokens, 0.0)
     gradients = []
     for gradient in sums:
         with tf.device(gradient.device):
-            gradients.append(gradient * scale)
-    return gradients, norm
+            gradients.append(tf.math.multiply_no_nan(gradient, scale))  # a product with 0 is 0, also that of NaN
+    return Clipped(gradients, norm, finite)
 
 
-def update_average(average: tf.Variable, weight: tf.Variable, highest_decay: float, number: tf.Tensor) -> tf.Operation:
+class Scalars(NamedTuple):
+    """The scalars of an update, float32, for `apply_update`."""
+
+    rate: tf.Tensor  # the learning rate
+    beta_1: tf.Tensor
+    beta_2: tf.Tensor
+    power_1: tf.Tensor  # beta_1 to the power of the number of updates
+    power_2: tf.Tensor
+    momentum: tf.Tensor
+    applied: tf.Tensor  # 1, or 0 for an update that changes nothing
+
+
+def update_scalars(settings: LearningSettings, rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Scalars:
+    """Return the scalars of an update, or if `finite` is false those of an update that changes nothing.
+
+    number: int64, of the update, counted from 1.
+    """
+    exponent = tf.cast(tf.maximum(number, 1), tf.float32)  # 0 before the first update that is applied
+
+    def unless_skipped(value: tf.Tensor | float, skipped: float) -> tf.Tensor:
+        return tf.where(finite, value, skipped)
+
+    return Scalars(
+        unless_skipped(rate, 0.0),
+        unless_skipped(settings.beta_1, 1.0),
+        unless_skipped(settings.beta_2, 1.0),
+        settings.beta_1**exponent,
+        settings.beta_2**exponent,
+        unless_skipped(MOMENTUM, 1.0),
+        tf.cast(finite, tf.float32),
+    )
+
+
+def update_average(
+    average: tf.Variable, weight: tf.Variable, highest_decay: float, number: tf.Tensor, applied: tf.Tensor
+) -> tf.Operation:
     """Update an exponential moving average of a weight, in place.
 
     number: int64, of the update, counted from 1. The decay is min(highest_decay, (1 + number) / (10 + number)), so that
     the first averages forget the untrained weights (as in tf.train.ExponentialMovingAverage).
+    applied: from `update_scalars`.
     """
-    share = tf.maximum(1 - highest_decay, 9 / (10 + tf.cast(number, tf.float32)))
+    share = applied * tf.maximum(1 - highest_decay, 9 / (10 + tf.cast(number, tf.float32)))
     return average.assign_sub(share * (average - weight.read_value()), read_value=False)
 
 
@@ -58,33 +105,27 @@ def is_decayed(variable: keras.Variable) -> bool:
     return variable.name != "bias" and len(variable.shape) > 1
 
 
-def beta_powers(settings: LearningSettings, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return Adam's powers of its two betas, for `apply_update`. number: int64, of the update, counted from 1."""
-    exponent = tf.cast(number, tf.float32)
-    return settings.beta_1**exponent, settings.beta_2**exponent
-
-
 def apply_update(
     settings: LearningSettings,
     weight: tf.Variable,
     slots: Sequence[tf.Variable],
     gradient: tf.Tensor,
-    rate: tf.Tensor,
-    powers: tuple[tf.Tensor, tf.Tensor],
+    scalars: Scalars,
     decayed: bool = False,
 ) -> tf.Operation:
     """Update one weight and its slots in place.
 
-    rate: scalar float32, the learning rate. powers: from `beta_powers`, used by Adam only. decayed: from `is_decayed`.
+    gradient: from `average_and_clip`. decayed: from `is_decayed`.
 
     Adam is that of Kingma and Ba (2015), in the form at the end of their section 2, whose epsilon is added to the root
     of the uncorrected mean of squares, as in Keras. Weight decay is decoupled (Loshchilov and Hutter, 2019): the weight
     is multiplied by 1 - rate * decay before the update, as in PyTorch's AdamW, with every rule.
     """
     if decayed and settings.weight_decay:
-        with tf.control_dependencies([weight.assign_sub(rate * settings.weight_decay * weight, read_value=False)]):
-            return _apply_gradient(settings, weight, slots, gradient, rate, powers)
-    return _apply_gradient(settings, weight, slots, gradient, rate, powers)
+        decay = scalars.rate * settings.weight_decay
+        with tf.control_dependencies([weight.assign_sub(decay * weight, read_value=False)]):
+            return _apply_gradient(settings, weight, slots, gradient, scalars)
+    return _apply_gradient(settings, weight, slots, gradient, scalars)
 
 
 def _apply_gradient(
@@ -92,26 +133,27 @@ def _apply_gradient(
     weight: tf.Variable,
     slots: Sequence[tf.Variable],
     gradient: tf.Tensor,
-    rate: tf.Tensor,
-    powers: tuple[tf.Tensor, tf.Tensor],
+    scalars: Scalars,
 ) -> tf.Operation:
-    handles = [slot.handle for slot in slots]
     if settings.optimizer == "adam":
         return tf.raw_ops.ResourceApplyAdam(
             var=weight.handle,
-            m=handles[0],
-            v=handles[1],
-            beta1_power=powers[0],
-            beta2_power=powers[1],
-            lr=rate,
-            beta1=settings.beta_1,
-            beta2=settings.beta_2,
+            m=slots[0].handle,
+            v=slots[1].handle,
+            beta1_power=scalars.power_1,
+            beta2_power=scalars.power_2,
+            lr=scalars.rate,
+            beta1=scalars.beta_1,
+            beta2=scalars.beta_2,
             epsilon=settings.epsilon,
             grad=gradient,
             use_locking=True,
         )
     if settings.optimizer == "momentum":
-        return tf.raw_ops.ResourceApplyKerasMomentum(
-            var=weight.handle, accum=handles[0], lr=rate, grad=gradient, momentum=MOMENTUM, use_locking=True
-        )
-    return tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=rate, delta=gradient, use_locking=True)
+        # No kernel with Keras's rule leaves the weight as it is when there is nothing to add.
+        velocity = scalars.momentum * slots[0] - scalars.rate * gradient
+        with tf.control_dependencies([slots[0].assign(velocity, read_value=False)]):
+            return weight.assign_add(scalars.applied * velocity, read_value=False)
+    return tf.raw_ops.ResourceApplyGradientDescent(
+        var=weight.handle, alpha=scalars.rate, delta=gradient, use_locking=True
+    )

@@ -3,7 +3,8 @@
 import dataclasses
 from pathlib import Path
 
-INTERRUPTED = "interrupted"
+# Reasons to stop.
+INTERRUPTED, TIME_UP = "interrupted", "--time-limit is over; the same command goes on from here"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,5 +19,5 @@ class TrainingResult:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM ended the run, which can be resumed."""
+        """Whether Ctrl-C, SIGTERM or SIGHUP ended the run, which can be resumed."""
         return self.stopped == INTERRUPTED

@@ -1,8 +1,10 @@
 """A run, ready for its next step: all objects that are created before the training loop."""
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,7 @@ from chatbot.config.learning import PLATEAU
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.corpus.batching.token_weights import inverse_frequency_weights, target_counts
 from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
 from chatbot.errors import UserError
@@ -32,6 +35,7 @@ from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.schedule import Schedule, schedule_of
+from chatbot.training.share import Prepared
 from chatbot.training.teachers import distillation_of
 from chatbot.training.validator import Validator
 from chatbot.training.variable_update.choose import VariableUpdate
@@ -47,6 +51,7 @@ class Run:
 
     settings: Settings  # with the chosen precision and directions in place of "auto"
     data: Data
+    model: Seq2Seq
     team: Team
     batches: Batches
     pairs_per_step: float  # on average
@@ -57,11 +62,30 @@ class Run:
     averages: Averages
     checkpoints: Checkpoints
     progress: Progress
+    untrained: Values  # the weights that the run begins with; empty if it has a checkpoint, and on other machines
 
     @property
     def criterion(self) -> Criterion:
         """What makes a validation the best."""
         return Criterion.of(self.settings.learning)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        rate = self.schedule.rate(self.progress.step, self.progress.rate_drops)
+        return rate * 0.5**self.progress.rate_halvings
+
+    def batches_ahead(self) -> Generator[Prepared, None, None]:
+        """Prepare the batches from the next step on, ahead of the caller."""
+        step = self.progress.step
+        batches = self.batches.from_step(step, self.train_step.num_shares, self.team.machine, self.team.machines)
+        return prefetched(zip(batches, itertools.count(step)), self.train_step.prepare)
+
+    @property
+    def time_is_up(self) -> bool:
+        """Whether --time-limit has passed, on the chief's clock."""
+        deadline = self.settings.run.deadline
+        return self.team.chief and deadline is not None and time.time() >= deadline
 
     def reason_to_stop(self) -> str:
         """Return why the run is over, or "" if it is not."""
@@ -88,14 +112,35 @@ class Run:
             self.averages.update(state, validates)
         return state
 
-    def lower_rate(self) -> None:
-        """Lower the learning rate of --schedule plateau if that is due. All machines call it after a validation."""
+    def lower_rate(self, validated: bool) -> None:
+        """Lower the learning rate of --schedule plateau if that is due. All machines call it after a validation.
+
+        validated: whether the validation was finished, on the chief.
+        """
         learning, progress = self.settings.learning, self.progress
         if learning.schedule == PLATEAU:
-            if progress.without_best and progress.without_best % learning.plateau_patience == 0:
+            if validated and progress.without_best and progress.without_best % learning.plateau_patience == 0:
                 progress.rate_drops += 1
             # Only the chief validates.
             progress.rate_drops = int(self.team.broadcast_text(str(progress.rate_drops)))
+
+    def go_back(self) -> None:
+        """Restore the last checkpoint, or the untrained weights if there is none, and halve the learning rate.
+
+        All machines call it at the same step.
+        """
+        progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
+        state = [np.zeros_like(value) for value in self.train_step.gather_state()]
+        if self.team.chief:
+            for weight, value in zip(weights_of(self.model), self.untrained, strict=False):
+                weight.assign(value)  # the checkpoint's follow if there is one
+            progress, state = self.checkpoints.restore(state)
+        progress = broadcast_progress(self.team, progress)
+        self.train_step.scatter_state(state)
+        progress.rate_halvings, progress.skipped_updates = halvings, skipped
+        if self.progress.validation is not None:
+            progress.measured_on(self.progress.validation, self.progress.best_by)
+        vars(self.progress).update(vars(progress))
 
     def save(self, state: Values, best: bool) -> None:
         """Write a checkpoint, on the chief only.
@@ -105,6 +150,12 @@ class Run:
         """
         if self.team.chief:
             self.checkpoints.save(self.progress, state, best)
+            self.untrained.clear()
+
+
+def broadcast_progress(team: Team, progress: Progress) -> Progress:
+    """Return the chief's progress on every machine."""
+    return Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
 
 
 def training_token_weights(settings: Settings, data: Data) -> npt.NDArray[np.float32] | None:
@@ -169,20 +220,22 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
 
     averages = Averages(weights_of(model), learning)
     checkpoints = Checkpoints(settings.run.directory, model, averages)
-    progress, state = Progress(), train_step.gather_state()
+    progress, state, untrained = Progress(), train_step.gather_state(), []
     if team.chief:
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
+            untrained = [weight.numpy() for weight in weights_of(model)]
         progress, state = checkpoints.restore(state)
         checkpoints.check_space(state, data.validation_decides)
         write_attempt(settings, data.vocabulary, data.description, ngrams)
-    progress = Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
+    progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)
     return Run(
         settings=settings,
         data=data,
+        model=model,
         team=team,
         batches=batches,
         pairs_per_step=pairs,
@@ -199,4 +252,5 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         averages=averages,
         checkpoints=checkpoints,
         progress=progress,
+        untrained=untrained,
     )

@@ -3,9 +3,11 @@
 import contextlib
 import os
 import sys
+import time
 from typing import Any
 
 from chatbot.config.parallel import ParallelSettings
+from chatbot.config.run import seconds_of
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import replace
@@ -13,6 +15,7 @@ from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
 from chatbot.training.devices import Tower, choose_gpus, cpu_name, open_towers, table
 from chatbot.training.gpus import Gpu, find_gpus, nvml_error, silent_gpus
+from chatbot.training.interrupts import EXIT_INTERRUPTED
 from chatbot.training.machines.cluster import (
     CHIEF,
     PS,
@@ -32,12 +35,12 @@ from chatbot.training.result import TrainingResult
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
 LOCAL_WORKERS, WORKER_RESTARTS = 2, 20
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 WINDOWS = os.name == "nt"
 
 
 def start(settings: Settings) -> int:
     """Run train.py with these settings and return its exit code. Raises UserError."""
+    settings = with_deadline(settings)
     if settings.parallel.selftest:
         towers = devices(settings, fewest=2)
         from chatbot.training.selftest import selftest
@@ -58,6 +61,14 @@ def start(settings: Settings) -> int:
         arguments = for_one_process(settings), settings.parallel.start_limit
         return run_jobs([Job("training", run_process, arguments, settings.parallel.restarts)])
     return run_process(settings)
+
+
+def with_deadline(settings: Settings) -> Settings:
+    """Return the settings with the time at which --time-limit is over, counted from now unless it is there already."""
+    run = settings.run
+    if run.time_limit is None or run.deadline is not None:
+        return settings
+    return replace(settings, deadline=time.time() + seconds_of(run.time_limit))
 
 
 def several_processes(parallel: ParallelSettings) -> str:
@@ -142,6 +153,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
 
     The chief locks the attempt before anything of it is read. Raises UserError.
     """
+    settings = with_deadline(settings)
     choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
     with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
         data = prepare(settings)

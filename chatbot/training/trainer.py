@@ -1,49 +1,53 @@
 """The training loop, in the order in which it runs."""
 
-import itertools
-import math
+import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from chatbot.config.attempts import is_validated
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.divergence import Divergence
-from chatbot.training.interrupts import interrupts
+from chatbot.training.interrupts import AbandonedError, Interrupts, interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.reporting.reporter import Reporter, open_reporter
-from chatbot.training.result import INTERRUPTED, TrainingResult
+from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
+from chatbot.training.skipped_updates import MOST_RETURNS, SkippedUpdates
+from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.window import Window
 
 
 def train(
     settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep, team: Team = ALONE
 ) -> TrainingResult:
-    """Train until the last step, until validation stops improving, or until Ctrl-C.
+    """Train until the last step, until validation stops improving, until --time-limit, or until a signal.
 
     towers: of this machine. open_step: makes the training step of the run's model. All machines run this loop; only the
     chief validates, reports and writes. Raises UserError for a damaged attempt, for a batch with fewer pairs than
-    towers, and for a loss that is not finite or stays far above where it began.
+    towers, for a loss or gradient that is again and again not finite, and for a loss that stays far above its start.
     """
     run = open_run(settings, data, towers, open_step, team)
     announce(run)
     progress, train_step, saved = run.progress, run.train_step, run.progress.step
     divergence = Divergence(len(data.vocabulary))
+    skipped = SkippedUpdates(settings.run.patience_nonfinite, progress.step)
     stop = team.agree(run.reason_to_stop())  # "" while the run goes on
-    with open_reporter(run) as reporter, interrupts(announced=team.chief) as interrupted:
-        batches = run.batches.from_step(progress.step, train_step.num_shares, team.machine, team.machines)
-        window = Window(prefetched(zip(batches, itertools.count(progress.step)), train_step.prepare))
+    with (
+        open_reporter(run) as reporter,
+        interrupts(team.chief, settings.run.grace_seconds) as interrupted,
+        open_window(run) as window,
+    ):
         while not stop:
             team.at_step(progress.step)
-            rate = run.schedule.rate(progress.step, progress.rate_drops)
+            rate = run.rate
             batch = window.next_batch()
             with reporter.compiling("step"):
                 train_step(batch, rate)
@@ -51,22 +55,31 @@ def train(
             reporter.advance()
 
             due = run.calendar.due(progress.step)
-            if not due.log and not (interrupted and team.alone):
+            if not due.log and not (team.alone and (interrupted or run.time_is_up)):
                 continue  # several machines stop together, at a step at which all of them log
+            stop = team.agree(INTERRUPTED if interrupted else TIME_UP if run.time_is_up else "")
+            if stop == TIME_UP:
+                due = run.calendar.due_at_the_end()
 
+            results = train_step.finished_steps()
+            count_skipped(run, reporter, skipped, results)
+            if skipped.due:
+                go_back(run, reporter, skipped, saved)
+                window.restart(run.batches_ahead())
+                divergence, saved = Divergence(len(data.vocabulary)), progress.step
+                continue
+            record = window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
             state = run.gather_state(due.validate) if due.save else None
-            record = window.record(progress.step, rate, train_step.finished_steps())
-            check_finite(record, saved)
             if divergence.record(progress.step, record["loss"]) and team.chief:
                 reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
-            best = due.validate and team.chief and validate(run, reporter, record)
+            best = validate(run, reporter, interrupted, record) if due.validate and team.chief else None
             if due.validate:
-                run.lower_rate()
+                run.lower_rate(validated=best is not None)
             reporter.record(record)
             if state is not None and not divergence.diverges:
-                run.save(state, best)
+                run.save(state, bool(best))
                 saved = progress.step
-            stop = team.agree(INTERRUPTED if interrupted else run.reason_to_stop() or divergence.reason_to_stop)
+            stop = stop or team.agree(INTERRUPTED if interrupted else run.reason_to_stop() or divergence.reason_to_stop)
             window.restart()
         if saved < progress.step and not divergence.diverges:
             run.save(run.gather_state(validates=False), best=False)
@@ -80,27 +93,60 @@ def train(
     )
 
 
-def validate(run: Run, reporter: Reporter, record: dict[str, Any]) -> bool:
+def open_window(run: Run) -> AbstractContextManager[Window]:
+    """Begin to prepare the batches from the next step on."""
+    return contextlib.closing(Window(run.batches_ahead()))
+
+
+def validate(run: Run, reporter: Reporter, interrupted: Interrupts, record: dict[str, Any]) -> bool | None:
     """Validate the model, add the result to the record, and return whether it is the best so far.
 
-    Too few validation pairs to judge by have no best.
+    Too few validation pairs to judge by have no best. None if SIGTERM or SIGHUP ended the validation, which may take
+    longer than the process is given.
     """
     assert run.data.validation is not None, "no validation is due without validation pairs"
-    with reporter.compiling("validation"):
-        validation = run.validator.validate(run.data.validation)
+    try:
+        with interrupted.abandoned_by_signal(), reporter.compiling("validation"):
+            validation = run.validator.validate(run.data.validation)
+    except AbandonedError:
+        return None
     best = run.data.validation_decides and run.progress.validated(validation.values, run.criterion)
     record.update({f"validation.{name}": value for name, value in validation.values.items()})
     reporter.validation(validation, best)
     return best
 
 
-def check_finite(record: dict[str, Any], saved: int) -> None:
-    """Raise UserError when the loss or the gradient norm is not a finite number. saved: the last step saved, or 0."""
-    if not (math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"])):
-        raise UserError(
-            f"the loss is {record['loss']} at step {record['step']:,}; {kept_checkpoint(saved)} with a lower "
-            "--learning-rate"
+def count_skipped(run: Run, reporter: Reporter, skipped: SkippedUpdates, results: Sequence[StepResult]) -> None:
+    """Count the updates that were skipped, and warn of the first one since the run began or went back."""
+    before = skipped.since_return
+    run.progress.skipped_updates += skipped.record(results)
+    if skipped.since_return and not before and run.team.chief:
+        reporter.warn(
+            f"{skipped.describe()}; the update was skipped and the weights are as before. Further ones are only "
+            "counted, as skipped_updates in metrics.jsonl"
         )
+
+
+def go_back(run: Run, reporter: Reporter, skipped: SkippedUpdates, saved: int) -> None:
+    """Go back to the last checkpoint with half the learning rate.
+
+    saved: the last step saved, or 0. Raises UserError when the run has gone back MOST_RETURNS times already.
+    """
+    failure = f"{skipped.describe()}, {skipped.in_a_row} in a row"
+    if skipped.returns == MOST_RETURNS:
+        raise UserError(
+            f"{failure}, after the run had gone back {MOST_RETURNS} times; {kept_checkpoint(saved)} with a lower "
+            "--learning-rate, or with --precision float32"
+        )
+    run.go_back()
+    skipped.went_back(run.progress.step)
+    if run.team.chief:
+        place = f"the checkpoint of step {run.progress.step:,}" if run.progress.step else "the untrained weights"
+        reporter.warn(
+            f"{failure}: back to {place} with half the learning rate, {run.rate:.3g} "
+            f"({skipped.returns} of at most {MOST_RETURNS} times)"
+        )
+    reporter.went_back()
 
 
 def check_converging(divergence: Divergence, settings: Settings, saved: int) -> None:

@@ -1,7 +1,8 @@
 """The metrics of the steps since the last logged step: means, rates, and the time spent waiting for input."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,24 @@ from chatbot.training.variable_update.step_result import StepResult
 class Window:
     """Times the steps between two records, and waits for their batches."""
 
-    def __init__(self, batches: Iterable[Prepared]) -> None:
-        self._batches: Iterator[Prepared] = iter(batches)
+    def __init__(self, batches: Generator[Prepared, None, None]) -> None:
+        self._batches = batches
         self.restart()
 
-    def restart(self) -> None:
-        """Start a new window. The time since the last record, for example for saving, does not count."""
+    def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
+        """Start a new window. The time since the last record, for example for saving, does not count.
+
+        batches: those to go on with if they are others than before.
+        """
+        if batches is not None:
+            self.close()
+            self._batches = batches
         self._waited = 0.0
         self._started = time.perf_counter()
+
+    def close(self) -> None:
+        """Stop the preparation of batches."""
+        self._batches.close()
 
     def next_batch(self) -> Prepared:
         """Return the next batch. The time that this takes counts as input wait."""
@@ -32,22 +43,28 @@ class Window:
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
         """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
 
-        step: the last of the window, from 1. results: of the steps in the window.
+        step: the last of the window, from 1. results: of the steps in the window. Steps whose loss is not finite do not
+        count for the loss, nor those whose gradient is not finite for the norm; if there are no others, the values are
+        NaN.
         """
-        losses = np.array([r.loss_sums.numpy() for r in results], np.float64).sum(axis=0)  # [towers]
-        tokens = np.array([r.weight_sums.numpy() for r in results], np.float64).sum(axis=0)  # [towers]
+        losses = np.array([r.loss_sums.numpy() for r in results], np.float64)  # [steps, towers]
+        tokens = np.array([r.weight_sums.numpy() for r in results], np.float64)  # [steps, towers]
+        all_tokens = tokens.sum()
+        finite = np.isfinite(losses).all(axis=1)
+        losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
         examples = sum(int(r.examples) for r in results)
-        norm = float(results[-1].gradient_norm)
+        norms = [float(r.gradient_norm) for r in results]
+        norm = next(filter(math.isfinite, reversed(norms)), math.nan)
         seconds = time.perf_counter() - self._started
         return {
             "step": step,
-            "loss": float(losses.sum() / tokens.sum()),
+            "loss": float(losses.sum() / tokens.sum()) if tokens.any() else math.nan,
             "tower_losses": [
                 float(loss / count) if count else None for loss, count in zip(losses, tokens, strict=True)
             ],
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "examples_per_s": examples / seconds,
-            "target_tokens_per_s": float(tokens.sum()) / seconds,
+            "target_tokens_per_s": float(all_tokens) / seconds,
             "input_wait": self._waited / seconds,
         }

@@ -14,9 +14,10 @@ from chatbot.training.optimizer import (
     MOMENTUM,
     apply_update,
     average_and_clip,
-    beta_powers,
     is_decayed,
     make_slots,
+    update_average,
+    update_scalars,
 )
 
 RATE = 0.1
@@ -34,8 +35,8 @@ def updated(settings: LearningSettings, decayed: bool = False) -> list[np.ndarra
     weight, weights = tf.Variable(START, dtype=tf.float32), []
     (slots,) = make_slots(settings.optimizer, [weight])
     for number, gradient in enumerate(tf.constant(GRADIENTS, tf.float32), 1):
-        powers = beta_powers(settings, tf.constant(number))
-        apply_update(settings, weight, slots, gradient, tf.constant(RATE), powers, decayed)
+        scalars = update_scalars(settings, tf.constant(RATE), tf.constant(number), tf.constant(True))
+        apply_update(settings, weight, slots, gradient, scalars, decayed)
         weights.append(weight.numpy())
     return weights
 
@@ -110,12 +111,39 @@ def test_settings_that_a_rule_cannot_use_are_refused(changes: dict[str, Any], me
 @pytest.mark.parametrize("max_norm", [1.0, 100.0])
 def test_mean_gradients_are_clipped_by_their_global_norm(max_norm: float) -> None:
     """The sums of two weights have norm 13; with four tokens, the mean has 3.25."""
-    gradients, norm = average_and_clip([tf.constant([3.0, 4.0]), tf.constant([12.0])], tf.constant(4.0), max_norm)
+    gradients, norm, finite = average_and_clip(
+        [tf.constant([3.0, 4.0]), tf.constant([12.0])], tf.constant(4.0), max_norm
+    )
     scale = min(1.0, max_norm / 3.25) / 4
-    assert float(norm) == pytest.approx(3.25)
+    assert (float(norm), bool(finite)) == (pytest.approx(3.25), True)
     np.testing.assert_allclose(np.concatenate(gradients), scale * np.array([3.0, 4.0, 12.0]), rtol=1e-6)
 
 
 def test_no_tokens_leave_gradients_of_zero() -> None:
-    gradients, norm = average_and_clip([tf.zeros(2)], tf.constant(0.0), 5.0)
-    assert (float(norm), gradients[0].numpy().tolist()) == (0.0, [0.0, 0.0])
+    gradients, norm, finite = average_and_clip([tf.zeros(2)], tf.constant(0.0), 5.0)
+    assert (float(norm), gradients[0].numpy().tolist(), bool(finite)) == (0.0, [0.0, 0.0], True)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+@pytest.mark.parametrize("where", ["gradient", "tokens"])
+@pytest.mark.parametrize("rule", OPTIMIZERS)
+def test_update_that_is_not_finite_changes_nothing(rule: str, where: str, bad: float) -> None:
+    """The square of 3e38 overflows. The first update is skipped as well."""
+    settings = LearningSettings(optimizer=rule, weight_decay=0.3)
+    weight, average = tf.Variable(START, dtype=tf.float32), tf.Variable([5.0, 6.0])
+    (slots,) = make_slots(rule, [weight])
+    updates = 0
+    for value in (bad, 0.5, bad, 0.25):
+        skipped = value is bad
+        sums = [tf.constant([1.0, value if where == "gradient" else 0.5])]
+        tokens = tf.constant(4.0 if where == "gradient" or not skipped else float("nan"))
+        gradients, _, finite = average_and_clip(sums, tokens, 5.0)
+        assert bool(finite) == (not skipped)
+        updates += int(finite)
+        before = [variable.numpy() for variable in (weight, average, *slots)]
+        scalars = update_scalars(settings, tf.constant(RATE), tf.constant(updates), finite)
+        apply_update(settings, weight, slots, gradients[0], scalars, decayed=True)
+        update_average(average, weight, 0.9, tf.constant(updates), scalars.applied)
+        after = [variable.numpy() for variable in (weight, average, *slots)]
+        assert [bool((a == b).all()) for a, b in zip(before, after, strict=True)] == [skipped] * len(after)
+        assert all(np.isfinite(value).all() for value in after)

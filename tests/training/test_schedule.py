@@ -155,9 +155,9 @@ def test_all_machines_use_the_chiefs_rate() -> None:
         return sent[0]
 
     team = SimpleNamespace(broadcast_text=broadcast)
-    for without_best in (1, 0):
+    for without_best in (1, 0):  # the second machine has validated nothing
         run: Any = SimpleNamespace(settings=learning, progress=Progress(without_best=without_best), team=team)
-        Run.lower_rate(run)
+        Run.lower_rate(run, validated=bool(without_best))
         assert run.progress.rate_drops == 1
 
 

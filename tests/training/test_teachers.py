@@ -140,7 +140,7 @@ def train_attempt(**settings: Any) -> Seq2Seq:
 
 def no_step(update: Synchronous, *_: Any) -> None:
     """In place of a step."""
-    update._finished.append(StepResult(tf.ones(1), tf.ones(1), tf.constant(1.0), tf.constant(1.0)))
+    update._finished.append(StepResult(tf.ones(1), tf.ones(1), tf.constant(1.0), tf.constant(1.0), tf.constant(True)))
 
 
 def test_attempt_learns_from_others_and_needs_them_when_resumed(

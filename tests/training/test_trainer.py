@@ -28,7 +28,7 @@ def test_metrics_have_one_line_per_logged_step(pairs_file: Path, capsys: pytest.
     assert [line["step"] for line in lines] == [1, 3, 4]
     assert set(lines[0]) == {
         *("step", "loss", "tower_losses", "gradient_norm", "learning_rate"),
-        *("examples_per_s", "target_tokens_per_s", "input_wait"),
+        *("examples_per_s", "target_tokens_per_s", "input_wait", "skipped_updates"),
     }
     assert all(len(line["tower_losses"]) == 2 for line in lines)
     out = capsys.readouterr().out
@@ -74,7 +74,9 @@ def test_validation_keeps_the_best_checkpoint_and_stops_early(
     )
     out = capsys.readouterr().out
     assert "no improvement in 2 validations; the best was" in out
-    validations = [(x["step"], x["validation.nats_per_character"]) for x in metrics() if len(x) > 8]
+    validations = [
+        (x["step"], x["validation.nats_per_character"]) for x in metrics() if "validation.nats_per_character" in x
+    ]
     best_step = min(validations, key=lambda v: v[1])[0]
     assert [step for step, _ in validations][-3:] == [best_step, best_step + 5, best_step + 10]
     assert json.loads(Path("checkpoints/default/best").read_text())["step"] == best_step

@@ -1,6 +1,7 @@
 """The metrics of a window of several steps, with a clock that only the batches advance."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,14 +26,14 @@ class Clock:
 
 def result(losses: list[float], tokens: list[float], examples: float, norm: float) -> StepResult:
     """The result of a step of several towers."""
-    return StepResult(*map(tf.constant, (losses, tokens, examples, norm)))
+    return StepResult(*map(tf.constant, (losses, tokens, examples, norm, math.isfinite(norm))))
 
 
 def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps of three towers, after a step that does not count. The third tower has no tokens."""
     clock = Clock(monkeypatch)
 
-    def batches() -> Iterator[Any]:
+    def batches() -> Generator[Any, None, None]:
         for seconds in (100.0, 1.0, 2.0):
             clock.now += seconds
             yield ()
@@ -55,6 +56,24 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "target_tokens_per_s": pytest.approx(8 / 9),
         "input_wait": pytest.approx(3 / 9),
     }
+
+
+def test_losses_and_norms_that_are_not_finite_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens of these steps count for the speed."""
+    clock = Clock(monkeypatch)
+    nan, inf = math.nan, math.inf
+    steps = [result([6.0, 4.0], [2.0, 2.0], 2.0, 3.0), result([nan, 1.0], [1.0, 1.0], 2.0, nan)]
+    steps.append(result([2.0, 4.0], [2.0, 2.0], 2.0, inf))
+    batches: list[Any] = []
+    window = Window(batch for batch in batches)
+    clock.now += 2
+    record = window.record(3, 0.1, steps)
+    assert (record["loss"], record["tower_losses"], record["gradient_norm"]) == (2.0, [2.0, 2.0], 3.0)
+    assert record["target_tokens_per_s"] == 5
+    none = window.record(3, 0.1, steps[1:2])
+    assert math.isnan(none["loss"])
+    assert math.isnan(none["gradient_norm"])
+    assert none["tower_losses"] == [None, None]
 
 
 def test_time_of_saving_does_not_count(pairs_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:

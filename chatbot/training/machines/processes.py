@@ -62,7 +62,7 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
                 forwarded = True
                 for job, process in running.items():
                     if not job.server and process.is_alive():
-                        os.kill(process.pid, received[0])
+                        os.kill(process.pid, received.number)
             if received or exit_code:
                 start_times.clear()
             for job in [job for job, start_time in start_times.items() if start_time <= time.monotonic()]:

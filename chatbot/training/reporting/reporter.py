@@ -70,6 +70,12 @@ class Reporter:
             name, step = type(exporter).__name__, self._run.progress.step
             self._try(name, exporter.validation, validation, self._run.data.samples, step)
 
+    def went_back(self) -> None:
+        """Begin again at the step of the run, which is earlier than the last record's; later records are removed."""
+        self._close_exporters("")
+        self._terminal.went_back()
+        self._open()
+
     def stopped(self, reason: str) -> None:
         """Take the reason of the end of the run, in words."""
         self._stopped = reason
@@ -77,8 +83,11 @@ class Reporter:
     def close(self) -> None:
         """Close the bar and the files."""
         self._terminal.close()
+        self._close_exporters(self._stopped)
+
+    def _close_exporters(self, stopped: str) -> None:
         for exporter in self._exporters:
-            self._try(type(exporter).__name__, exporter.close, self._stopped)
+            self._try(type(exporter).__name__, exporter.close, stopped)
 
     def _try(self, name: str, write: Callable[..., None], *arguments: Any) -> None:
         """Write; if that fails, warn once until it works again."""

@@ -68,6 +68,11 @@ class Terminal:
             measured += f", {self._criterion.shown(value)}"
         self._bar.write(f"step {step:,}: validation {measured}{verdict}")
 
+    def went_back(self) -> None:
+        """Show the step that the run has gone back to."""
+        self._bar.n = self._progress.step
+        self._bar.refresh()
+
     def close(self) -> None:
         """Leave the bar as it is, and go to the next line."""
         self._bar.close()

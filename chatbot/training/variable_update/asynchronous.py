@@ -19,11 +19,12 @@ from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import Sums, dense, gradient_function
-from chatbot.training.optimizer import apply_update, average_and_clip, beta_powers, is_decayed, make_slots
+from chatbot.training.optimizer import apply_update, average_and_clip, is_decayed, make_slots, update_scalars
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
 from chatbot.training.variable_update.replica import Values
 from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.summation import counted_tokens
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Scheduled steps for each worker: one that it computes and one in its queue.
@@ -61,13 +62,20 @@ class ServerShard:
         self.slots += make_slots(self._settings.optimizer, self.weights[-1:]) if trained else [[]]
         self._decayed.append(is_decayed(variable))
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, number: tf.Tensor) -> Any:
-        """Update the trained weights of this shard by step `number`; return whether it had not been applied before."""
+    def forget_steps(self) -> None:
+        """Empty the ledger. No step may be in flight."""
+        self._ledger.assign(tf.fill([LEDGER_SIZE], tf.constant(-1, tf.int64)))
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Any:
+        """Update the trained weights of this shard by step `number`; return whether it had not been applied before.
+
+        gradients, finite: from `average_and_clip`.
+        """
         with tf.device(self.device):
             # All tensors are received before the first weight changes, so a worker that dies leaves no partial update.
-            received = [tf.identity(tensor) for tensor in (*gradients, rate, number)]
+            received = [tf.identity(tensor) for tensor in (*gradients, rate, number, finite)]
             with tf.control_dependencies(received):
-                *gradients, rate, number = (tf.identity(tensor) for tensor in received)
+                *gradients, rate, number, finite = (tf.identity(tensor) for tensor in received)
 
             def apply_once() -> tf.Tensor:
                 entry = number % LEDGER_SIZE
@@ -78,7 +86,7 @@ class ServerShard:
                     )
                     with tf.control_dependencies([recorded]):
                         updates = [self.updates.assign_add(1, read_value=False)]
-                        powers = beta_powers(self._settings, number + 1)
+                        scalars = update_scalars(self._settings, rate, number + 1, finite)
                         for i, gradient in zip(self.trained, gradients, strict=True):
                             updates.append(
                                 apply_update(
@@ -86,8 +94,7 @@ class ServerShard:
                                     self.weights[i],
                                     self.slots[i],
                                     gradient,
-                                    rate,
-                                    powers,
+                                    scalars,
                                     self._decayed[i],
                                 )
                             )
@@ -162,7 +169,7 @@ class Asynchronous:
         value = self._in_flight.popleft()
         while True:
             try:
-                loss, weight, pairs, norm, worker = value.fetch()
+                loss, weight, pairs, norm, finite, worker = value.fetch()
                 break
             except tf.errors.OpError:  # the subclass depends on how soon the worker restarts
                 # The worker died after the step and before its result was fetched. The coordinator runs the step
@@ -170,8 +177,9 @@ class Asynchronous:
                 # such as a lost parameter server.
                 self._coordinator.done()
                 time.sleep(0.1)
-        one_hot = np.eye(len(self.tower_names), dtype=np.float32)[int(worker)]
-        self._finished.append(StepResult(*(tf.constant(x) for x in (one_hot * loss, one_hot * weight, pairs, norm))))
+        losses, weights = np.zeros((2, len(self.tower_names)), np.float32)
+        losses[int(worker)], weights[int(worker)] = loss, weight
+        self._finished.append(StepResult(*map(tf.constant, (losses, weights, pairs, norm, finite))))
 
     def _train_step(self, share: Share, used: tf.Tensor, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
@@ -181,17 +189,18 @@ class Asynchronous:
         shape = self._model.embedding.embeddings.shape
         sums_of_weights.insert(embedding_index(self._model), dense(sums.projection, sums.rows, used, shape))
         trained_sums = [sums_of_weights[i] for i in self._trained]
-        clipped, norm = average_and_clip(trained_sums, sums.weight, self._settings.max_gradient_norm)
-        gradients = dict(zip(self._trained, clipped, strict=True))
+        clipped = average_and_clip(trained_sums, counted_tokens(sums), self._settings.max_gradient_norm)
+        gradients = dict(zip(self._trained, clipped.gradients, strict=True))
         applied = []
         for shard in self.shards:
             if shard.weights:
                 variables = {index: i for i, (other, index) in enumerate(self._locations) if other is shard}
                 shard_gradients = [gradients[variables[index]] for index in shard.trained]
-                applied.append(shard.apply(shard_gradients, rate, number))
+                applied.append(shard.apply(shard_gradients, rate, number, clipped.finite))
         with tf.control_dependencies(applied):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            return tuple(tf.identity(x) for x in (sums.loss, sums.weight, share.counts[1], norm, worker))
+            values = sums.loss, sums.weight, share.counts[1], clipped.norm, clipped.finite, worker
+            return tuple(tf.identity(value) for value in values)
 
     def gather_state(self) -> Values:
         """Wait for all scheduled steps, copy the weights into the model, and return the next step and the slots."""
@@ -203,8 +212,16 @@ class Asynchronous:
         return [np.asarray(self._next_step, np.int64), *slots]
 
     def scatter_state(self, state: Values) -> None:
-        """Copy the model's weights, and a state as `gather_state` returns it, to the parameter servers."""
+        """Copy the model's weights, and a state as `gather_state` returns it, to the parameter servers.
+
+        The steps after that of the state are applied once more.
+        """
+        while self._in_flight:
+            self._collect_oldest()
+        self._finished.clear()
         self._next_step = int(state[0])
+        for shard in self.shards:
+            shard.forget_steps()
         values = iter(state[1:])
         for variable, (shard, index) in zip(self._model.trainable_variables, self._locations, strict=True):
             shard.weights[index].assign(variable.value)

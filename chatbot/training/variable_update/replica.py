@@ -10,12 +10,13 @@ from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.freezing import trained_indices
 from chatbot.training.optimizer import (
+    Clipped,
     apply_update,
     average_and_clip,
-    beta_powers,
     is_decayed,
     make_slots,
     update_average,
+    update_scalars,
 )
 
 Values = list[npt.NDArray[Any]]
@@ -24,6 +25,8 @@ Place = str | Sequence[str] | None
 
 class Replica:
     """The weights that are trained, their slots, their average and the number of updates, each on its device.
+
+    calls: of `apply` since the replica was made, with those that updated nothing.
 
     place: the device of all weights, or of each; None uses the model's own weights, without a copy.
     keeps_average: whether this replica keeps the moving average of --average. One does: all replicas are equal.
@@ -53,34 +56,39 @@ class Replica:
             self._averages = own if place is None else _copies(own, places)
         with tf.device(self.home):
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
+            self.calls = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     @property
     def home(self) -> str:
         """The device of the largest weight, on which scalars are computed."""
         return max(self.weights, key=lambda weight: weight.shape.num_elements()).device
 
-    def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
-        """Update every weight that is trained once, and return the norm of their gradients before clipping.
+    def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> Clipped:
+        """Update every weight that is trained once, or nothing if the loss or a gradient is not finite.
 
-        sums: gradients of the loss sum, one for each weight. tokens: scalar, the target tokens in the sum.
+        sums: gradients of the loss sum, one for each weight. tokens: scalar, the target tokens in the sum, NaN if the
+        loss is not finite. Returns the gradients of the weights that are trained, with their norm.
         """
         with tf.device(self.home):
             trained_sums = [sums[i] for i in self._trained]
-            gradients, norm = average_and_clip(trained_sums, tokens, self._settings.max_gradient_norm)
+            clipped = average_and_clip(trained_sums, tokens, self._settings.max_gradient_norm)
             # Counted after all gradients are computed and before any weight changes: if the count is unchanged after
             # an error, so are the weights.
-            with tf.control_dependencies([norm]):
-                number = self.updates.assign_add(1, read_value=True)
-            powers = beta_powers(self._settings, number)
-        for i, slots, gradient in zip(self._trained, self._slots, gradients, strict=True):
+            with tf.control_dependencies([clipped.norm]):
+                called = self.calls.assign_add(1, read_value=False)
+            with tf.control_dependencies([called]):
+                number = self.updates.assign_add(tf.cast(clipped.finite, tf.int64), read_value=True)
+            scalars = update_scalars(self._settings, rate, number, clipped.finite)
+        for i, slots, gradient in zip(self._trained, self._slots, clipped.gradients, strict=True):
             weight, decayed = self.weights[i], is_decayed(self._model.trainable_variables[i])
             with tf.device(weight.device):
                 with tf.control_dependencies([number]):
-                    update = apply_update(self._settings, weight, slots, gradient, rate, powers, decayed)
+                    update = apply_update(self._settings, weight, slots, gradient, scalars, decayed)
                 if self._averages:
                     with tf.control_dependencies([update]):
-                        update_average(self._averages[i], weight, self._settings.average, number)
-        return norm
+                        decay = self._settings.average
+                        update_average(self._averages[i], weight, decay, number, scalars.applied)
+        return clipped
 
     def gather_state(self) -> Values:
         """Copy the weights, averaged with --average, into the model; return the rest in the order of a checkpoint.

@@ -35,6 +35,7 @@ class Summation:
         """Return for each replica the gradients, target tokens and report, summed over all towers.
 
         sums: of each tower of this process. report: of this process, of any shape. used: [used] int64, `ids_used`.
+        The tokens are NaN if the loss of a tower is not finite.
         The gradients are dense, in the order of model.trainable_variables.
         """
         parts, remaining = [], list(sums)
@@ -49,7 +50,7 @@ class Summation:
                 with tf.device(weight.device):
                     gradients.append(tf.add_n(terms))
             with tf.device(replica.home):
-                tokens = tf.add_n([s.weight for s in of_replica])
+                tokens = tf.add_n([counted_tokens(s) for s in of_replica])
                 replica_report = tf.identity(report) if i == 0 else tf.zeros_like(report)
             parts.append([*projection, *gradients, rows, tokens, replica_report])
         totals = []
@@ -77,6 +78,11 @@ class Summation:
                 for i, tensor in zip(group, summed, strict=True):
                     total[i] = tensor
         return totals
+
+
+def counted_tokens(sums: Sums) -> tf.Tensor:
+    """Return the target tokens of a tower, or NaN if its loss is not finite, by which all replicas skip the update."""
+    return tf.where(tf.math.is_finite(sums.loss), sums.weight, float("nan"))
 
 
 def exchange_groups(model: Seq2Seq) -> list[list[int]]:

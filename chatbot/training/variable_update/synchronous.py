@@ -7,6 +7,7 @@ sums between them (`Exchange`). Each is a short function that makes a `Synchrono
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from chatbot.corpus.batching.batches import GlobalBatch
@@ -71,7 +72,7 @@ class Synchronous:
         self._pieces = accumulate  # of each share; more after a device ran out of memory
         self._proven: list[tuple[int, ...]] = []  # the sizes of batches that did not run out of memory
         self._pending: Pending | None = None  # staged: computed, not applied yet
-        self._updates = 0  # equals the replicas' own count unless an update failed
+        self._calls = 0  # equals the replicas' own count unless an update failed
         self._exchanging = False  # whether the last step got as far as the exchange
         self._finished: list[StepResult] = []
         self._read_weights_graph = Graph(self._read_weights)
@@ -133,7 +134,7 @@ class Synchronous:
         """Return whether no weight of any replica has changed, on any machine, in the step that failed."""
         if self._machines > 1 and (self._staged or self._exchanging):
             return False  # the other machines may have updated their weights
-        return all(int(replica.updates.numpy()) == self._updates for replica, _ in self._replicas)
+        return all(int(replica.calls.numpy()) == self._calls for replica, _ in self._replicas)
 
     def _run_step(self, prepared: Prepared, rate: tf.Tensor) -> StepResult:
         """Run one graph, in which the exchange of gradients overlaps with the backward pass.
@@ -152,7 +153,7 @@ class Synchronous:
             self._exchanging = True
             result = self._apply_gradients_graph(sums, report, prepared.used, rate)
             self._proven.append(size)
-        self._updates += 1
+        self._calls += 1
         return result
 
     def _is_proven(self, size: tuple[int, ...]) -> bool:
@@ -178,7 +179,7 @@ class Synchronous:
             inputs = prepared.shares[0], prepared.used, self._read_weights_graph(), *self._pending, rate
             sums, result = self._staged_step_graph(*inputs)
             self._pending = Pending(sums, prepared.used)
-        self._updates += 1
+        self._calls += 1
         return result
 
     # Traced methods: `_read_weights_graph` is the graph of `_read_weights`, and likewise for the others.
@@ -219,11 +220,12 @@ class Synchronous:
     def _apply_gradients(self, sums: Sequence[Sums], report: tf.Tensor, used: tf.Tensor, rate: tf.Tensor) -> StepResult:
         """Sum the gradients over all towers and update every replica."""
         totals = self._summation(sums, report, used)
-        norms = [
+        applied = [
             replica.apply(gradients, tokens, rate)
             for (replica, _), (gradients, tokens, _) in zip(self._replicas, totals, strict=True)
         ]
-        return step_result(totals[0][2], norms[0])
+        finite = tf.reduce_all([clipped.finite for clipped in applied])
+        return step_result(totals[0][2], applied[0].norm, finite)
 
     def _train_step(self, shares: Sequence[Share], used: tf.Tensor, rate: tf.Tensor) -> StepResult:
         return self._apply_gradients(*self._compute_gradients(shares, used), used, rate)
@@ -248,7 +250,9 @@ class Synchronous:
     def _sum_report(self, report: tf.Tensor) -> StepResult:
         """Return the result of a staged run's first step, which updates nothing."""
         parts = [[report], *([tf.zeros_like(report)] for _ in self._replicas[1:])]
-        return step_result((self._exchange(parts) if self._exchange else parts)[0][0], tf.constant(0.0))
+        return step_result(
+            (self._exchange(parts) if self._exchange else parts)[0][0], tf.constant(0.0), tf.constant(True)
+        )
 
     def gather_state(self) -> Values:
         """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
@@ -259,6 +263,8 @@ class Synchronous:
             if self._pending is not None:
                 no_report = tf.zeros([3, len(self._towers) * self._machines])
                 gradients, tokens, _ = self._sum_gradients_graph(self._pending.sums, no_report, self._pending.used)[0]
+            if not all(np.isfinite(tensor.numpy()).all() for tensor in (*gradients, tokens)):  # will not be applied
+                gradients, tokens = [tf.zeros_like(gradient) for gradient in gradients], tf.constant(0.0)
             state += [tensor.numpy() for tensor in (*gradients, tokens)]
         return state
 
@@ -276,7 +282,6 @@ class Synchronous:
             self._pending = self._pending_of(gradients, tokens) if tokens > 0 else None
         for replica, _ in self._replicas:
             replica.scatter_state(state)
-        self._updates = int(state[0])
 
     def _pending_of(self, gradients: Values, tokens: Any) -> Pending:
         """Return sums for each tower with the given total: all of it on tower 0 of machine 0, zeros elsewhere."""

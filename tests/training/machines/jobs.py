@@ -43,7 +43,7 @@ def save_at_signal() -> int:
         print("started", flush=True)
         while not received:
             time.sleep(0.05)
-        Path("saved").write_text(str(received[0]))
+        Path("saved").write_text(str(received.number))
     return 130
 
 

@@ -1,0 +1,166 @@
+"""Signals in real processes, one of them on a pseudo-terminal that is closed."""
+
+import itertools
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from chatbot.config.run import seconds_of
+from chatbot.errors import UserError
+from chatbot.training.interrupts import AbandonedError, interrupts
+from tests.commands import ENVIRONMENT
+from tests.training.attempts import metrics, saved_step
+from tests.training.small_run import train_small
+
+# Runs `interrupts` and then the code of a test, and writes what has happened.
+SCRIPT = """
+import hashlib, pathlib, sys, time
+from chatbot.training.interrupts import interrupts
+
+def busy(seconds):
+    # As within TensorFlow, no Python handler runs meanwhile.
+    hashlib.pbkdf2_hmac("sha256", b"", b"", int(seconds * {rounds}))
+
+with interrupts(True, {grace}) as received:
+    pathlib.Path("started").touch()
+    {code}
+print("done", received.number, flush=True)
+pathlib.Path("result").write_text(str(received.number))
+"""
+
+
+def rounds_per_second() -> int:
+    """The rounds of a hash in a second, at most."""
+    import hashlib
+
+    started = time.perf_counter()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 200_000)
+    return int(200_000 / (time.perf_counter() - started))
+
+
+def script(code: str, grace: float | None = None) -> list[str]:
+    """The command line of a process that runs this code while it receives signals."""
+    return [sys.executable, "-c", SCRIPT.format(code=code, grace=grace, rounds=rounds_per_second())]
+
+
+def wait_for_start() -> None:
+    """Wait until the handlers are there."""
+    deadline = time.monotonic() + 60
+    while not Path("started").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+WAIT = "while not received: time.sleep(0.02)"
+
+
+@pytest.mark.parametrize(
+    ("code", "grace", "numbers", "code_expected", "text"),
+    [
+        (WAIT, None, [signal.SIGTERM], 0, f"done {signal.SIGTERM:d}"),
+        (WAIT, None, [signal.SIGHUP], 0, f"done {signal.SIGHUP:d}"),
+        ("busy(60)", None, [signal.SIGINT, signal.SIGINT], 130, "error: a second signal; the last checkpoint is kept"),
+        ("busy(60)", 0.5, [signal.SIGTERM], 130, "error: not finished within 0.5 seconds (--grace-seconds)"),
+        ("busy(2)", 0.5, [signal.SIGINT], 0, f"done {signal.SIGINT:d}"),  # a Ctrl-C has no grace time
+    ],
+    ids=["SIGTERM", "SIGHUP", "second Ctrl-C", "grace time", "Ctrl-C"],
+)
+def test_signals_end_a_process(
+    work_dir: Path, code: str, grace: float | None, numbers: list[signal.Signals], code_expected: int, text: str
+) -> None:
+    with subprocess.Popen(
+        script(code, grace), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT
+    ) as process:
+        wait_for_start()
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.3)
+        out = process.communicate(timeout=20)[0].decode()
+    assert process.returncode == code_expected, out
+    assert text in out
+    assert out.count("Finishing this step, then saving.") == 1
+
+
+def test_closed_terminal_does_not_break_the_output(work_dir: Path) -> None:
+    """The process leads the session of the terminal, so it gets a SIGHUP, and can no longer print."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        command = script(WAIT)
+        os.execve(command[0], command, ENVIRONMENT)
+    wait_for_start()
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert Path("result").read_text() == str(int(signal.SIGHUP))
+
+
+def test_ignored_hangup_stays_ignored(work_dir: Path) -> None:
+    """nohup starts a process in this way."""
+    with subprocess.Popen(
+        script(WAIT),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    ) as process:
+        wait_for_start()
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert f"done {signal.SIGTERM:d}" in process.communicate(timeout=20)[0].decode()
+
+
+@pytest.mark.parametrize(
+    ("number", "abandons"), [(signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, False)]
+)
+def test_validation_is_abandoned_unless_it_is_a_ctrl_c(number: signal.Signals, abandons: bool) -> None:
+    finished = False
+    with interrupts(announced=False) as received:
+        try:
+            with received.abandoned_by_signal():
+                signal.raise_signal(number)
+                finished = True
+        except AbandonedError:
+            pass
+        assert received.number == number
+    assert finished != abandons
+
+
+@pytest.mark.parametrize(
+    "text", ["", "90", "0:00", "1:60", "-1:00", "1:5", "1:00:60", "١:٠٠", "1:00 ", "123456:00", "1.5:00"]
+)
+def test_invalid_time_limits_are_errors(text: str) -> None:
+    with pytest.raises(UserError, match=r"--time-limit .*: expected hours:minutes, such as 35:30"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("35:30", 127_800), ("0:01", 60), ("00:00:05", 5), ("100:00", 360_000)])
+def test_time_limit_has_hours_and_minutes(text: str, seconds: int) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_run_ends_in_good_order_when_the_time_is_up(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸癸癸\n")
+    monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=itertools.count().__next__))  # each step asks
+    run = {"data": (str(pairs_file),), "validation": str(held_out), "steps": 10**6, "log_every": 10**6}
+    assert train_small(1, **run, precision="float32", time_limit="0:01", deadline=9) == 0
+    step = saved_step()
+    assert step == 10
+    last = metrics()[-1]
+    assert (last["step"], last["validation.nats_per_character"] > 0) == (step, True)
+    assert (
+        f"Stopped at step {step:,}: --time-limit is over; the same command goes on from here."
+        in capsys.readouterr().out
+    )
+    assert json.loads(Path("checkpoints/default/config.json").read_text()).keys().isdisjoint({"time_limit", "deadline"})
