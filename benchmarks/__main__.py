@@ -9,6 +9,7 @@ from benchmarks.decode import decode_benchmark
 from benchmarks.history import history_benchmark
 from benchmarks.quality import quality_benchmark
 from benchmarks.scaling import scaling_benchmark
+from benchmarks.soak import soak_benchmark
 from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
 
@@ -20,6 +21,7 @@ BENCHMARKS = {
     "history": history_benchmark,
     "quality": quality_benchmark,
     "scaling": scaling_benchmark,
+    "soak": soak_benchmark,
     "train": train_benchmark,
 }
 

@@ -19,6 +19,7 @@ from benchmarks.quality import split
 from benchmarks.ring import LINKS, Link, overlapped_speed_up, plan, ring_bytes, ring_seconds, speed_up
 from benchmarks.scaling import tower_devices
 from benchmarks.scaling_flags import ScalingBenchmark
+from benchmarks.soak import Sample, growth
 from benchmarks.train import ratios, verdict
 from chatbot.config.corpus import LEAST_VOCABULARY
 from chatbot.corpus.encoding.shards import PAIRS_PER_SHARD
@@ -293,3 +294,18 @@ def test_growth_ratios_are_relative_to_linear_growth() -> None:
     rows = [{"what": "batch_size", "value": 2**i, "step_s": 2.0**i} for i in range(3)]
     rows += [{"what": "rnn_size", "value": 2**i, "step_s": 5.0**i} for i in range(2)]
     assert [growth["ratio"] for growth in growth_ratios(rows)] == [1.0, 1.0, 1.25]
+
+
+def test_growth_compares_the_ends_after_the_warm_up() -> None:
+    """A hundred samples: the first twenty do not count, and a single peak does not either."""
+    samples = [Sample(i / 60, 1.0 if i < 20 else 100.0 + (i >= 80), 12, 9 + (i > 50), 98) for i in range(100)]
+    samples[90] = Sample(1.5, 500.0, 99, 99, 99)
+    assert growth(samples) == {
+        "memory_growth": pytest.approx(0.01),
+        "megabytes": [100.0, 101.0],
+        "files": [12, 12],
+        "threads": [9, 10],
+        "functions": [98, 98],
+    }
+    with pytest.raises(UserError, match="--minutes: too short"):
+        growth(samples[:3])
