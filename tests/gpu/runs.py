@@ -97,6 +97,24 @@ def deterministic(tower: Tower) -> list[dict[str, Any]]:
     return [weights_after_training(settings, tower) for _ in range(2)]
 
 
+def skipped(tower: Tower) -> list[dict[str, Any]]:
+    """Train on two batches, with and without one whose weights are not numbers; return the weights of both."""
+    pairs = random_pairs(57, 1)
+    first, second, bad = itertools.islice(Batches([pairs], 19, 1).from_step(0, 1), 3)
+    (share,) = bad.shares
+    bad = bad._replace(shares=(share._replace(weights=share.weights * np.float32("nan")),))
+    found = []
+    for batches in ([first, bad, second], [first, second]):
+        model = new_model(ADAM, tower)
+        update = open_update(model, ADAM, [tower])
+        for number, batch in enumerate(batches):
+            update(update.prepare(batch, number), 0.01)
+        update.gather_state()
+        applied = [bool(result.finite) for result in update.finished_steps()]
+        found.append({"applied": applied, "weights": [variable.numpy() for variable in model.trainable_variables]})
+    return found
+
+
 def out_of_memory(*towers: Tower) -> list[dict[str, Any]]:
     """Train three steps of LARGE on each device; return pieces, messages, losses and weights of each."""
     rng = np.random.default_rng(1)

@@ -40,6 +40,13 @@ def test_deterministic_runs_are_equal_to_the_bit(tmp_path: Path) -> None:
         np.testing.assert_array_equal(weight, other[name], err_msg=name)
 
 
+def test_update_that_is_not_finite_is_skipped(tmp_path: Path) -> None:
+    with_bad, without = on_gpu(runs.skipped, tmp_path)
+    assert with_bad["applied"] == [True, False, True]
+    for one, other in zip(with_bad["weights"], without["weights"], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
 @pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])
 def test_one_gpu_split_into_two_towers_trains_as_one(variable_update: str, work_dir: Path) -> None:
     arguments = "--selftest", "--towers", "2", "--variable-update", variable_update
