@@ -112,6 +112,8 @@ def validate(run: Run, reporter: Reporter, interrupted: Interrupts, record: dict
         return None
     best = run.data.validation_decides and run.progress.validated(validation.values, run.criterion)
     record.update({f"validation.{name}": value for name, value in validation.values.items()})
+    if run.progress.best_nats is not None:
+        record["best.nats_per_character"] = run.progress.best_nats
     reporter.validation(validation, best)
     return best
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from chatbot.corpus.batching.batches import Batch
+from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.training.share import Prepared
 from chatbot.training.variable_update.step_result import StepResult
 
@@ -27,6 +29,7 @@ class Window:
             self.close()
             self._batches = batches
         self._waited = 0.0
+        self._real = self._positions = 0
         self._started = time.perf_counter()
 
     def close(self) -> None:
@@ -38,18 +41,27 @@ class Window:
         started = time.perf_counter()
         batch = next(self._batches)
         self._waited += time.perf_counter() - started
+        self._count(batch.batch.shares)
         return batch
+
+    def _count(self, shares: Sequence[Batch]) -> None:
+        """Count the positions of sources and targets, and those that hold a token."""
+        for share in shares:
+            for ids in (share.source, share.target_in):
+                self._real += np.count_nonzero(ids != PAD)
+                self._positions += ids.size
 
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
         """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
 
         step: the last of the window, from 1. results: of the steps in the window. Steps whose loss is not finite do not
         count for the loss, nor those whose gradient is not finite for the norm; if there are no others, the values are
-        NaN.
+        NaN. The padding is that of the shares of this machine's towers. The skew is by how much the largest number of
+        target tokens of a tower exceeds the mean.
         """
         losses = np.array([r.loss_sums.numpy() for r in results], np.float64)  # [steps, towers]
         tokens = np.array([r.weight_sums.numpy() for r in results], np.float64)  # [steps, towers]
-        all_tokens = tokens.sum()
+        tower_tokens = tokens.sum(axis=0)  # of all steps
         finite = np.isfinite(losses).all(axis=1)
         losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
         examples = sum(int(r.examples) for r in results)
@@ -65,6 +77,9 @@ class Window:
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "examples_per_s": examples / seconds,
-            "target_tokens_per_s": float(all_tokens) / seconds,
+            "target_tokens_per_s": float(tower_tokens.sum()) / seconds,
+            "tower_target_tokens_per_s": [float(count) / seconds for count in tower_tokens],
+            "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
+            "padding": 1 - self._real / max(1, self._positions),
             "input_wait": self._waited / seconds,
         }

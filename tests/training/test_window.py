@@ -5,9 +5,11 @@ from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.corpus.batching.batches import Batch, GlobalBatch
 from chatbot.training import window as module
 from chatbot.training.checkpoints import Checkpoints
 from chatbot.training.variable_update.step_result import StepResult
@@ -24,6 +26,16 @@ class Clock:
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
 
+def batch(*shares: Batch) -> Any:
+    """A prepared batch of these shares."""
+    return SimpleNamespace(batch=GlobalBatch(shares, 1, np.zeros(0, np.int64)))
+
+
+def share(source: list[list[int]], target_in: list[list[int]]) -> Batch:
+    """The padded ids of some pairs."""
+    return Batch(np.array(source), np.array(target_in), np.array(target_in), np.ones((1, 1), np.float32))
+
+
 def result(losses: list[float], tokens: list[float], examples: float, norm: float) -> StepResult:
     """The result of a step of several towers."""
     return StepResult(*map(tf.constant, (losses, tokens, examples, norm, math.isfinite(norm))))
@@ -34,9 +46,9 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
 
     def batches() -> Generator[Any, None, None]:
-        for seconds in (100.0, 1.0, 2.0):
+        for seconds, target in ((100.0, [0, 0, 0, 0]), (1.0, [5, 6, 7, 8]), (2.0, [5, 6, 0, 0])):
             clock.now += seconds
-            yield ()
+            yield batch(share([[9, 9], [9, 0]], [target]))  # 7 and 5 tokens in 8 positions
 
     window = Window(batches())
     window.next_batch()
@@ -54,6 +66,9 @@ def test_window_adds_up_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         "learning_rate": 0.1,
         "examples_per_s": pytest.approx(9 / 9),
         "target_tokens_per_s": pytest.approx(8 / 9),
+        "tower_target_tokens_per_s": [pytest.approx(4 / 9), pytest.approx(4 / 9), 0.0],
+        "tower_skew": pytest.approx(4 / (8 / 3) - 1),
+        "padding": pytest.approx(4 / 16),
         "input_wait": pytest.approx(3 / 9),
     }
 

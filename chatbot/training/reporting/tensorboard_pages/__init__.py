@@ -1,0 +1,1 @@
+"""What TensorBoard's pages show, apart from curves: a module for each page."""

@@ -1,0 +1,86 @@
+"""The curves in the event files, which resumed runs continue, as TensorBoard's Python reader reads them."""
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+
+from chatbot.config.training import Settings
+from chatbot.flags import compose
+from chatbot.training.reporting.event_files import OF_START
+from chatbot.training.reporting.tensorboard import TensorBoard
+from chatbot.training.reporting.tower_curves import MOST_TOWERS_EACH_STEP
+
+
+def rates(towers: list[str]) -> dict[str, list[float]]:
+    """A throughput of each tower."""
+    return {"tower_target_tokens_per_s": [100.0] * len(towers)}
+
+
+def points(run: str) -> list[tuple[int, float]]:
+    """The step and the value of each point of a loss curve, as TensorBoard reads them."""
+    reader = EventAccumulator(f"tensorboard/a/{run}", size_guidance={TENSORS: 0}, purge_orphaned_data=True)
+    return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in reader.Reload().Tensors("loss")]
+
+
+def test_points_after_the_restored_step_are_removed(work_dir: Path) -> None:
+    """A run is killed at step 35, within an event, and resumed at step 20 with other devices and a longer interval."""
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
+
+    def write(towers: list[str], first: int, steps: range) -> None:
+        tensorboard = TensorBoard(settings, towers, first)
+        for step in steps:
+            losses = {"loss": float(first), "tower_losses": [1.0] * len(towers)}
+            tensorboard.record({"step": step, **losses, **rates(towers)})
+        tensorboard.close("")
+
+    write(["cpu_0", "cpu_1"], 0, range(1, 36))
+    for file in Path("tensorboard").glob("a/*/events*"):
+        file.write_bytes(file.read_bytes()[:-3])
+    write(["cpu_0"], 20, range(30, 41, 10))
+    assert points("all") == [*((step, 0.0) for step in range(1, 21)), (30, 20.0), (40, 20.0)]
+    assert [step for step, _ in points("cpu_0")] == [*range(1, 21), 30, 40]
+    assert [step for step, _ in points("cpu_1")] == [*range(1, 21)]
+
+    files = [path for path in Path("tensorboard").glob("a/*/events*") if not path.name.startswith(OF_START)]
+    before = {path: path.read_bytes() for path in files}
+    write([], 40, range(0))
+    assert all(path.read_bytes() == content for path, content in before.items())  # nothing to remove
+
+
+def test_curves_of_an_earlier_version_go_on(work_dir: Path) -> None:
+    """Earlier versions wrote each tower's curve with a writer of TensorFlow's."""
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
+    with tf.summary.create_file_writer("tensorboard/a/cpu_0").as_default():
+        for step in (1, 2, 3):
+            tf.summary.scalar("loss", float(step), step)
+    tensorboard = TensorBoard(settings, ["cpu_0"], 2)
+    tensorboard.record({"step": 3, "loss": 1.0, "tower_losses": [5.0], **rates(["cpu_0"])})
+    tensorboard.close("")
+    assert points("cpu_0") == [(1, 1.0), (2, 2.0), (3, 5.0)]
+
+
+def test_many_towers_have_a_point_a_minute(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([100.0, 100.0, 159.0, 160.0, 160.0, 161.0, 161.0])  # now, and once more after each point
+    monkeypatch.setattr(
+        "chatbot.training.reporting.tower_curves.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
+    )
+    towers = [f"gpu_{i}" for i in range(MOST_TOWERS_EACH_STEP + 1)]
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
+    open_files = len(os.listdir("/dev/fd"))
+    tensorboard = TensorBoard(settings, towers, 0)
+    for step in (1, 2, 3, 4):
+        losses = [*[float(step)] * (len(towers) - 1), None]
+        tensorboard.record({"step": step, "loss": float(step), "tower_losses": losses, **rates(towers)})
+    assert len(os.listdir("/dev/fd")) < open_files + 10
+    tensorboard.close("")
+    assert points("gpu_0") == [(1, 1.0), (3, 2.5), (4, 4.0)]
+    assert points("all") == [(step, float(step)) for step in (1, 2, 3, 4)]
+    assert not Path("tensorboard/a", towers[-1]).exists()  # its tower had no tokens
