@@ -10,6 +10,7 @@ from chatbot.training.reporting.metrics_file import MetricsFile
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import Terminal
 from chatbot.training.run import Run
+from chatbot.training.tower_outliers import TowerOutliers
 from chatbot.training.validator import Validation
 
 
@@ -24,6 +25,7 @@ class Reporter:
         self._run, self._towers = run, towers
         self._stopped = ""  # the reason of the end of the run, in words
         self._failing: set[str] = set()  # what could not be written at the last attempt
+        self._outliers = TowerOutliers(towers)
         self._terminal = Terminal(run)
         self._open()
 
@@ -57,6 +59,9 @@ class Reporter:
             self._try("metrics.jsonl", self._metrics.record, record)
         for exporter in self._exporters:
             self._try(type(exporter).__name__, exporter.record, record)
+        if self._run.team.chief:
+            for warning in self._outliers.record(record["step"], record["tower_losses"]):
+                self.warn(warning)
 
     def validation(self, validation: Validation, best: bool) -> None:
         """Show and write a validation, after `Progress.validated` has recorded it.

@@ -1,10 +1,17 @@
-"""A run goes on when its output cannot be written."""
+"""A run goes on when its output cannot be written; warnings reach the terminal and the exporters."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from chatbot.config.training import Settings
+from chatbot.flags import compose
+from chatbot.training.criterion import Criterion
+from chatbot.training.machines.team import ALONE
+from chatbot.training.reporting.reporter import Reporter
 from chatbot.training.reporting.tensorboard import TensorBoard
 from tests.training.small_run import train_small
 
@@ -24,3 +31,30 @@ def test_failing_exporter_is_named_once_until_it_works_again(
     assert capsys.readouterr().err.count("TensorBoard cannot be written (no space left on device)") == 2
     lines = Path("checkpoints/a/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+
+
+def test_tower_whose_loss_leaves_the_others_is_shown_everywhere(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts: list[str] = []
+    monkeypatch.setattr(TensorBoard, "warning", lambda self, text, step: texts.append(text))
+    settings = compose(Settings, attempt="a")
+    settings.run.directory.mkdir(parents=True)
+    run: Any = SimpleNamespace(
+        settings=settings,
+        team=ALONE,
+        data=SimpleNamespace(validation_decides=False),
+        criterion=Criterion.of(settings.learning),
+        progress=SimpleNamespace(step=0),
+        calendar=SimpleNamespace(last_step=60),
+    )
+    reporter = Reporter(run, ["gpu_0", "gpu_1"])
+    for step in range(1, 61):
+        stale = 1.0 if step > 30 else 0.0
+        losses = [2 + 0.1 * (step % 3), 2 + 0.1 * (step % 2) + stale]
+        rates = {"examples_per_s": 1.0, "target_tokens_per_s": 1.0, "tower_target_tokens_per_s": [0.5, 0.5]}
+        reporter.record({"step": step, "loss": sum(losses) / 2, "tower_losses": losses, **rates})
+    reporter.close()
+    (text,) = texts
+    assert text.startswith("the loss of gpu_1 leaves that of the other towers: 3.")
+    assert f"Warning: {text}.\n" in capsys.readouterr().err
