@@ -83,6 +83,13 @@ class RunSettings:
     )
     # The time at which --time-limit is over, in seconds since the epoch; a process hands it to those that it starts.
     deadline: float | None = None
+    profile: str | None = setting(
+        None,
+        RUN,
+        "trace the steps A to B, both included, for TensorBoard's Profile page and for Perfetto; for example 100:110",
+        metavar="A:B",
+        stored=False,
+    )
     # The settings that the preset may set: neither a flag nor a file has set them.
     not_given: frozenset[str] = frozenset()
 
@@ -91,6 +98,17 @@ class RunSettings:
         attempt_directory(self.attempt)
         if self.time_limit is not None:
             seconds_of(self.time_limit)
+        steps = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile or "1:1")
+        if not steps or not 1 <= int(steps[1]) <= int(steps[2]):
+            raise UserError(f"--profile {self.profile}: two steps A:B with 1 <= A <= B are needed, for example 100:110")
+
+    @property
+    def profiled_steps(self) -> range:
+        """The steps of --profile, counted from 1."""
+        if self.profile is None:
+            return range(0)
+        first, last = map(int, self.profile.split(":"))
+        return range(first, last + 1)
 
     @property
     def directory(self) -> Path:

@@ -42,6 +42,7 @@ class Settings:
             "--deterministic": self.learning.deterministic,
             "--average": self.learning.average > 0,
             "--average-checkpoints": self.learning.average_checkpoints > 1,
+            "--profile": self.run.profile is not None,
         }
         for flag, given in excluded.items():
             if self.parallel.asynchronous and given:

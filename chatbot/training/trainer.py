@@ -16,6 +16,7 @@ from chatbot.training.devices import Tower
 from chatbot.training.divergence import Divergence
 from chatbot.training.interrupts import AbandonedError, Interrupts, interrupts
 from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.profiling import profiled
 from chatbot.training.reporting.reporter import Reporter, open_reporter
 from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
@@ -41,6 +42,7 @@ def train(
     skipped = SkippedUpdates(settings.run.patience_nonfinite, progress.step)
     stop = team.agree(run.reason_to_stop())  # "" while the run goes on
     with (
+        profiled(run) as profile,
         open_reporter(run) as reporter,
         interrupts(team.chief, settings.run.grace_seconds) as interrupted,
         open_window(run) as window,
@@ -49,7 +51,7 @@ def train(
             team.at_step(progress.step)
             rate = run.rate
             batch = window.next_batch()
-            with reporter.compiling("step"):
+            with reporter.compiling("step"), profile.step(progress.step + 1):
                 train_step(batch, rate)
             progress.step += 1
             reporter.advance()
