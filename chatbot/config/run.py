@@ -11,6 +11,8 @@ from chatbot.errors import UserError
 from chatbot.flags import check_fields, setting
 
 RUN = "run"
+# A value of --histograms.
+ALL = "all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +85,13 @@ class RunSettings:
     )
     # The time at which --time-limit is over, in seconds since the epoch; a process hands it to those that it starts.
     deadline: float | None = None
+    histograms: str = setting(
+        NONE,
+        RUN,
+        "write histograms of the weights for TensorBoard at each validation, or at each checkpoint if nothing is "
+        "validated; all: those of the gradients, too",
+        choices=(NONE, "weights", ALL),
+    )
     profile: str | None = setting(
         None,
         RUN,

@@ -6,7 +6,7 @@ from chatbot.config.corpus import NONE, CorpusSettings, EncodingSettings
 from chatbot.config.learning import NATS, PARTS, LearningSettings, check_parts
 from chatbot.config.model import ModelSettings
 from chatbot.config.parallel import ParallelSettings
-from chatbot.config.run import RunSettings
+from chatbot.config.run import ALL, RunSettings
 from chatbot.errors import UserError
 
 
@@ -43,6 +43,7 @@ class Settings:
             "--average": self.learning.average > 0,
             "--average-checkpoints": self.learning.average_checkpoints > 1,
             "--profile": self.run.profile is not None,
+            f"--histograms {ALL}": self.run.histograms == ALL,
         }
         for flag, given in excluded.items():
             if self.parallel.asynchronous and given:

@@ -36,7 +36,7 @@ class Reporter:
         self._exporters: list[Exporter] = []
         if self._run.team.chief:
             self._metrics = MetricsFile(settings.run.directory / "metrics.jsonl", step)
-            self._exporters = [TensorBoard(settings, self._towers, step)]
+            self._exporters = [TensorBoard(settings, self._towers, step, self._run)]
 
     def advance(self) -> None:
         """Count a step."""

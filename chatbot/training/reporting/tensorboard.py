@@ -6,13 +6,19 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.config.attempts import TENSORBOARD
+from chatbot.config.corpus import NONE
 from chatbot.config.training import Settings
 from chatbot.evaluation.samples import Sample
 from chatbot.training.reporting.event_files import remove_events_after, write_of_start
 from chatbot.training.reporting.tensorboard_pages.attention import write_attention
 from chatbot.training.reporting.tensorboard_pages.custom_scalars import layout_summary
+from chatbot.training.reporting.tensorboard_pages.graphs import step_graph
+from chatbot.training.reporting.tensorboard_pages.histograms import write_histograms
 from chatbot.training.reporting.tensorboard_pages.hyperparameters import hyperparameters_summary
+from chatbot.training.reporting.tensorboard_pages.projector import write_embedding
+from chatbot.training.reporting.tensorboard_pages.replies import Replies
 from chatbot.training.reporting.tower_curves import TowerCurves
+from chatbot.training.run import Run
 from chatbot.training.validator import Validation
 
 # TensorBoard's run for the values of the whole batch.
@@ -32,16 +38,21 @@ class TensorBoard:
     towers, theirs have fewer points (`TowerCurves`).
     """
 
-    def __init__(self, settings: Settings, towers: Sequence[str], step: int) -> None:
-        """towers: their names. step: that of the checkpoint; events of later steps, which a killed run leaves, go."""
+    def __init__(self, settings: Settings, towers: Sequence[str], step: int, run: Run | None = None) -> None:
+        """Open the files. Events of later steps than the checkpoint's, which a killed run leaves, are removed.
+
+        towers: their names. step: that of the checkpoint. run: for its graph, weights and embedding.
+        """
+        self._run, self._records, self._replies = run, 0, Replies()
         folder = TENSORBOARD / settings.run.attempt
         folder.mkdir(parents=True, exist_ok=True)
-        for run in folder.iterdir():
-            remove_events_after(run, step)
+        for existing in folder.iterdir():
+            remove_events_after(existing, step)
+        self._folder = folder / ALL_TOWERS
         self._tower_curves = TowerCurves(folder, towers)
         for name, summary in (("layout", layout_summary()), ("settings", hyperparameters_summary(settings))):
-            write_of_start(folder / ALL_TOWERS, name, tf.compat.v1.Event(summary=summary))
-        self._writer = tf.summary.create_file_writer(str(folder / ALL_TOWERS))
+            write_of_start(self._folder, name, tf.compat.v1.Event(summary=summary))
+        self._writer = tf.summary.create_file_writer(str(self._folder))
 
     def record(self, record: dict[str, Any]) -> None:
         """Write the metrics of a logged step."""
@@ -52,11 +63,26 @@ class TensorBoard:
                 if name != "step" and isinstance(value, int | float):  # not a list with a value of each tower
                     tf.summary.scalar(TAGS.get(name, name.replace(".", "/")), value, step)
         self._writer.flush()
+        self._records += 1
+        if self._run:
+            self._show_model(self._run, step)
+
+    def _show_model(self, run: Run, step: int) -> None:
+        """Write what is due of the graph, the weights and the embedding. At a save, the model has the saved weights."""
+        due, settings = run.calendar.due(step), run.settings
+        # The graphs of several replicas are all traced after the second step. The weights of teachers are constants.
+        if self._records == 2 and not settings.learning.teachers and (graph := step_graph(run.train_step)):
+            write_of_start(self._folder, "graph", tf.compat.v1.Event(graph_def=graph.SerializeToString()))
+        if due.save:
+            write_embedding(self._folder, run.validator.model, run.data.vocabulary)
+        if settings.run.histograms != NONE and (due.validate or (due.save and run.data.validation is None)):
+            with self._writer.as_default():
+                write_histograms(run, run.validator.model, step)
 
     def validation(self, validation: Validation, samples: Sequence[Sample], step: int) -> None:
         """Write the replies to the samples, and their attention."""
-        self._replies(samples, validation.replies, step)
         with self._writer.as_default():
+            self._replies.write(samples, validation.replies, step)
             write_attention(validation.attention, step)
 
     def warning(self, text: str, step: int) -> None:
@@ -69,11 +95,5 @@ class TensorBoard:
         """Write what is left, and close the files."""
         self._writer.close()
         self._tower_curves.flush()
-
-    def _replies(self, samples: Sequence[Sample], replies: Sequence[str], step: int) -> None:
-        """Write sample replies and the reference answers as a table for the Text page."""
-        rows = [(sample.question, reply, sample.answer) for sample, reply in zip(samples, replies, strict=True)]
-        cells = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
-        table = "\n".join(["question | reply | reference", "--- | --- | ---", *cells])
-        with self._writer.as_default():
-            tf.summary.text("replies", table, step)
+        if self._run and stopped:
+            write_embedding(self._folder, self._run.validator.model, self._run.data.vocabulary)

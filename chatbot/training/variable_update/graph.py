@@ -31,6 +31,11 @@ class Graph:
         return self._concrete
 
     @property
+    def traced(self) -> Any:
+        """The traced function, None before the first call."""
+        return self._concrete
+
+    @property
     def traces(self) -> int:
         """The number of times that the function was traced."""
         return int(self._function.experimental_get_tracing_count())

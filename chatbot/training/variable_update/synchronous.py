@@ -168,6 +168,10 @@ class Synchronous:
             result = self._add_gradients_graph(piece, prepared.used, result)
         return result
 
+    def compute_sums(self, prepared: Prepared) -> list[Sums]:
+        """Return the sums of each tower over a batch, without an update."""
+        return self._compute_all_gradients(prepared)[0]
+
     def _run_staged_step(self, prepared: Prepared, rate: tf.Tensor) -> StepResult:
         if self._pending is None or len(prepared.shares) > 1:
             sums, report = self._compute_all_gradients(prepared)

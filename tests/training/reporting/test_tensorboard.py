@@ -1,8 +1,10 @@
 """TensorBoard's pages, read through its HTTP API from one server."""
 
 import contextlib
+import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -16,12 +18,15 @@ import numpy as np
 import pytest
 
 from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.evaluation.samples import Sample
 from chatbot.flags import compose
 from chatbot.inference.attention import WordAttention
+from chatbot.model.saved import load_trained
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.tensorboard_pages.attention import BLUE, CELL, heat_map
 from chatbot.training.validator import Validation
+from tests.training.small_run import train_small
 
 Get = Callable[..., Any]
 
@@ -34,56 +39,77 @@ def write_attempt(name: str, **changes: Any) -> None:
         towers = {"tower_losses": [1.0 / step, 2.0 / step], "tower_target_tokens_per_s": [10.0, 20.0]}
         best = {"validation.nats_per_character": 5.0 - step, "best.nats_per_character": 5.0 - step}
         written.record({"step": step, "loss": 1.5 / step, **towers, "gradient_norm": 3.0, "padding": 0.25, **best})
-    attention = WordAttention(["问", "题"], ["回复"], np.array([[0.25, 0.75]], np.float32))
-    written.validation(Validation({}, None, ["回复"], [attention]), [Sample([], "问|题", "答案")], 2)
+        attention = WordAttention(["问", "题"], ["回复"], np.array([[0.25, 0.75]], np.float32))
+        sample = Sample([], "问|题", "答案")
+        written.validation(Validation({}, None, [f"回复{step}"], [attention]), [sample], step)
     written.warning("one tower is slow", 2)
     written.close("")
 
 
 @pytest.fixture(scope="module")
-def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
-    """Reads JSON from a TensorBoard that shows two attempts."""
-    folder = tmp_path_factory.mktemp("tensorboard")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two attempts that are written for TensorBoard, and `real`, which a small run writes."""
+    folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_attempt("a", rnn_size=64)
         write_attempt("b", rnn_size=32, copy=True)
-    with serving(folder / "tensorboard") as address:
+        Path("pairs.tsv").write_text("甲甲\t子\n乙乙\t丑\n丙丙\t寅\n丁丁\t卯\n")
+        Path("held_out.tsv").write_text("甲乙\t子\n")
+        run = {"data": ("pairs.tsv",), "validation": "held_out.tsv", "both_directions": "off"}
+        assert train_small(2, **run, attempt="real", steps=3, validate_every=2, histograms="all", profile="2:3") == 0
+    return folder
 
-        def get(path: str, body: Any = None, **query: str) -> Any:
-            url = f"{address}/data/{path}?{urllib.parse.urlencode(query)}"
-            data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-            with urllib.request.urlopen(request, timeout=30) as response:
-                return json.load(response)
 
-        yield get
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    """A TensorBoard that shows all of them."""
+    with serving(folder / "tensorboard") as served:
+        yield served
 
 
 @contextlib.contextmanager
 def serving(logs: Path) -> Iterator[str]:
-    """A TensorBoard. Yields its address as soon as it has read the files."""
+    """A TensorBoard. Yields its address as soon as it has read all runs."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr
         try:
             lines = iter(server.stderr.readline, "")
-            address = next(m[0] for line in lines if (m := re.search(r"http://[\d.:]+", line)))
+            served = next(m[0] for line in lines if (m := re.search(r"http://[\d.:]+", line)))
+            runs = {file.parent for file in logs.glob("*/*/events*")}
             deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:
-                with urllib.request.urlopen(f"{address}/data/plugin/scalars/tags", timeout=30) as response:
-                    if len(json.load(response)) >= len({file.parent for file in logs.glob("*/*/events*")}):
-                        break
+            while len(read(f"{served}/data/plugin/scalars/tags")) < len(runs) and time.monotonic() < deadline:
                 time.sleep(0.2)
-            yield address
+            yield served
         finally:
             server.terminate()
 
 
+def read(url: str, body: Any = None) -> Any:
+    """The JSON response of a server. body: of a POST request."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        content = response.read()
+    return json.loads(content) if response.headers.get_content_type() == "application/json" else content
+
+
+@pytest.fixture(scope="module")
+def get(address: str) -> Get:
+    """Reads the response of a plugin of that TensorBoard."""
+
+    def get(path: str, body: Any = None, **query: Any) -> Any:
+        return read(f"{address}/data/plugin/{path}?{urllib.parse.urlencode(query)}", body)
+
+    return get
+
+
 def test_one_chart_shows_the_curves_of_all_towers(get: Get) -> None:
-    plugin = "plugin/scalars"
+    plugin = "scalars"
     tags = get(f"{plugin}/tags")
-    assert set(tags) == {f"{attempt}/{run}" for attempt in "ab" for run in ("gpu_2", "gpu_0", "all")}
+    written = {f"{attempt}/{run}" for attempt in "ab" for run in ("gpu_2", "gpu_0", "all")}
+    assert set(tags) == {*written, "real/cpu_0", "real/cpu_1", "real/all"}
     assert all("loss" in tags[run] for run in tags)
     names = {"loss", "optimisation/gradient_norm", "throughput/padding"}
     assert set(tags["a/all"]) == {*names, "validation/nats_per_character", "best/nats_per_character"}
@@ -96,13 +122,13 @@ def test_one_chart_shows_the_curves_of_all_towers(get: Get) -> None:
 
 
 def test_custom_scalars_show_a_chart_of_all_towers_and_one_of_each_measure(get: Get) -> None:
-    layout = get("plugin/custom_scalars/layout")
+    layout = get("custom_scalars/layout")
     charts = {chart["title"]: chart["multiline"]["tag"] for chart in layout["category"][0]["chart"]}
     assert len(charts) == 9  # those of both attempts are equal, and merged
 
     def curves(chart: str, run: str) -> set[str]:
         title = next(title for title in charts if title.startswith(chart))
-        payloads = [get("plugin/custom_scalars/scalars", run=run, tag=tag)["tag_to_events"] for tag in charts[title]]
+        payloads = [get("custom_scalars/scalars", run=run, tag=tag)["tag_to_events"] for tag in charts[title]]
         return {tag for payload in payloads for tag in payload}
 
     assert all(curves("Loss", f"b/{run}") == {"loss"} for run in ("gpu_2", "gpu_0", "all"))
@@ -113,27 +139,103 @@ def test_custom_scalars_show_a_chart_of_all_towers_and_one_of_each_measure(get: 
 
 
 def test_hyperparameters_of_all_attempts_are_side_by_side(get: Get) -> None:
-    experiment = get("plugin/hparams/experiment", {"experimentName": "", "includeMetrics": True})
-    assert [h["name"] for h in experiment["hparamInfos"] if h.get("differs")] == ["copy", "rnn_size"]
+    experiment = get("hparams/experiment", {"experimentName": "", "includeMetrics": True})
+    differing = {h["name"] for h in experiment["hparamInfos"] if h.get("differs")}
+    assert {"copy", "rnn_size"} <= differing
+    assert not {"cell", "keep_prob"} & differing
     metrics = [metric["name"]["tag"] for metric in experiment["metricInfos"]]
     assert metrics[:2] == ["best/nats_per_character", "loss"]  # the page shows the first five
     columns = [{"hparam": "rnn_size", "includeInResult": True}]
     statuses = ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]
     query = {"experimentName": "", "allowedStatuses": statuses, "colParams": columns, "startIndex": 0, "sliceSize": 9}
-    groups = get("plugin/hparams/session_groups", query)["sessionGroups"]
-    assert {group["name"]: group["hparams"]["rnn_size"] for group in groups} == {"a": 64, "b": 32}
+    groups = get("hparams/session_groups", query)["sessionGroups"]
+    assert {group["name"]: group["hparams"]["rnn_size"] for group in groups} == {"a": 64, "b": 32, "real": 16}
 
 
 def test_texts_and_images(get: Get) -> None:
-    (text,) = get("plugin/text/text", run="a/all", tag="replies")
-    assert "回复" in text["text"]
-    assert "<table>" in text["text"]
-    (text,) = get("plugin/text/text", run="a/all", tag="warnings")
+    texts = get("text/text", run="a/all", tag="replies")
+    assert [text["step"] for text in texts] == [1, 2]
+    assert "<td>问|题</td>\n<td>回复2</td>\n<td>答案</td>" in texts[-1]["text"]
+    *_, text = get("text/text", run="a/all", tag="reply_history/1")
+    assert re.findall("<td>(.*)</td>", text["text"]) == ["问|题", "答案", "2", "回复2", "1", "回复1"]
+    (text,) = get("text/text", run="a/all", tag="warnings")
     assert "one tower is slow" in text["text"]
-    (image,) = get("plugin/images/images", run="a/all", tag="reply_attention/1", sample="0")
-    assert image["step"] == 2
-    (text,) = get("plugin/text/text", run="a/all", tag="reply_attention_words/1")
+    image, _ = get("images/images", run="a/all", tag="reply_attention/1", sample="0")
+    assert image["step"] == 1
+    _, text = get("text/text", run="a/all", tag="reply_attention_words/1")
     assert "columns: 1 <code>问</code>" in text["text"]
+
+
+def test_histograms_have_the_names_of_layers(get: Get) -> None:
+    tags = get("histograms/tags")
+    assert set(tags) == {"real/all"}
+    layers = {"embedding/embeddings", "bias", "decoder/attention/key/kernel", "encoder/backward/recurrent_1/cell/bias"}
+    assert {f"{kind}/{layer}" for kind in ("weights", "weight_gradients") for layer in layers} <= set(tags["real/all"])
+    histograms = get("histograms/histograms", run="real/all", tag="weight_gradients/bias")
+    assert [step for _, step, _ in histograms] == [2, 3]
+
+
+def test_projector_shows_the_embedding_with_its_words(get: Get, folder: Path) -> None:
+    assert get("projector/runs") == ["real/all"]
+    (embedding,) = get("projector/info", run="real/all")["embeddings"]
+    words, width = embedding["tensorShape"]
+    name = {"run": "real/all", "name": embedding["tensorName"]}
+    labels = get("projector/metadata", **name).decode().splitlines()
+    saved = (folder / "checkpoints/real/vocabulary.txt").read_text().splitlines()
+    assert labels == saved[:words]
+    vectors = np.frombuffer(get("projector/tensor", **name), np.float32).reshape(words, width)
+    trained = load_trained(folder / "checkpoints/real").model.embedding.embeddings[len(SPECIALS) :][:words]
+    np.testing.assert_allclose(vectors, trained, rtol=1e-4)
+
+
+def test_profile_is_in_the_formats_of_both_programs(folder: Path) -> None:
+    (profile,) = (folder / "tensorboard/real/plugins/profile").iterdir()
+    names = sorted(file.name.partition(".")[2] for file in profile.iterdir())
+    assert names == ["trace.json.gz", "xplane.pb"]
+    events = json.loads(gzip.decompress(next(profile.glob("*.gz")).read_bytes()))["traceEvents"]
+    steps = [event for event in events if event["name"] == "train"]
+    assert len(steps) == 2
+    first = steps[0]["ts"], steps[0]["ts"] + steps[0]["dur"]
+    inside = [event["name"] for event in events if event["ph"] == "X" and first[0] <= event["ts"] <= first[1]]
+    assert any("MatMul" in name for name in inside)
+
+
+def test_graph_of_the_step(get: Get) -> None:
+    assert get("graphs/info")["real/all"]["run_graph"]
+    graph = get("graphs/graph", run="real/all", limit_attr_size=1024, large_attrs_key="_too_large_attrs").decode()
+    assert graph.count('op: "ResourceApplyAdam') > 5
+
+
+@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
+def test_pages_in_a_browser(address: str) -> None:
+    """The page that shows first begins with the best validation and the loss; the other one has all charts."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "window-size=1400,1000"):
+        options.add_argument(f"--{flag}")
+    browser = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+
+    def lines(page: str, element: str, wanted: set[str]) -> list[str]:
+        """The lines of an element's text as soon as the wanted ones are among them."""
+        browser.get(f"{address}/{page}")
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            found = [part for e in browser.find_elements("css selector", element) for part in e.text.splitlines()]
+            if wanted <= {*found}:
+                return found
+            time.sleep(0.3)
+        raise TimeoutError(f"{wanted} is not in {found}")
+
+    try:
+        shown = lines("", "metrics-main-view", {"best", "loss", "/nats_per_character"})
+        assert shown.index("best") < shown.index("loss")
+        titles = {"Loss: the whole batch and every tower", "Skipped updates"}
+        curves = "Matches (9)"  # of the loss: three runs of three attempts
+        lines("?#custom_scalars", "tf-custom-scalar-dashboard", {*titles, curves})
+    finally:
+        browser.quit()
 
 
 def test_heat_map_is_white_at_0_and_blue_at_1() -> None:
