@@ -65,17 +65,20 @@ class TensorBoard:
         self._writer.flush()
         self._records += 1
         if self._run:
-            self._show_model(self._run, step)
+            self._show_model(self._run, step, "validation.nats_per_character" in record)
 
-    def _show_model(self, run: Run, step: int) -> None:
-        """Write what is due of the graph, the weights and the embedding. At a save, the model has the saved weights."""
-        due, settings = run.calendar.due(step), run.settings
+    def _show_model(self, run: Run, step: int, validated: bool) -> None:
+        """Write what is due of the graph, the weights and the embedding.
+
+        At a save, the weights of the model are those that are saved.
+        """
+        settings, saved = run.settings, run.calendar.due(step).save
         # The graphs of several replicas are all traced after the second step. The weights of teachers are constants.
         if self._records == 2 and not settings.learning.teachers and (graph := step_graph(run.train_step)):
             write_of_start(self._folder, "graph", tf.compat.v1.Event(graph_def=graph.SerializeToString()))
-        if due.save:
+        if saved or validated:
             write_embedding(self._folder, run.validator.model, run.data.vocabulary)
-        if settings.run.histograms != NONE and (due.validate or (due.save and run.data.validation is None)):
+        if settings.run.histograms != NONE and (validated or (saved and run.data.validation is None)):
             with self._writer.as_default():
                 write_histograms(run, run.validator.model, step)
 

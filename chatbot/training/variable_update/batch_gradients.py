@@ -17,7 +17,7 @@ def mean_gradients(update: Synchronous, model: Seq2Seq, prepared: Prepared) -> l
     They are in the order of model.trainable_variables. No weight changes, and nothing is exchanged. The first call may
     trace a graph.
     """
-    towers = update.compute_sums(prepared)
+    towers, _ = update.compute_all_gradients(prepared)
     shape = model.embedding.embeddings.shape
     tokens = sum(float(sums.weight) for sums in towers)
     gradients = [sum(map(np.asarray, terms)) for terms in zip(*(sums.others for sums in towers), strict=True)]

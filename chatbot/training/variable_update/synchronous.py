@@ -149,7 +149,7 @@ class Synchronous:
             self._exchanging = not self._single_replica
             result = self.step_graph(prepared.shares[0], prepared.used, rate)
         else:
-            sums, report = self._compute_all_gradients(prepared)
+            sums, report = self.compute_all_gradients(prepared)
             self._exchanging = True
             result = self._apply_gradients_graph(sums, report, prepared.used, rate)
             self._proven.append(size)
@@ -160,21 +160,17 @@ class Synchronous:
         """Return whether a batch that was at least as large in every dimension did not run out of memory."""
         return any(all(a >= b for a, b in zip(proven, size, strict=True)) for proven in self._proven)
 
-    def _compute_all_gradients(self, prepared: Prepared) -> tuple[list[Sums], tf.Tensor]:
-        """Return the sums of each tower over the pieces of its share, and the report (`_tower_sums`)."""
+    def compute_all_gradients(self, prepared: Prepared) -> tuple[list[Sums], tf.Tensor]:
+        """Return the sums of each tower over the pieces of its share, and the report (`_tower_sums`). No update."""
         first, *others = prepared.shares
         result = self._compute_gradients_graph(first, prepared.used)
         for piece in others:
             result = self._add_gradients_graph(piece, prepared.used, result)
         return result
 
-    def compute_sums(self, prepared: Prepared) -> list[Sums]:
-        """Return the sums of each tower over a batch, without an update."""
-        return self._compute_all_gradients(prepared)[0]
-
     def _run_staged_step(self, prepared: Prepared, rate: tf.Tensor) -> StepResult:
         if self._pending is None or len(prepared.shares) > 1:
-            sums, report = self._compute_all_gradients(prepared)
+            sums, report = self.compute_all_gradients(prepared)
             pending, self._pending = self._pending, Pending(sums, prepared.used)
             if pending is None:
                 return self._sum_report_graph(report)
