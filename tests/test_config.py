@@ -152,6 +152,12 @@ def test_trained_attempt_is_found_by_name_and_path(work_dir: Path, inside: str) 
         ({"distil_from": "a,"}, "--distil-from a,: an empty name; give names joined by commas"),
         ({"distil_weight": 0.9}, "--distil-weight: not used without --distil-from; leave it out"),
         ({"max_reply_entropy": -1.0}, "--max-reply-entropy -1.0: must be at least 0"),
+        ({"profile": "110:100"}, "--profile 110:100: two steps A:B with 1 <= A <= B are needed"),
+        ({"profile": "0:3"}, "--profile 0:3: two steps"),
+        ({"profile": "some"}, "--profile some: two steps"),
+        ({"profile": "1:2", "asynchronous": True}, "--asynchronous and --profile exclude each other"),
+        ({"histograms": "all", "asynchronous": True}, "--asynchronous and --histograms all exclude each other"),
+        ({"histograms": "some"}, "--histograms some: choose one of none, weights, all"),
         ({"inverse_token_frequency": 3.0}, "--inverse-token-frequency 3.0: must be at most 2"),
     ],
 )

@@ -8,19 +8,24 @@ from typing import Any
 
 import tensorflow as tf
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 # TensorBoard reads the files of a run in the order of their names, those that contain "tfevents".
 EVENTS = "events.out.tfevents."
 # A file with this prefix holds what the present start of the run says of the whole run. It replaces that of the start
 # before, and is read first.
 OF_START = EVENTS + "0."
+SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
+)
 
 
 def scalar(tag: str, value: float) -> Any:
     """Return the value of a summary that shows a scalar."""
-    metadata = tf.compat.v1.SummaryMetadata
-    plugin = metadata(plugin_data=metadata.PluginData(plugin_name="scalars"))
-    return tf.compat.v1.Summary.Value(tag=tag, tensor=tf.make_tensor_proto(value, tf.float32), metadata=plugin)
+    # Twice as fast as tf.make_tensor_proto.
+    tensor = TensorProto(dtype=tf.float32.as_datatype_enum, tensor_shape=TensorShapeProto(), float_val=[value])
+    return tf.compat.v1.Summary.Value(tag=tag, tensor=tensor, metadata=SCALAR)
 
 
 def append_values(file: Path, values: Iterable[Any], step: int) -> None:
