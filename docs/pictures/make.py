@@ -1,4 +1,4 @@
-"""Makes the pictures of the documents from a real run: terminal.png, tensorboard.png and report.png, beside this file.
+"""Makes the pictures of the documents from real runs: terminal.png, tensorboard.png, charts.png and report.png.
 
     pip install '.[pictures]'
     apt-get install chromium chromium-driver fonts-noto-cjk    # on Debian
@@ -6,7 +6,8 @@
 
 The script trains on the built-in corpus in a temporary folder (about a minute on 2 CPU cores) and talks to the result,
 both in a real pseudo-terminal, whose screen it draws. Then it starts TensorBoard on the loopback interface and takes a
-picture of its page with headless Chromium, and one of an evaluation's report. Nothing in them is edited.
+picture of its page with headless Chromium, and one of an evaluation's report. The page with all charts shows a second
+run, which is validated. Nothing in the pictures is edited.
 """
 
 import contextlib
@@ -37,6 +38,8 @@ ATTEMPT = "pictures"
 # With --precision, the curves do not depend on what is faster at the moment.
 TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2 --precision bfloat16"
 CHAT = f"python chat.py --attempt {ATTEMPT}"
+VALIDATED = "validated"
+STEPS, VALIDATE_EVERY = 300, 20
 QUESTIONS = ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")
 REPORTED = Path(chatterbot_corpus.__file__).parent / "data" / "chinese" / "conversations.yml"
 OPENED = 2  # replies whose attention the report shows
@@ -50,6 +53,7 @@ BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
 # The page, in CSS pixels, drawn at twice that resolution.
 PAGE_WIDTH, PAGE_HEIGHT = 1000, 734
 REPORT_SIZE = 1250, 1100
+CHARTS_SIZE = 1460, 1200
 CHROMIUM_FLAGS = f"""
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync --hide-scrollbars --force-device-scale-factor=2
@@ -73,6 +77,7 @@ def main() -> int:
         folder = Path(temporary)
         save(terminal_picture(recorded_session(folder)), PICTURES / "terminal.png")
         save(tensorboard_picture(folder / "tensorboard" / ATTEMPT), PICTURES / "tensorboard.png")
+        save(charts_picture(folder), PICTURES / "charts.png")
         save(report_picture(folder), PICTURES / "report.png")
     return 0
 
@@ -157,15 +162,39 @@ def tensorboard_picture(logs: Path) -> Image.Image:
             return bool(browser.find_elements("css selector", "line-chart"))
 
         wait_for(loaded)
-        screenshots = [b""]
+        return still(browser)
 
-        def drawn() -> bool:
-            """The page no longer changes: chart and legend appear one after the other."""
-            time.sleep(2)
-            screenshots.append(browser.get_screenshot_as_png())
-            return screenshots[-1] == screenshots[-2]
 
-        wait_for(drawn)
+def charts_picture(folder: Path) -> Image.Image:
+    """The page of a TensorBoard with all charts of a run. The conversations of the corpus are held out."""
+    shutil.copy(REPORTED, folder)
+    command = [sys.executable, "train.py", "--attempt", VALIDATED, "--validation", REPORTED.name, "--preset", "none"]
+    steps = ["--steps", str(STEPS), "--validate-every", str(VALIDATE_EVERY)]
+    subprocess.run(
+        [*command, *steps, "--towers", "2"], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
+    )
+    with tensorboard(folder / "tensorboard" / VALIDATED) as address, chromium() as browser:
+        browser.set_window_size(*CHARTS_SIZE)
+
+        def loaded() -> bool:
+            browser.get(f"{address}/?refresh#custom_scalars&_smoothingWeight=0")
+            time.sleep(10)
+            return "Matches (3)" in browser.find_element("css selector", "tf-custom-scalar-dashboard").text
+
+        wait_for(loaded)
+        return still(browser)
+
+
+def still(browser: webdriver.Chrome) -> Image.Image:
+    """The page as soon as it no longer changes: charts and legends appear one after the other."""
+    screenshots = [b""]
+
+    def drawn() -> bool:
+        time.sleep(2)
+        screenshots.append(browser.get_screenshot_as_png())
+        return screenshots[-1] == screenshots[-2]
+
+    wait_for(drawn)
     return Image.open(io.BytesIO(screenshots[-1]))
 
 
@@ -190,8 +219,9 @@ def tensorboard(logs: Path) -> Iterator[str]:
     """A running TensorBoard on the loopback interface. Yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1"]
-    with subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.DEVNULL) as process:
+    # The page shows the path of the logs: here only the last part.
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", logs.name, "--host", "127.0.0.1"]
+    with subprocess.Popen([*command, "--port", str(port)], cwd=logs.parent, stderr=subprocess.DEVNULL) as process:
         try:
             wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
             yield f"http://127.0.0.1:{port}"
