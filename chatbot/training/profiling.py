@@ -13,6 +13,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.training.run import Run
+from chatbot.training.share import Prepared
 
 
 class Profile:
@@ -21,11 +22,12 @@ class Profile:
     def __init__(self, folder: Path, steps: Sequence[int]) -> None:
         self.folder, self._steps = folder, steps
         self.traced: list[int] = []  # the steps that were traced
+        self.written = False
         self._active = False
 
     @contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """Trace the step that runs in this context if it is one of the range. number: counted from 1."""
+    def step(self, number: int, batch: Prepared) -> Iterator[None]:
+        """Trace the step that trains on this batch in this context if it is one of the range. number: from 1."""
         if number not in self._steps:
             yield
             return
@@ -36,18 +38,20 @@ class Profile:
         with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
             yield
         if number == self._steps[-1]:
+            for share in batch.shares[-1]:
+                (share.counts + 0).numpy()  # waits for what the tower's device has been given before
             self.stop()
 
     def stop(self) -> None:
-        """Wait for the devices, and write the trace, if there is one. Training goes on if it cannot be written."""
+        """Write the trace, if there is one. Training goes on if it cannot be written."""
         if not self._active:
             return
         self._active, self._steps = False, ()  # a run that goes back to a checkpoint repeats steps
         try:
-            tf.test.experimental.sync_devices()
             tf.profiler.experimental.stop()
             for file in (self.folder / "plugins" / "profile").glob("*/*.xplane.pb"):
                 write_trace(file)
+            self.written = True
         except (tf.errors.OpError, OSError) as error:
             print(f"\n--profile: {self.folder} cannot be written ({error}); training goes on", file=sys.stderr)
 
@@ -66,7 +70,7 @@ def profiled(run: Run) -> Iterator[Profile]:
         yield profile
     finally:
         profile.stop()
-    if profile.traced and run.team.chief:
+    if profile.written and run.team.chief:
         first, last = profile.traced[0], profile.traced[-1]
         print(f"Profile of the steps {first:,} to {last:,}: tensorboard --logdir {folder}")
 

@@ -51,7 +51,7 @@ def train(
             team.at_step(progress.step)
             rate = run.rate
             batch = window.next_batch()
-            with reporter.compiling("step"), profile.step(progress.step + 1):
+            with reporter.compiling("step"), profile.step(progress.step + 1, batch):
                 train_step(batch, rate)
             progress.step += 1
             reporter.advance()
