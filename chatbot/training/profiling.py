@@ -53,7 +53,8 @@ class Profile:
                 write_trace(file)
             self.written = True
         except (tf.errors.OpError, OSError) as error:
-            print(f"\n--profile: {self.folder} cannot be written ({error}); training goes on", file=sys.stderr)
+            reason = str(error).splitlines()[0]
+            print(f"\n--profile: {self.folder} cannot be written ({reason}); training goes on", file=sys.stderr)
 
 
 @contextmanager

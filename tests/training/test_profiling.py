@@ -1,5 +1,7 @@
 """--profile writes a trace of its steps only, and never ends a run."""
 
+import gzip
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,20 +31,23 @@ def train(first: int, last: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "message"),
+    ("first", "last", "message", "traced"),
     [
-        (1, 9, "Profile of the steps 3 to 5: tensorboard --logdir tensorboard/a"),
-        (5, 9, "Profile of the steps 5 to 5"),  # resumed within the range
-        (1, 4, "Profile of the steps 3 to 4"),  # interrupted within it
-        (6, 9, "Nothing is profiled: step 5 of --profile 3:5 is over."),
+        (1, 9, "Profile of the steps 3 to 5: tensorboard --logdir tensorboard/a", 3),
+        (5, 9, "Profile of the steps 5 to 5", 1),  # resumed within the range
+        (1, 4, "Profile of the steps 3 to 4", 2),  # interrupted within it
+        (6, 9, "Nothing is profiled: step 5 of --profile 3:5 is over.", 0),
     ],
 )
 def test_steps_that_are_profiled(
-    first: int, last: int, message: str, work_dir: Path, capsys: pytest.CaptureFixture[str]
+    first: int, last: int, message: str, traced: int, work_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(first, last)
     assert capsys.readouterr().out.startswith(message)
-    assert len([*Path("tensorboard").glob("a/plugins/profile/*/*.trace.json.gz")]) == (first < 6)
+    files = [*Path("tensorboard").glob("a/plugins/profile/*/*.trace.json.gz")]
+    events = [event for file in files for event in json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]]
+    names = [event["name"] for event in events]
+    assert names.count("train") == names.count("EagerLocalExecute: MatMul") == traced
 
 
 def test_training_goes_on_without_a_trace(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

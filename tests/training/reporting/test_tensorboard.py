@@ -209,8 +209,7 @@ def test_graph_of_the_step(get: Get) -> None:
 @pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
 def test_pages_in_a_browser(address: str) -> None:
     """The page that shows first begins with the best validation and the loss; the other one has all charts."""
-    from selenium import webdriver
-
+    webdriver = pytest.importorskip("selenium.webdriver")
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
     for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking", "window-size=1400,1000"):

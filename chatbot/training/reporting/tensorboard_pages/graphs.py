@@ -4,7 +4,7 @@ from typing import Any
 
 from chatbot.training.variable_update.graph import Graph
 
-# Constants of more bytes are left out: the page shows the operations. A larger graph is left out as a whole.
+# Larger constants, in bytes, are left out, since the page shows the operations; a larger graph is left out as a whole.
 LARGEST_CONSTANT, LARGEST_GRAPH = 1024, 50_000_000
 
 
@@ -17,11 +17,9 @@ def step_graph(train_step: Any) -> Any:
     if not traced:
         return None
     graph = max(traced, key=lambda concrete: len(concrete.graph.get_operations())).graph
-    if sum(op.get_attr("value").ByteSize() for op in graph.get_operations() if op.type == "Const") > LARGEST_GRAPH:
-        return None
     definition = graph.as_graph_def(add_shapes=True)
     for nodes in (definition.node, *(function.node_def for function in definition.library.function)):
         for node in nodes:
             if node.op == "Const" and node.attr["value"].ByteSize() > LARGEST_CONSTANT:
-                node.attr["value"].tensor.tensor_content = b""
+                node.attr["value"].tensor.Clear()
     return definition if definition.ByteSize() <= LARGEST_GRAPH else None

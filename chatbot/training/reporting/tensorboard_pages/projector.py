@@ -21,7 +21,7 @@ CONFIG = """embeddings {{
 def write_embedding(folder: Path, model: Seq2Seq, vocabulary: Vocabulary) -> None:
     """Write the vectors of the most frequent words, and the words, to the folder of a TensorBoard run.
 
-    Ids are in the order of frequency. At most MOST_BYTES are copied from the device, so that this takes milliseconds.
+    Ids are in the order of frequency. At most MOST_BYTES are copied from the device: this takes tens of milliseconds.
     """
     width = model.embedding.embeddings.shape[1]
     first = len(SPECIALS)
