@@ -38,6 +38,7 @@ def test_tower_whose_loss_leaves_the_others_is_shown_everywhere(
 ) -> None:
     texts: list[str] = []
     monkeypatch.setattr(TensorBoard, "warning", lambda self, text, step: texts.append(text))
+    monkeypatch.setattr(TensorBoard, "record", lambda self, record: None)
     settings = compose(Settings, attempt="a")
     settings.run.directory.mkdir(parents=True)
     run: Any = SimpleNamespace(
