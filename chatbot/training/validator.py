@@ -33,7 +33,7 @@ class Validator:
     """
 
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings) -> None:
-        self.model, self._vocabulary, self._tokens = model, data.vocabulary, tokens_of(settings.corpus)
+        self._model, self._vocabulary, self._tokens = model, data.vocabulary, tokens_of(settings.corpus)
         self._settings = settings.model
         self._samples = [sample.ids[: settings.model.max_length] for sample in data.samples]
         self._questions = [sample.ids for sample in data.measured]
@@ -42,6 +42,11 @@ class Validator:
         scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
         self._measure = Measurer(data.measured, data.vocabulary, self._tokens, scorer)
         self._collapse = Collapse(self._measure.repetition_of_references())
+
+    @property
+    def model(self) -> Seq2Seq:
+        """The model that is validated."""
+        return self._model
 
     def validate(self, corpus: Corpus) -> Validation:
         """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples."""
@@ -59,10 +64,10 @@ class Validator:
         return Validation(values, self._collapse.warning(measures.repetition), replies, self._attention(replies))
 
     def _attention(self, replies: list[str]) -> list[WordAttention]:
-        if not self.model.decoder.shows_attention:
+        if not self._model.decoder.shows_attention:
             return []
         ids = [self._vocabulary.ids(self._tokens(reply)) for reply in replies]
-        return word_attention(self.model, self._vocabulary, self._samples, ids)
+        return word_attention(self._model, self._vocabulary, self._samples, ids)
 
     def replies(self) -> list[str]:
         """Return the best reply to each sample question, by greedy search."""
@@ -70,4 +75,4 @@ class Validator:
 
     def chat_replies(self, decoding: DecodingSettings) -> list[str]:
         """Return the reply to each sample question by another search."""
-        return Replier(self.model, self._vocabulary, self._settings, decoding).replies(self._samples)
+        return Replier(self._model, self._vocabulary, self._settings, decoding).replies(self._samples)
