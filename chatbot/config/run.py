@@ -51,6 +51,10 @@ class RunSettings:
     )
     log_every: int = setting(10, RUN, "steps between two lines of metrics.jsonl", kind=int, least=1)
     save_every: int = setting(500, RUN, "steps between two checkpoints", kind=int, least=1)
+    save_minutes: float | None = setting(
+        None, RUN, "write a checkpoint also when the last one is this many minutes old", kind=float, above=0
+    )
+    keep: int = setting(1, RUN, "newest checkpoints that are kept, beside the best one", kind=int, least=1)
     validate_every: int | None = setting(
         None,
         RUN,

@@ -1,8 +1,7 @@
 """Reads a trained model from an attempt's directory."""
 
 import dataclasses
-import json
-import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from chatbot.corpus.encoding.ngrams import load_ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
+from chatbot.model.checkpoint_files import DamagedError, read_pointer, step_of, verified_manifest, with_manifest
 from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
 
@@ -38,12 +38,13 @@ class Trained:
 def load_trained(directory: Path) -> Trained:
     """Load the best checkpoint in the directory of an attempt, or the last one without validation.
 
-    Raises UserError for a missing or damaged directory or file.
+    If that one is damaged, another one of the attempt is loaded, and a warning printed. Raises UserError for a missing
+    or damaged directory or file.
     """
     directory = directory.absolute()
     if not directory.is_dir():
         raise UserError(f"{directory}: no such directory; give the directory of an attempt")
-    pointer = read_pointer(directory / (BEST if is_validated(directory) else LAST))
+    names = _names(directory)
     settings = stored_settings(directory / CONFIG)
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
@@ -51,8 +52,43 @@ def load_trained(directory: Path) -> Trained:
     order = settings.model.ngrams
     ngrams = load_ngrams(directory / NGRAMS, len(vocabulary), order) if order else None
     model = Seq2Seq(settings.model, len(vocabulary), spellings=spelling_table(vocabulary.spellings()), ngrams=ngrams)
-    assign_weights(directory / pointer["checkpoint"], weights_of(model))
-    return Trained(settings, vocabulary, model, pointer["step"])
+    damaged: list[DamagedError] = []
+    for name in names:
+        try:
+            verified_manifest(directory / name)
+            assign_weights(directory / name, weights_of(model))
+        except DamagedError as error:
+            damaged.append(error)
+            continue
+        if damaged:
+            _warn(damaged[0].found, name)
+        return Trained(settings, vocabulary, model, step_of(name))
+    raise damaged[0]
+
+
+def _names(directory: Path) -> list[str]:
+    """Return the names of the checkpoints of an attempt in the order in which to try them: best, last, older ones.
+
+    Raises UserError when neither `best` nor `last` names one.
+    """
+    found = [_pointed(directory / pointer) for pointer in ((BEST, LAST) if is_validated(directory) else (LAST,))]
+    names = [name for name in found if isinstance(name, str)]
+    if isinstance(found[0], UserError):
+        if not names:
+            raise found[0]
+        _warn(str(found[0]), names[0])
+    return list(dict.fromkeys([*names, *with_manifest(directory)]))
+
+
+def _pointed(path: Path) -> str | UserError:
+    try:
+        return read_pointer(path)["checkpoint"]
+    except UserError as error:
+        return error
+
+
+def _warn(damage: str, used: str) -> None:
+    print(f"Warning: {damage}; the checkpoint of step {step_of(used):,} is used instead.", file=sys.stderr, flush=True)
 
 
 def weights_of(model: Seq2Seq) -> list[tf.Variable]:
@@ -64,29 +100,8 @@ def weights_of(model: Seq2Seq) -> list[tf.Variable]:
     return [variable.value for variable in model.trainable_variables]
 
 
-def read_pointer(path: Path) -> dict[str, Any]:
-    """Read `last` or `best`: {"checkpoint": name, "step": number, ...}.
-
-    Raises UserError for a missing or damaged file.
-    """
-    remedy = "restore it from a backup, or train again under another --attempt"
-    try:
-        pointer = json.loads(path.read_text(encoding="utf-8"))
-        if not re.fullmatch(r"ckpt-\d+", pointer["checkpoint"]) or pointer["step"] != int(pointer["checkpoint"][5:]):
-            raise ValueError("no checkpoint of that name")
-    except FileNotFoundError:
-        if any(path.parent.glob("ckpt-*.index")):
-            raise UserError(f"{path}: missing, though there are checkpoints beside it; {remedy}") from None
-        raise UserError(f"{path}: missing, no checkpoint was saved yet; train first") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: damaged, it does not name a checkpoint; {remedy}") from None
-    return pointer
-
-
 def assign_weights(prefix: Path, weights: list[tf.Variable]) -> None:
-    """Assign the values in a checkpoint to the weights. Raises UserError for a missing or damaged checkpoint."""
+    """Assign the values in a checkpoint to the weights. Raises DamagedError for a missing or damaged checkpoint."""
     for weight, value in zip(weights, read_values(prefix, "weights", [w.shape for w in weights]), strict=True):
         weight.assign(value)
 
@@ -94,23 +109,31 @@ def assign_weights(prefix: Path, weights: list[tf.Variable]) -> None:
 def read_values(prefix: Path, group: str, shapes: Sequence[Sequence[int]]) -> list[npt.NDArray[Any]]:
     """Read the values of a list of variables, "weights" or "optimizer", from a checkpoint.
 
-    They are read name by name, because tf.train.Checkpoint.read ignores missing values. Raises UserError for a
-    missing or damaged checkpoint, and if the number or the shapes of the variables differ.
+    They are read name by name, because tf.train.Checkpoint.read ignores missing values. The number, the shapes and the
+    types of the variables are compared before any value is read. Raises DamagedError for a missing or damaged
+    checkpoint, and if they differ.
     """
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-        names = [f"{group}/{i}/.ATTRIBUTES/VARIABLE_VALUE" for i in range(len(shapes))]
-        values = [np.asarray(reader.get_tensor(name)) for name in names]
-        if reader.has_tensor(f"{group}/{len(shapes)}/.ATTRIBUTES/VARIABLE_VALUE"):
+        found, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        names = [tensor_name(group, i) for i in range(len(shapes))]
+        if tensor_name(group, len(shapes)) in found:
             raise ValueError(f"it has more than {len(shapes)} {group}")
-        for shape, value in zip(shapes, values, strict=True):
-            if value.shape != tuple(shape):
-                raise ValueError(f"one of its {group} has shape {value.shape}, not {tuple(shape)}")
+        for name, shape in zip(names, shapes, strict=True):
+            if name not in found:
+                raise ValueError(f"it has fewer than {len(shapes)} {group}")
+            if tuple(found[name]) != tuple(shape):
+                raise ValueError(f"one of its {group} has shape {tuple(found[name])}, not {tuple(shape)}")
+            if not (dtypes[name].is_floating or dtypes[name].is_integer):
+                raise ValueError(f"one of its {group} is of type {dtypes[name].name}")
+        return [np.asarray(reader.get_tensor(name)) for name in names]
     except UNREADABLE as error:
         missing = not Path(f"{prefix}.index").exists()
         what = "missing" if missing else "damaged, or not of these settings"
         reason = "no such file" if missing else str(error).strip().split("\n")[0][:150]
-        raise UserError(
-            f"{prefix}: checkpoint {what} ({reason}); restore it from a backup, or train again under another --attempt"
-        ) from None
-    return values
+        raise DamagedError(prefix, what, reason) from None
+
+
+def tensor_name(group: str, number: int) -> str:
+    """Return the name of a variable in a checkpoint, as tf.train.Checkpoint gives it to one in a list."""
+    return f"{group}/{number}/.ATTRIBUTES/VARIABLE_VALUE"

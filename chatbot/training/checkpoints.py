@@ -1,96 +1,62 @@
-"""The checkpoints of one attempt: weights, optimizer and progress, written atomically."""
+"""The checkpoints of one attempt: weights, optimizer and progress, written atomically while training goes on."""
 
 import dataclasses
-import errno
-import itertools
 import math
 import re
 import shutil
-from collections.abc import Mapping
-from contextlib import suppress
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import tensorflow as tf
 
 from chatbot.config.attempts import BEST, LAST
-from chatbot.config.learning import NATS, LearningSettings
+from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
-from chatbot.model.saved import assign_weights, read_pointer, read_values, weights_of
+from chatbot.model.checkpoint_files import (
+    DamagedError,
+    manifest_of,
+    manifest_path,
+    read_pointer,
+    step_of,
+    verified_manifest,
+    with_manifest,
+)
+from chatbot.model.saved import assign_weights, read_values, tensor_name, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import SAVING
 from chatbot.training.averages import Averages
-from chatbot.training.criterion import Criterion
-from chatbot.training.durable import sync, write_file, write_json
+from chatbot.training.disk_space import check_space
+from chatbot.training.durable import write_file, write_json
+from chatbot.training.progress import Progress, progress_of, read_progress
+from chatbot.training.snapshot import Snapshot, cause_of, is_finite
 from chatbot.training.variable_update.replica import Values
 
-# Increase this when the meaning of a field of Progress changes. A new field needs no new version, only a default.
-VERSION = 1
 # The groups of a checkpoint with averages: the trained weights, and those at the last validations.
 TRAINED, RECENT = "trained", "recent"
-NATS_ONLY = Criterion()
-FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclasses.dataclass
-class Progress:
-    """How far a run has come; stored with every checkpoint. A field that a file lacks has its default."""
-
-    step: int = 0
-    best_step: int = 0
-    best_nats: float | None = None  # per character
-    without_best: int = 0  # validations since the best
-    validation: str | None = None  # fingerprint of the validation pairs of the best values
-    version: int = VERSION
-    best_by: str = NATS  # the measure that chose the best
-    best_value: float | None = None  # of that measure
-    best_distinct: float | None = None  # distinct_characters_2
-    rate_drops: int = 0  # by --schedule plateau
-    skipped_updates: int = 0  # since the loss or a gradient was not finite
-    rate_halvings: int = 0  # the learning rate was halved so often, after many of them in a row
-
-    def measured_on(self, validation: str, best_by: str = NATS) -> None:
-        """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""
-        if (validation, best_by) != (self.validation, self.best_by):
-            self.validation, self.best_by, self.without_best = validation, best_by, 0
-            self.best_nats = self.best_value = self.best_distinct = None
-
-    def validated(self, values: Mapping[str, float | None], criterion: Criterion = NATS_ONLY) -> bool:
-        """Record a validation at this step; return whether it is the best so far. values: its measures by name."""
-        value, distinct = values[criterion.measure], values.get("distinct_characters_2")
-        best = criterion.prefers(value, distinct, self.best_value, self.best_distinct)
-        if best:
-            self.best_step, self.best_value, self.best_distinct = self.step, value, distinct
-            self.best_nats = values[NATS]
-        self.without_best = 0 if best else self.without_best + 1
-        return best
-
-
-def read_progress(path: Path) -> tuple[str, Progress]:
-    """Read the name of a checkpoint and its progress. Raises UserError for a file that is damaged, or of the future."""
-    pointer = read_pointer(path)
-    name = pointer.pop("checkpoint")
-    pointer.setdefault("best_value", pointer.get("best_nats"))  # earlier versions chose by nats alone
-    kinds = get_type_hints(Progress)
-    unknown = sorted(pointer.keys() - kinds)
-    newer = isinstance(pointer.get("version"), int) and pointer["version"] > VERSION
-    if newer or unknown:
-        what = f"it has {', '.join(map(repr, unknown))}" if unknown else f"its version is {pointer['version']}"
-        raise UserError(
-            f"{path}: written by a newer version of this program ({what}); update the program, or use another --attempt"
-        )
-    if not all(isinstance(value, kinds[field]) for field, value in pointer.items()):
-        raise UserError(f"{path}: damaged; restore it from a backup, or use another --attempt")
-    return name, Progress(**{**pointer, "version": VERSION})
 
 
 class Checkpoints:
-    """Saves and restores the checkpoints of one attempt."""
+    """Saves and restores the checkpoints of one attempt.
 
-    def __init__(self, directory: Path, model: Seq2Seq, averages: Averages | None = None) -> None:
+    keep: the number of the newest checkpoints that stay, beside the best one.
+    """
+
+    def __init__(self, directory: Path, model: Seq2Seq, averages: Averages | None = None, keep: int = 1) -> None:
         self.directory = directory
         self._weights = weights_of(model)
         self._averages = averages or Averages(self._weights, LearningSettings())
+        self._keep = keep
+        self._best = Progress()  # of the best checkpoint on the disk
+        self._snapshot: Snapshot | None = None  # the one that is not on the disk yet
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self._failures: list[str] = []
+        self._saved_at = time.monotonic()
 
     @property
     def exist(self) -> bool:
@@ -101,82 +67,180 @@ class Checkpoints:
         """Load the last checkpoint into the model; return its progress and the state of the optimizer.
 
         new: the state of a new run; without a checkpoint, it is returned with the model's weights as those to train.
-        Raises UserError for a damaged attempt.
+        Where the last one is damaged, the newest whole one takes its place, and a warning is printed. Raises UserError
+        for a damaged attempt.
         """
+        self.wait()
+        self._snapshot = None
         if not self.exist:
             return Progress(), self._averages.joined(self._averages.split(new)[1])
-        steps = {path.name: read_pointer(path)["step"] for path in self._pointers()}
-        name, progress = read_progress(self.directory / LAST)
-        state = read_values(self.directory / name, "optimizer", [v.shape for v in self._averages.split(new)[1]])
-        assign_weights(self.directory / name, self._weights)
-        trained = self._read_sets(self.directory / name, TRAINED)
-        recent = self._read_sets(self.directory / name, RECENT)
-        if progress.best_step == progress.step != steps.get(BEST):  # killed after `last` was written, before `best`
-            self._point(BEST, progress)
-        return progress, self._averages.joined(state, trained[0] if trained else [], recent)
+        pointed = {path.name: read_pointer(path)["step"] for path in self._pointers()}
+        last = pointed[LAST]
+        older = {step_of(name) for name in with_manifest(self.directory)} | {*pointed.values()}
+        damaged: list[DamagedError] = []
+        for step in (last, *sorted((step for step in older if step < last), reverse=True)):
+            try:
+                progress, state, weights, trained, recent = self._read(step, new)
+            except DamagedError as error:
+                damaged.append(error)
+                continue
+            with suppress(OSError):  # the run goes on, and reports it at the next save
+                if damaged:
+                    print(f"Warning: {damaged[0].found}; the checkpoint of step {step:,} is used instead.")
+                    self._return_to(progress, pointed)
+                elif progress.best_step == step != pointed.get(BEST):  # killed after `last` was written, before `best`
+                    self._point(BEST, progress)
+            self._best = dataclasses.replace(progress)
+            for weight, value in zip(self._weights, weights, strict=True):
+                weight.assign(value)
+            return progress, self._averages.joined(state, trained, recent)
+        raise damaged[0]
 
     def check_space(self, state: Values, keeps_best: bool) -> None:
         """Raise UserError when the disk has no space for the checkpoints of the run.
 
-        The last checkpoint stays until the next one is complete. keeps_best: whether the best one is kept beside it.
+        Old checkpoints stay until the next one is complete. keeps_best: whether the best one is kept beside them.
         """
         weights = sum(4 * weight.shape.num_elements() for weight in self._weights)
         size = weights * (1 + self._averages.most_recent) + sum(value.nbytes for value in state)
-        needed = size * (2 + keeps_best - len(list(self.directory.glob("ckpt-*.index"))))
-        disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
-        free = shutil.disk_usage(disk).free
-        if free < needed:
-            raise UserError(
-                f"{self.directory}: not enough space on the disk; checkpoints of {_megabytes(size)} each need "
-                f"{_megabytes(needed)}, and {_megabytes(free)} are free: free some space, or run in a folder "
-                "on another disk"
-            )
+        count = 1 + self._keep + keeps_best - len(list(self.directory.glob("ckpt-*.index")))
+        check_space(self.directory, size, count)
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
-        """Write a checkpoint, and name it in `last`, and in `best` if it is the best.
+        """Begin to write a checkpoint, and to name it in `last`, and in `best` if it is the best.
 
-        A pointer is written only after the files that it names are on the disk; files are removed only when no pointer
-        names them. Raises UserError when a weight is not finite, or the files cannot be written.
+        Returns when the weights are copied, once the checkpoint before is written. A pointer is written only after the
+        files that it names are on the disk; files are removed only when no pointer names them. Raises UserError when a
+        number is not finite.
         """
-        if not all(bool(tf.reduce_all(tf.math.is_finite(weight))) for weight in self._weights):
+        self.wait()
+        self._saved_at = time.monotonic()
+        weights = [weight.numpy() for weight in self._weights]
+        tensors = self._tensors(weights, state)
+        if not all(map(is_finite, tensors.values())):
             raise UserError(
                 f"a weight is not a number at step {progress.step}; {self._kept()}: start again with a lower "
                 "--learning-rate"
             )
-        path = self.directory / f"ckpt-{progress.step}"
+        self._snapshot = Snapshot(dataclasses.replace(progress), best, tensors)
+        self._writing = self._writer.submit(self._write_or_report)
+
+    def minutes_since_save(self) -> float:
+        """Return the time since the last checkpoint began to be written, or since the run began."""
+        return (time.monotonic() - self._saved_at) / 60
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written."""
+        if self._writing is not None:
+            wait([self._writing])
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    @contextmanager
+    def finished(self) -> Iterator[None]:
+        """Finish at the end of the block what is being written. If the last save has failed, it is tried once more.
+
+        Raises UserError when it fails again. An exception of the block is raised in any case.
+        """
         try:
-            if not self.exist:
-                write_file(self.directory / SAVING, b"")
-            tf.train.Checkpoint(weights=self._weights, **self._groups(state)).write(str(path))
-            for file in self.directory.glob(f"{path.name}.*"):
-                sync(file)
-            sync(self.directory)
-            self._point(LAST, progress)
-            if best:
-                self._point(BEST, progress)
-        except (tf.errors.OpError, OSError) as error:
-            with suppress(OSError):
-                self._remove_unnamed()  # what was written in part takes space
-            full, reason = _reason(error)
-            cannot = "no space left on the disk" if full else "cannot be written"
-            remedy = "free some space" if full else "check the folder and its permissions"
-            raise UserError(
-                f"{path}: {cannot} ({reason}); {self._kept()}: {remedy}, and run the same command again"
-            ) from None
-        self._remove_unnamed()
+            yield
+        except BaseException:
+            self.wait()
+            for failure in self.failures():
+                print(f"Warning: {failure}.", file=sys.stderr)
+            raise
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait as `wait` does, and write the last checkpoint again if that has failed. Raises UserError."""
+        self.wait()
+        if self._snapshot is not None:
+            self._write(self._snapshot)
+
+    def forget_lost_best(self, progress: Progress) -> None:
+        """Wait as `wait` does. If the best checkpoint could not be written, the progress returns to the best before."""
+        self.wait()
+        if self._snapshot is not None and self._snapshot.best:
+            progress.take_best_of(self._best)
+
+    def failures(self) -> list[str]:
+        """Return why checkpoints could not be written since the last call, each in one line."""
+        failures, self._failures = self._failures, []
+        return failures
 
     def load_best(self, progress: Progress) -> None:
         """Load the weights of the best checkpoint into the model, if there is one."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             best = read_pointer(self.directory / BEST)["checkpoint"]
+            verified_manifest(self.directory / best)
             assign_weights(self.directory / best, self._weights)
 
-    def _groups(self, state: Values) -> dict[str, list[tf.Variable]]:
-        """Return the variables of a checkpoint beside the model's weights, by the name of their group."""
+    def _tensors(self, weights: Values, state: Values) -> dict[str, Any]:
+        """Return the arrays of a checkpoint by their names."""
         trained, optimizer = self._averages.split(state)
-        groups = {"optimizer": optimizer, TRAINED: trained, RECENT: [*itertools.chain(*self._averages.recent)]}
-        with tf.device("/CPU:0"):
-            return {name: [tf.Variable(value) for value in values] for name, values in groups.items() if values}
+        recent = [value for values in self._averages.recent for value in values]
+        groups = {"weights": weights, "optimizer": optimizer, TRAINED: trained, RECENT: recent}
+        return {tensor_name(group, i): value for group, values in groups.items() for i, value in enumerate(values)}
+
+    def _write_or_report(self) -> None:
+        assert self._snapshot is not None
+        try:
+            self._write(self._snapshot)
+        except _UnsavedError as error:
+            self._failures.append(error.found)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint and its pointers, then remove old ones. Raises UserError when it cannot be written."""
+        progress = snapshot.progress
+        path = self.directory / f"ckpt-{progress.step}"
+        try:
+            if not self.exist:
+                write_file(self.directory / SAVING, b"")
+            if manifest_path(path).exists():  # of a damaged checkpoint
+                manifest_path(path).unlink()
+            snapshot.write_tensors(path)
+            manifest = manifest_of(path, {"progress": dataclasses.asdict(progress)})
+            write_json(manifest_path(path), manifest)
+            self._point(LAST, progress)
+            if snapshot.best:
+                self._point(BEST, progress)
+                self._best = progress
+        except (tf.errors.OpError, OSError) as error:
+            with suppress(OSError, UserError):
+                self._remove_unnamed()  # what was written in part takes space
+            full, reason = cause_of(error)
+            cannot = "no space left on the disk" if full else "cannot be written"
+            remedy = "free some space" if full else "check the folder and its permissions"
+            raise _UnsavedError(f"{path}: {cannot} ({reason}); {self._kept()}: {remedy}") from None
+        self._snapshot = None
+        with suppress(OSError, UserError):  # they are removed after the next save
+            self._remove_unnamed()
+
+    def _read(self, step: int, new: Values) -> tuple[Progress, Values, Values, Values, list[Values]]:
+        """Return the progress, the optimizer's state, the weights, the trained weights and those of the last
+        validations in the checkpoint of a step. Raises DamagedError.
+        """
+        prefix = self.directory / f"ckpt-{step}"
+        manifest = verified_manifest(prefix)
+        progress = self._progress_at(step, manifest or {})
+        state = read_values(prefix, "optimizer", [v.shape for v in self._averages.split(new)[1]])
+        weights = read_values(prefix, "weights", [w.shape for w in self._weights])
+        trained, recent = self._read_sets(prefix, TRAINED), self._read_sets(prefix, RECENT)
+        return progress, state, weights, trained[0] if trained else [], recent
+
+    def _progress_at(self, step: int, manifest: Mapping[str, Any]) -> Progress:
+        """Return the progress in the pointer that names the checkpoint of this step, else in its manifest."""
+        for path in self._pointers():
+            if read_pointer(path)["step"] == step:
+                return read_progress(path)[1]
+        prefix = self.directory / f"ckpt-{step}"
+        try:
+            progress = progress_of(dict(manifest["progress"]), manifest_path(prefix))
+        except (UserError, ValueError, KeyError, TypeError):
+            raise DamagedError(prefix, "damaged", f"no progress in {manifest_path(prefix).name}") from None
+        if progress.step != step:
+            raise DamagedError(prefix, "damaged", f"{manifest_path(prefix).name} is of step {progress.step:,}")
+        return progress
 
     def _read_sets(self, prefix: Path, group: str) -> list[Values]:
         """Read the sets of weights in a group, an empty list if the checkpoint has no such group."""
@@ -186,21 +250,38 @@ class Checkpoints:
         values = read_values(prefix, group, shapes * count)
         return [values[i : i + len(shapes)] for i in range(0, len(values), len(shapes))]
 
+    def _return_to(self, progress: Progress, pointed: Mapping[str, int]) -> None:
+        """Let the pointers name the checkpoint of this progress, since those after it are damaged.
+
+        pointed: the steps that they name.
+        """
+        best_lost = pointed.get(BEST, 0) > progress.step
+        if best_lost and progress.best_step != progress.step:
+            progress.take_best_of(Progress())
+        self._point(LAST, progress)
+        if best_lost and progress.best_step == progress.step:
+            self._point(BEST, progress)
+        elif best_lost:
+            (self.directory / BEST).unlink()
+
     def _point(self, name: str, progress: Progress) -> None:
         """Write `last` or `best`, which names the checkpoint of this step."""
         write_json(self.directory / name, {"checkpoint": f"ckpt-{progress.step}", **dataclasses.asdict(progress)})
 
     def _kept(self) -> str:
-        if not self.exist:
+        try:
+            return f"the checkpoint of step {read_pointer(self.directory / LAST)['step']:,} is kept"
+        except UserError:
             return "no checkpoint was saved before"
-        return f"the checkpoint of step {read_pointer(self.directory / LAST)['step']:,} is kept"
 
     def _remove_unnamed(self) -> None:
-        """Remove old checkpoints, and the folder ckpt-<step>_temp that a killed process leaves behind."""
-        kept = {read_pointer(path)["checkpoint"] for path in self._pointers()}
+        """Remove old checkpoints, and what a killed process or a failed save leaves of others."""
+        steps = [read_pointer(path)["step"] for path in self._pointers()]
+        older = [name for name in with_manifest(self.directory) if steps and step_of(name) <= steps[0]]
+        kept = {*(f"ckpt-{step}" for step in steps), *older[: self._keep]}
         for path in self.directory.iterdir():
             found = re.match(r"ckpt-\d+(?=[._])", path.name)
-            if found and (path.is_dir() or found[0] not in kept):
+            if found and (path.is_dir() or found[0] not in kept or re.search(r"\.(tempstate\d+|part)$", path.name)):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         if (self.directory / SAVING).exists():
             (self.directory / SAVING).unlink()
@@ -209,14 +290,9 @@ class Checkpoints:
         return [p for p in (self.directory / LAST, self.directory / BEST) if p.exists()]
 
 
-def _reason(error: Any) -> tuple[bool, str]:
-    """Return whether the disk is full, and the cause of an error of TensorFlow or of the system, in one line."""
-    text = error.message if isinstance(error, tf.errors.OpError) else error.strerror or str(error)
-    # TensorFlow writes "{{function_node ...}} PATH; CAUSE [Op:SaveV2]".
-    reason = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", text.strip().split("\n")[0]).rpartition("; ")[2][:150]
-    full = getattr(error, "errno", None) in FULL or re.search("no space left|quota exceeded", reason, re.IGNORECASE)
-    return bool(full), reason
+class _UnsavedError(UserError):
+    """A checkpoint could not be written."""
 
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+    def __init__(self, found: str) -> None:
+        self.found = found
+        super().__init__(f"{found}, and run the same command again")

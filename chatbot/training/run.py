@@ -25,8 +25,8 @@ from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
 from chatbot.training.averages import Averages
-from chatbot.training.calendar import LEAST_STEPS, Calendar, calendar_of
-from chatbot.training.checkpoints import Checkpoints, Progress
+from chatbot.training.calendar import LEAST_STEPS, Calendar, Due, calendar_of
+from chatbot.training.checkpoints import Checkpoints
 from chatbot.training.criterion import Criterion
 from chatbot.training.data import FEWEST_DECIDING, Data
 from chatbot.training.devices import Tower
@@ -34,6 +34,7 @@ from chatbot.training.initial_weights import set_initial_weights
 from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
+from chatbot.training.progress import Progress
 from chatbot.training.schedule import Schedule, schedule_of
 from chatbot.training.share import Prepared
 from chatbot.training.teachers import distillation_of
@@ -102,11 +103,23 @@ class Run:
             return f"no improvement in {failures} {validations}{best}; continue with a larger --patience"
         return ""
 
+    def due(self, step: int) -> Due:
+        """Return the actions that are due after this many steps. All machines call it at the same step.
+
+        A checkpoint of --save-minutes is due at a logged step: the chief's clock decides for all machines.
+        """
+        due, minutes = self.calendar.due(step), self.settings.run.save_minutes
+        if minutes is None or due.save or not due.log:
+            return due
+        late = self.team.chief and self.checkpoints.minutes_since_save() >= minutes
+        return due._replace(save=bool(self.team.agree("late" if late else "")))
+
     def gather_state(self, validates: bool) -> Values:
         """Set the weights of the model to those to validate and save; return the rest of a checkpoint.
 
         All machines call it at the same step. validates: whether a validation is due at this step.
         """
+        self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
         state = self.train_step.gather_state()
         if self.team.chief:
             self.averages.update(state, validates)
@@ -143,7 +156,7 @@ class Run:
         vars(self.progress).update(vars(progress))
 
     def save(self, state: Values, best: bool) -> None:
-        """Write a checkpoint, on the chief only.
+        """Begin to write a checkpoint, on the chief only.
 
         state: from `gather_state`.
         best: whether the validation of this step is the best so far.
@@ -219,7 +232,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         )
 
     averages = Averages(weights_of(model), learning)
-    checkpoints = Checkpoints(settings.run.directory, model, averages)
+    checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep)
     progress, state, untrained = Progress(), train_step.gather_state(), []
     if team.chief:
         if not checkpoints.exist:

@@ -46,6 +46,7 @@ def train(
         open_reporter(run) as reporter,
         interrupts(team.chief, settings.run.grace_seconds) as interrupted,
         open_window(run) as window,
+        run.checkpoints.finished(),
     ):
         while not stop:
             team.at_step(progress.step)
@@ -56,7 +57,7 @@ def train(
             progress.step += 1
             reporter.advance()
 
-            due = run.calendar.due(progress.step)
+            due = run.due(progress.step)
             if not due.log and not (team.alone and (interrupted or run.time_is_up)):
                 continue  # several machines stop together, at a step at which all of them log
             stop = team.agree(INTERRUPTED if interrupted else TIME_UP if run.time_is_up else "")
@@ -72,6 +73,8 @@ def train(
                 continue
             record = window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
             state = run.gather_state(due.validate) if due.save else None
+            for failure in run.checkpoints.failures():
+                reporter.warn(f"{failure}; training goes on, and tries again at the next checkpoint")
             if divergence.record(progress.step, record["loss"]) and team.chief:
                 reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
             best = validate(run, reporter, interrupted, record) if due.validate and team.chief else None
@@ -80,7 +83,7 @@ def train(
             reporter.record(record)
             if state is not None and not divergence.diverges:
                 run.save(state, bool(best))
-                saved = progress.step
+                state, saved = None, progress.step  # the arrays are freed as they are written
             stop = stop or team.agree(INTERRUPTED if interrupted else run.reason_to_stop() or divergence.reason_to_stop)
             window.restart()
         if saved < progress.step and not divergence.diverges:

@@ -13,7 +13,8 @@ from chatbot.errors import UserError
 from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.averages import Averages
-from chatbot.training.checkpoints import Checkpoints, Progress
+from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.progress import Progress
 from chatbot.training.validator import Validation, Validator
 from chatbot.training.variable_update.replica import Replica
 from chatbot.training.window import Window
@@ -96,7 +97,9 @@ def saved(learning: LearningSettings, step: int) -> None:
         weight.assign(weight + 10)
     state = replica.gather_state()
     averages.update(state, validated=True)
-    Checkpoints(Path(), model, averages).save(Progress(step=step), state, best=False)
+    checkpoints = Checkpoints(Path(), model, averages)
+    checkpoints.save(Progress(step=step), state, best=False)
+    checkpoints.finish()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
-from chatbot.training.checkpoints import Checkpoints, Progress
+from chatbot.training.checkpoints import Checkpoints
 from chatbot.training.criterion import Criterion
+from chatbot.training.progress import Progress
 from tests.training.small_run import small_settings
 
 VOCABULARY = Vocabulary(["你", "好"])
@@ -46,6 +47,7 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
         fill(model, step)
         progress.step = step
         checkpoints.save(progress, [np.full(3, step)], progress.validated({NATS: nats}))
+    checkpoints.finish()
     checkpoints.load_best(progress)
     assert values(model) == {2.0}
     loaded = load_trained(settings.run.directory)
@@ -59,6 +61,7 @@ def test_last_checkpoint_replies_without_validation(model: Seq2Seq, work_dir: Pa
     checkpoints, progress = Checkpoints(work_dir, model), Progress(step=7)
     fill(model, 7.0)
     checkpoints.save(progress, NO_STATE, best=False)
+    checkpoints.finish()
     checkpoints.load_best(progress)
     assert values(model) == {7.0}
 

@@ -14,45 +14,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.model.saved import read_pointer, read_values
-from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import checkpoints, durable
+from chatbot.model.checkpoint_files import read_pointer
+from chatbot.model.saved import read_values
+from chatbot.training import disk_space, durable
 from chatbot.training.attempt import has_checkpoint
-from chatbot.training.checkpoints import Checkpoints, Progress, read_progress
-
-VOCABULARY = 9
-DIRECTORY = Path("checkpoints/default")
+from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.progress import Progress, read_progress
+from tests.training.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
 
 
 class KilledError(BaseException):
     """Stands for SIGKILL: no handler of an Exception or OSError sees it."""
-
-
-def model_of(value: float) -> Seq2Seq:
-    """A model whose weights all have this value."""
-    model = Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY)
-    for weight in model.trainable_variables:
-        weight.assign(tf.fill(weight.shape, value))
-    return model
-
-
-def save(step: int, best: bool = True) -> None:
-    """Save a checkpoint whose weights and state have the value of the step."""
-    progress = Progress(step=step, best_step=step if best else 1, best_nats=1.0)
-    Checkpoints(DIRECTORY, model_of(step)).save(progress, [np.asarray(step, np.int64)], best)
-
-
-def restored() -> Progress:
-    """Restore the last checkpoint; weights and state must have the value of its step."""
-    model = model_of(0)
-    progress, (state,) = Checkpoints(DIRECTORY, model).restore([np.asarray(0, np.int64)])
-    values = {float(value) for weight in model.trainable_variables for value in np.unique(weight.numpy())}
-    assert values == {float(progress.step)}
-    assert int(state) == progress.step
-    return progress
 
 
 class Calls(list[str]):
@@ -67,7 +41,7 @@ class Calls(list[str]):
         def call(*arguments: Any, **keywords: Any) -> Any:
             if len(self) == self.limit:
                 raise KilledError
-            self.append(text(*arguments))
+            self.append(text(*arguments, **keywords))
             return original(*arguments, **keywords)
 
         patch.setattr(owner, name, call)
@@ -81,7 +55,7 @@ def calls(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     recorded.record(monkeypatch, os, "fsync", lambda fd: f"sync {Path(os.readlink(f'/proc/self/fd/{fd}')).name}")
     recorded.record(monkeypatch, Path, "replace", lambda path, target: f"name {Path(target).name}")
     recorded.record(monkeypatch, Path, "unlink", lambda path, **_: f"remove {path.name}")
-    recorded.record(monkeypatch, tf.train.Checkpoint, "write", lambda _, path: f"write {Path(path).name}")
+    recorded.record(monkeypatch, tf.raw_ops, "SaveV2", lambda prefix, **_: f"write {Path(prefix).name}")
     return recorded
 
 
@@ -92,12 +66,12 @@ def test_data_are_synced_before_they_are_named_and_old_files_go_last(calls: Call
     data, index = "ckpt-{}.data-00000-of-00001", "ckpt-{}.index"
     assert calls[0] == "write ckpt-2"
     assert sorted(calls[1:3]) == [f"sync {data.format(2)}", f"sync {index.format(2)}"]
-    assert calls[3:10] == [
-        "sync default",
+    assert calls[3:12] == [
+        *("sync ckpt-2.json.part", "name ckpt-2.json", "sync default"),
         *("sync last.part", "name last", "sync default"),
         *("sync best.part", "name best", "sync default"),
     ]
-    assert sorted(calls[10:]) == [f"remove {data.format(1)}", f"remove {index.format(1)}"]
+    assert sorted(calls[12:]) == [f"remove {data.format(1)}", f"remove {index.format(1)}", "remove ckpt-1.json"]
 
 
 def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +94,7 @@ def test_process_killed_at_any_call_keeps_a_whole_checkpoint(calls: Calls, monke
         assert read_pointer(DIRECTORY / "best")["step"] == progress.best_step == progress.step
         read_values(DIRECTORY / f"ckpt-{progress.step}", "optimizer", [()])
         save(3)
-        assert {path.name.split(".")[0] for path in DIRECTORY.glob("ckpt-*")} == {"ckpt-3"}
+        assert steps_on_disk() == {3}
     assert steps == sorted(steps)
     assert set(steps) == {1, 2}
 
@@ -168,18 +142,18 @@ def test_old_files_lack_fields_and_newer_files_are_refused(work_dir: Path) -> No
         read_progress(path)
 
 
-def no_space(*arguments: Any) -> None:
+def no_space(*arguments: Any, **keywords: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def tensorflow_without_space(*arguments: Any) -> None:
+def tensorflow_without_space(**arguments: Any) -> None:
     text = "{{function_node __wrapped__SaveV2}} /a/ckpt-2_temp/part; No space left on device [Op:SaveV2]"
     raise tf.errors.ResourceExhaustedError(None, None, text)
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "failure"),
-    [(tf.train.Checkpoint, "write", tensorflow_without_space), (durable.os, "fsync", no_space)],
+    [(tf.raw_ops, "SaveV2", tensorflow_without_space), (durable.os, "fsync", no_space)],
 )
 def test_full_disk_is_reported_with_the_checkpoint_that_is_kept(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, failure: Callable[..., None]
@@ -220,7 +194,7 @@ def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatc
     written = Checkpoints(DIRECTORY, model)
 
     def free(space: int) -> None:
-        monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: usage(space))
+        monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: usage(space))
 
     free(2 * size)
     written.check_space(state, keeps_best=False)

@@ -11,7 +11,7 @@ import pytest
 
 from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
-from chatbot.training.checkpoints import Progress
+from chatbot.training.progress import Progress
 from chatbot.training.run import Run
 from chatbot.training.schedule import Schedule, describe, schedule_of
 from chatbot.training.validator import Validator

@@ -1,0 +1,84 @@
+"""How far a run has come: the content of `last` and `best`, beside the name of a checkpoint."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from chatbot.config.learning import NATS
+from chatbot.errors import UserError
+from chatbot.model.checkpoint_files import read_pointer
+from chatbot.training.criterion import Criterion
+
+# Increase this when the meaning of a field of Progress changes. A new field needs no new version, only a default.
+VERSION = 1
+NATS_ONLY = Criterion()
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a run has come; stored with every checkpoint. A field that a file lacks has its default."""
+
+    step: int = 0
+    best_step: int = 0
+    best_nats: float | None = None  # per character
+    without_best: int = 0  # validations since the best
+    validation: str | None = None  # fingerprint of the validation pairs of the best values
+    version: int = VERSION
+    best_by: str = NATS  # the measure that chose the best
+    best_value: float | None = None  # of that measure
+    best_distinct: float | None = None  # distinct_characters_2
+    rate_drops: int = 0  # by --schedule plateau
+    skipped_updates: int = 0  # since the loss or a gradient was not finite
+    rate_halvings: int = 0  # the learning rate was halved so often, after many of them in a row
+
+    def measured_on(self, validation: str, best_by: str = NATS) -> None:
+        """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""
+        if (validation, best_by) != (self.validation, self.best_by):
+            self.validation, self.best_by, self.without_best = validation, best_by, 0
+            self.best_nats = self.best_value = self.best_distinct = None
+
+    def validated(self, values: Mapping[str, float | None], criterion: Criterion = NATS_ONLY) -> bool:
+        """Record a validation at this step; return whether it is the best so far. values: its measures by name."""
+        value, distinct = values[criterion.measure], values.get("distinct_characters_2")
+        best = criterion.prefers(value, distinct, self.best_value, self.best_distinct)
+        if best:
+            self.best_step, self.best_value, self.best_distinct = self.step, value, distinct
+            self.best_nats = values[NATS]
+        self.without_best = 0 if best else self.without_best + 1
+        return best
+
+    def take_best_of(self, other: "Progress") -> None:
+        """Take the best validation of another progress, or none if it was of other pairs, or chosen by another measure.
+
+        The count of validations since the best goes on.
+        """
+        same = (other.validation, other.best_by) == (self.validation, self.best_by)
+        source = other if same else Progress()
+        self.best_step, self.best_nats = source.best_step, source.best_nats
+        self.best_value, self.best_distinct = source.best_value, source.best_distinct
+
+
+def read_progress(path: Path) -> tuple[str, Progress]:
+    """Read the name of a checkpoint and its progress from `last` or `best`.
+
+    Raises UserError for a file that is damaged, or of the future.
+    """
+    pointer = read_pointer(path)
+    return pointer.pop("checkpoint"), progress_of(pointer, path)
+
+
+def progress_of(values: dict[str, Any], path: Path) -> Progress:
+    """Return the progress with these values, which are from a file. Raises UserError as `read_progress` does."""
+    values.setdefault("best_value", values.get("best_nats"))  # earlier versions chose by nats alone
+    kinds = get_type_hints(Progress)
+    unknown = sorted(values.keys() - kinds)
+    newer = isinstance(values.get("version"), int) and values["version"] > VERSION
+    if newer or unknown:
+        what = f"it has {', '.join(map(repr, unknown))}" if unknown else f"its version is {values['version']}"
+        raise UserError(
+            f"{path}: written by a newer version of this program ({what}); update the program, or use another --attempt"
+        )
+    if not all(isinstance(value, kinds[field]) for field, value in values.items()):
+        raise UserError(f"{path}: damaged; restore it from a backup, or use another --attempt")
+    return Progress(**{**values, "version": VERSION})

@@ -1,0 +1,47 @@
+"""Checkpoints whose weights and state all have the value of their step."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.config.model import ModelSettings
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.progress import Progress
+
+VOCABULARY = 9
+DIRECTORY = Path("checkpoints/default")
+STATE = [np.asarray(0, np.int64)]
+
+
+def model_of(value: float) -> Seq2Seq:
+    """A model whose weights all have this value."""
+    model = Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY)
+    for weight in model.trainable_variables:
+        weight.assign(tf.fill(weight.shape, value))
+    return model
+
+
+def save(step: int, best: bool = True, **options: Any) -> None:
+    """Save the checkpoint of a step. options: of Checkpoints."""
+    progress = Progress(step=step, best_step=step if best else 1, best_nats=1.0)
+    checkpoints = Checkpoints(DIRECTORY, model_of(step), **options)
+    checkpoints.save(progress, [np.asarray(step, np.int64)], best)
+    checkpoints.finish()
+
+
+def restored(**options: Any) -> Progress:
+    """Restore the last checkpoint; weights and state must have the value of its step."""
+    model = model_of(0)
+    progress, (state,) = Checkpoints(DIRECTORY, model, **options).restore(STATE)
+    values = {float(value) for weight in model.trainable_variables for value in np.unique(weight.numpy())}
+    assert values == {float(progress.step)}
+    assert int(state) == progress.step
+    return progress
+
+
+def steps_on_disk() -> set[int]:
+    """The steps of all files of checkpoints in the attempt."""
+    return {int(path.name.split(".")[0].removeprefix("ckpt-")) for path in DIRECTORY.glob("ckpt-*")}

@@ -1,0 +1,137 @@
+"""The checkpoints that are kept, and those that take the place of a damaged one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chatbot.errors import UserError
+from chatbot.model.checkpoint_files import read_pointer
+from chatbot.model.saved import load_trained
+from tests.training.attempts import metrics
+from tests.training.small_run import small_settings, train_small
+from tests.training.step_checkpoints import DIRECTORY, restored, save, steps_on_disk
+
+
+@pytest.fixture
+def directory(work_dir: Path) -> Path:
+    """The empty folder of an attempt."""
+    DIRECTORY.mkdir(parents=True)
+    return DIRECTORY
+
+
+def flip_a_bit(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def files_of(step: int) -> list[Path]:
+    """The data, the index and the manifest of a checkpoint."""
+    return [DIRECTORY / f"ckpt-{step}{ending}" for ending in (".data-00000-of-00001", ".index", ".json")]
+
+
+def test_newest_checkpoints_stay_beside_the_best(directory: Path) -> None:
+    kept = []
+    for step in range(1, 6):
+        save(step, best=step == 2, keep=2)
+        kept.append(steps_on_disk())
+    assert kept == [{1}, {1, 2}, {2, 3}, {2, 3, 4}, {2, 4, 5}]
+    (directory / "ckpt-6.index").touch()  # of a process that was killed
+    (directory / "ckpt-5.data-00000-of-00001.tempstate12").touch()
+    save(7, best=False, keep=1)
+    assert {path.name for path in directory.glob("ckpt-*")} == {path.name for step in (2, 7) for path in files_of(step)}
+
+
+@pytest.mark.parametrize("file", range(3), ids=["data", "index", "manifest"])
+@pytest.mark.parametrize("damage", [flip_a_bit, lambda path: path.write_bytes(path.read_bytes()[:-20])])
+def test_damaged_checkpoint_is_replaced_by_the_one_before(
+    directory: Path, file: int, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in range(1, 5):
+        save(step, best=False, keep=3)
+    for step in (4, 3):
+        damage(files_of(step)[file])
+    assert restored().step == 2
+    out = capsys.readouterr().out
+    assert out.startswith(f"Warning: {DIRECTORY}/ckpt-4: checkpoint damaged (ckpt-4.")
+    assert out.endswith("; the checkpoint of step 2 is used instead.\n")
+    assert read_pointer(directory / "last")["step"] == 2
+    save(4, best=False, keep=3)
+    assert (restored().step, steps_on_disk()) == (4, {2, 3, 4})
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("best", "keep", "step", "best_after"), [((4,), 2, 3, None), ((3, 4), 2, 3, 3), ((2,), 2, 3, 2), ((2,), 1, 2, 2)]
+)
+def test_best_never_names_a_checkpoint_that_is_found_damaged(
+    directory: Path, best: tuple[int, ...], keep: int, step: int, best_after: int | None
+) -> None:
+    for saved in (2, 3, 4):
+        save(saved, best=saved in best, keep=keep)
+    flip_a_bit(files_of(4)[0])
+    progress = restored()
+    assert progress.step == step
+    assert (read_pointer(directory / "best")["step"] if (directory / "best").exists() else None) == best_after
+    if best_after is None:  # the next validation is the best
+        assert (progress.best_step, progress.best_nats) == (0, None)
+
+
+def test_no_whole_checkpoint_is_an_error_that_changes_nothing(directory: Path) -> None:
+    for step in (1, 2):
+        save(step, best=False, keep=2)
+        flip_a_bit(files_of(step)[0])
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(UserError, match=r"ckpt-2: checkpoint damaged \(ckpt-2.data.*; restore it from a backup"):
+        restored()
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_checkpoint_of_an_earlier_version_has_no_manifest(directory: Path) -> None:
+    save(1)
+    (directory / "ckpt-1.json").unlink()
+    assert restored().step == 1
+    save(2, best=False)
+    flip_a_bit(files_of(2)[0])
+    assert restored().step == 1
+    save(3)
+    assert steps_on_disk() == {3}
+
+
+def test_run_keeps_resumes_and_replies_from_whole_checkpoints(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--keep and --save-minutes; with a damaged checkpoint the run repeats its steps, and chat uses another one."""
+    clock = iter(range(0, 10_000, 40))  # seconds at each look at the clock
+    monkeypatch.setattr("chatbot.training.checkpoints.time.monotonic", lambda: float(next(clock)))
+    run = {"data": (str(pairs_file),), "attempt": "default", "log_every": 2}
+    assert train_small(1, **run, steps=9, keep=3, save_minutes=1.5) == 0
+    whole = metrics()
+    steps = steps_on_disk()
+    assert len(steps) == 3
+    assert all(step % 2 == 0 or step in (1, 9) for step in steps)  # a logged step follows the clock
+    flip_a_bit(files_of(9)[0])
+    capsys.readouterr()
+    used = max(steps - {9})
+    assert load_trained(DIRECTORY).step == used
+    assert capsys.readouterr().err.endswith(f"; the checkpoint of step {used} is used instead.\n")
+    assert train_small(1, **run, steps=9) == 0
+    assert f"Resuming from step {used} of" in capsys.readouterr().out
+    assert [(x["step"], x["loss"]) for x in metrics()] == [(x["step"], x["loss"]) for x in whole]
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"keep": 0}, "--keep 0: must be at least 1"),
+        ({"save_minutes": 0}, "--save-minutes 0: must be above 0"),
+        ({"save_minutes": -1.5}, "--save-minutes -1.5: must be above 0"),
+        ({"save_minutes": float("nan")}, "--save-minutes nan: expected a finite number"),
+    ],
+)
+def test_settings_out_of_range_are_refused(setting: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        small_settings(**setting)
+    assert str(error.value) == message
