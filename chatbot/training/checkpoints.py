@@ -1,12 +1,11 @@
 """The checkpoints of one attempt: weights, optimizer and progress, written atomically while training goes on."""
 
 import dataclasses
-import math
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,28 +25,35 @@ from chatbot.model.checkpoint_files import (
     verified_manifest,
     with_manifest,
 )
-from chatbot.model.saved import assign_weights, read_values, tensor_name, weights_of
+from chatbot.model.saved import assign_weights, tensor_name, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import SAVING
 from chatbot.training.averages import Averages
+from chatbot.training.checkpoint_reader import RECENT, TRAINED, read_checkpoint
 from chatbot.training.disk_space import check_space
 from chatbot.training.durable import write_file, write_json
-from chatbot.training.progress import Progress, progress_of, read_progress
+from chatbot.training.progress import Progress
 from chatbot.training.snapshot import Snapshot, cause_of, is_finite
 from chatbot.training.variable_update.replica import Values
-
-# The groups of a checkpoint with averages: the trained weights, and those at the last validations.
-TRAINED, RECENT = "trained", "recent"
 
 
 class Checkpoints:
     """Saves and restores the checkpoints of one attempt.
 
-    keep: the number of the newest checkpoints that stay, beside the best one.
+    keep: the number of the newest checkpoints that stay, beside the best one. write_attempt: writes the other files of
+    the attempt, should its folder vanish.
     """
 
-    def __init__(self, directory: Path, model: Seq2Seq, averages: Averages | None = None, keep: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        model: Seq2Seq,
+        averages: Averages | None = None,
+        keep: int = 1,
+        write_attempt: Callable[[], None] | None = None,
+    ) -> None:
         self.directory = directory
+        self._write_attempt = write_attempt
         self._weights = weights_of(model)
         self._averages = averages or Averages(self._weights, LearningSettings())
         self._keep = keep
@@ -55,7 +61,7 @@ class Checkpoints:
         self._snapshot: Snapshot | None = None  # the one that is not on the disk yet
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
-        self._failures: list[str] = []
+        self._warnings: list[str] = []
         self._saved_at = time.monotonic()
 
     @property
@@ -77,13 +83,16 @@ class Checkpoints:
         pointed = {path.name: read_pointer(path)["step"] for path in self._pointers()}
         last = pointed[LAST]
         older = {step_of(name) for name in with_manifest(self.directory)} | {*pointed.values()}
+        shapes = [weight.shape for weight in self._weights]
+        state_shapes = [value.shape for value in self._averages.split(new)[1]]
         damaged: list[DamagedError] = []
         for step in (last, *sorted((step for step in older if step < last), reverse=True)):
             try:
-                progress, state, weights, trained, recent = self._read(step, new)
+                content = read_checkpoint(self.directory / f"ckpt-{step}", shapes, state_shapes)
             except DamagedError as error:
                 damaged.append(error)
                 continue
+            progress = content.progress
             with suppress(OSError):  # the run goes on, and reports it at the next save
                 if damaged:
                     print(f"Warning: {damaged[0].found}; the checkpoint of step {step:,} is used instead.")
@@ -91,9 +100,9 @@ class Checkpoints:
                 elif progress.best_step == step != pointed.get(BEST):  # killed after `last` was written, before `best`
                     self._point(BEST, progress)
             self._best = dataclasses.replace(progress)
-            for weight, value in zip(self._weights, weights, strict=True):
+            for weight, value in zip(self._weights, content.weights, strict=True):
                 weight.assign(value)
-            return progress, self._averages.joined(state, trained, recent)
+            return progress, self._averages.joined(content.optimizer, content.trained, content.recent)
         raise damaged[0]
 
     def check_space(self, state: Values, keeps_best: bool) -> None:
@@ -117,11 +126,13 @@ class Checkpoints:
         self._saved_at = time.monotonic()
         weights = [weight.numpy() for weight in self._weights]
         tensors = self._tensors(weights, state)
-        if not all(map(is_finite, tensors.values())):
-            raise UserError(
-                f"a weight is not a number at step {progress.step}; {self._kept()}: start again with a lower "
-                "--learning-rate"
-            )
+        for name, value in tensors.items():
+            if not is_finite(value):
+                what = "a state of the optimizer" if name.startswith("optimizer/") else "a weight"
+                raise UserError(
+                    f"{what} is not a number at step {progress.step}; {self._kept()}: start again with a lower "
+                    "--learning-rate"
+                )
         self._snapshot = Snapshot(dataclasses.replace(progress), best, tensors)
         self._writing = self._writer.submit(self._write_or_report)
 
@@ -146,8 +157,9 @@ class Checkpoints:
             yield
         except BaseException:
             self.wait()
-            for failure in self.failures():
-                print(f"Warning: {failure}.", file=sys.stderr)
+            if self._snapshot is not None:
+                step = self._snapshot.progress.step
+                print(f"Warning: the checkpoint of step {step:,} could not be written.", file=sys.stderr)
             raise
         self.finish()
 
@@ -163,10 +175,10 @@ class Checkpoints:
         if self._snapshot is not None and self._snapshot.best:
             progress.take_best_of(self._best)
 
-    def failures(self) -> list[str]:
-        """Return why checkpoints could not be written since the last call, each in one line."""
-        failures, self._failures = self._failures, []
-        return failures
+    def warnings(self) -> list[str]:
+        """Return what went wrong in the thread that writes since the last call, each in one line."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
 
     def load_best(self, progress: Progress) -> None:
         """Load the weights of the best checkpoint into the model, if there is one."""
@@ -187,13 +199,16 @@ class Checkpoints:
         try:
             self._write(self._snapshot)
         except _UnsavedError as error:
-            self._failures.append(error.found)
+            self._warnings.append(f"{error.found}; training goes on, and tries again at the next checkpoint")
 
     def _write(self, snapshot: Snapshot) -> None:
         """Write a checkpoint and its pointers, then remove old ones. Raises UserError when it cannot be written."""
         progress = snapshot.progress
         path = self.directory / f"ckpt-{progress.step}"
         try:
+            if self._write_attempt is not None and not self.directory.exists():
+                self._write_attempt()
+                self._warnings.append(f"{self.directory}: the folder was gone; it is there again, without its past")
             if not self.exist:
                 write_file(self.directory / SAVING, b"")
             if manifest_path(path).exists():  # of a damaged checkpoint
@@ -215,40 +230,6 @@ class Checkpoints:
         self._snapshot = None
         with suppress(OSError, UserError):  # they are removed after the next save
             self._remove_unnamed()
-
-    def _read(self, step: int, new: Values) -> tuple[Progress, Values, Values, Values, list[Values]]:
-        """Return the progress, the optimizer's state, the weights, the trained weights and those of the last
-        validations in the checkpoint of a step. Raises DamagedError.
-        """
-        prefix = self.directory / f"ckpt-{step}"
-        manifest = verified_manifest(prefix)
-        progress = self._progress_at(step, manifest or {})
-        state = read_values(prefix, "optimizer", [v.shape for v in self._averages.split(new)[1]])
-        weights = read_values(prefix, "weights", [w.shape for w in self._weights])
-        trained, recent = self._read_sets(prefix, TRAINED), self._read_sets(prefix, RECENT)
-        return progress, state, weights, trained[0] if trained else [], recent
-
-    def _progress_at(self, step: int, manifest: Mapping[str, Any]) -> Progress:
-        """Return the progress in the pointer that names the checkpoint of this step, else in its manifest."""
-        for path in self._pointers():
-            if read_pointer(path)["step"] == step:
-                return read_progress(path)[1]
-        prefix = self.directory / f"ckpt-{step}"
-        try:
-            progress = progress_of(dict(manifest["progress"]), manifest_path(prefix))
-        except (UserError, ValueError, KeyError, TypeError):
-            raise DamagedError(prefix, "damaged", f"no progress in {manifest_path(prefix).name}") from None
-        if progress.step != step:
-            raise DamagedError(prefix, "damaged", f"{manifest_path(prefix).name} is of step {progress.step:,}")
-        return progress
-
-    def _read_sets(self, prefix: Path, group: str) -> list[Values]:
-        """Read the sets of weights in a group, an empty list if the checkpoint has no such group."""
-        names = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-        shapes = [weight.shape for weight in self._weights]
-        count = math.ceil(sum(name.startswith(f"{group}/") for name in names) / len(shapes))
-        values = read_values(prefix, group, shapes * count)
-        return [values[i : i + len(shapes)] for i in range(0, len(values), len(shapes))]
 
     def _return_to(self, progress: Progress, pointed: Mapping[str, int]) -> None:
         """Let the pointers name the checkpoint of this progress, since those after it are damaged.

@@ -1,6 +1,7 @@
 """A run, ready for its next step: all objects that are created before the training loop."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import time
@@ -232,7 +233,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         )
 
     averages = Averages(weights_of(model), learning)
-    checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep)
+    write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
+    checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep, write)
     progress, state, untrained = Progress(), train_step.gather_state(), []
     if team.chief:
         if not checkpoints.exist:
@@ -240,7 +242,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
             untrained = [weight.numpy() for weight in weights_of(model)]
         progress, state = checkpoints.restore(state)
         checkpoints.check_space(state, data.validation_decides)
-        write_attempt(settings, data.vocabulary, data.description, ngrams)
+        write()
     progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
     if data.validation:

@@ -73,8 +73,8 @@ def train(
                 continue
             record = window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
             state = run.gather_state(due.validate) if due.save else None
-            for failure in run.checkpoints.failures():
-                reporter.warn(f"{failure}; training goes on, and tries again at the next checkpoint")
+            for warning in run.checkpoints.warnings():
+                reporter.warn(warning)
             if divergence.record(progress.step, record["loss"]) and team.chief:
                 reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
             best = validate(run, reporter, interrupted, record) if due.validate and team.chief else None

@@ -5,11 +5,16 @@ from pathlib import Path
 import pytest
 
 
+def write_pairs(path: Path) -> None:
+    """Write ten pairs, each a question with its own answer."""
+    path.write_text(
+        "".join(f"{q}{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
+    )
+
+
 @pytest.fixture
 def pairs_file(work_dir: Path) -> Path:
     """pairs.tsv in an empty current directory: ten pairs, each a question with its own answer."""
     path = work_dir / "pairs.tsv"
-    path.write_text(
-        "".join(f"{q}{q}\t{a}\n" for q, a in zip("甲乙丙丁戊己庚辛壬癸", "子丑寅卯辰巳午未申酉", strict=True))
-    )
+    write_pairs(path)
     return path

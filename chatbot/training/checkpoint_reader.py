@@ -1,0 +1,67 @@
+"""Reads all that a checkpoint holds, after its files are verified."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from chatbot.config.attempts import BEST, LAST
+from chatbot.errors import UserError
+from chatbot.model.checkpoint_files import DamagedError, manifest_path, read_pointer, verified_manifest
+from chatbot.model.saved import read_values
+from chatbot.training.progress import Progress, progress_of, read_progress
+from chatbot.training.variable_update.replica import Values
+
+# The groups of a checkpoint with averages: the trained weights, and those at the last validations.
+TRAINED, RECENT = "trained", "recent"
+
+Shapes = Sequence[Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """The content of a checkpoint."""
+
+    progress: Progress
+    optimizer: Values
+    weights: Values
+    trained: Values  # empty without averages
+    recent: list[Values]  # the trained weights at the last validations
+
+
+def read_checkpoint(prefix: Path, weights: Shapes, optimizer: Shapes) -> Content:
+    """Read a checkpoint. Raises DamagedError, and UserError for a damaged `last` or `best` that names it.
+
+    prefix: the path of its files without an ending. weights, optimizer: the shapes of these variables.
+    """
+    manifest = verified_manifest(prefix)
+    progress = _progress_at(prefix, manifest or {})
+    values = read_values(prefix, "optimizer", optimizer), read_values(prefix, "weights", weights)
+    trained, recent = _read_sets(prefix, TRAINED, weights), _read_sets(prefix, RECENT, weights)
+    return Content(progress, *values, trained[0] if trained else [], recent)
+
+
+def _progress_at(prefix: Path, manifest: Mapping[str, Any]) -> Progress:
+    """Return the progress in the pointer that names a checkpoint, else in its manifest."""
+    for path in (prefix.with_name(LAST), prefix.with_name(BEST)):
+        if path.exists() and read_pointer(path)["checkpoint"] == prefix.name:
+            return read_progress(path)[1]
+    path = manifest_path(prefix)
+    try:
+        progress = progress_of(dict(manifest["progress"]), path)
+    except (UserError, ValueError, KeyError, TypeError):
+        raise DamagedError(prefix, "damaged", f"no progress in {path.name}") from None
+    if f"ckpt-{progress.step}" != prefix.name:
+        raise DamagedError(prefix, "damaged", f"{path.name} is of step {progress.step:,}")
+    return progress
+
+
+def _read_sets(prefix: Path, group: str, shapes: Shapes) -> list[Values]:
+    """Read the sets of weights in a group, an empty list if the checkpoint has no such group."""
+    names = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
+    count = math.ceil(sum(name.startswith(f"{group}/") for name in names) / len(shapes))
+    values = read_values(prefix, group, [*shapes] * count)
+    return [values[i : i + len(shapes)] for i in range(0, len(values), len(shapes))]
