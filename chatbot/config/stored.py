@@ -175,6 +175,19 @@ def changed_settings(then: Settings, now: Settings) -> list[str]:
     return _differences(then, now, [name for name, field in fields_of(Settings).items() if field.metadata["fixed"]])
 
 
+def changed_values(then: dict[str, Any], now: Settings) -> tuple[list[str], list[str]]:
+    """Return the fixed settings that differ, and the others, each as '--flag then -> now'.
+
+    then: values of an earlier `storable`; what it lacks, or what is no setting any more, is not compared. Raises
+    UserError for a value that is not allowed, and TypeError.
+    """
+    fields = {name: field for name, field in fields_of(Settings).items() if name in then and field.metadata["stored"]}
+    values = {name: tuple(then[name]) if field.metadata["many"] else then[name] for name, field in fields.items()}
+    old = compose(Settings, **values)
+    fixed = [name for name, field in fields.items() if field.metadata["fixed"]]
+    return _differences(old, now, fixed), _differences(old, now, [name for name in fields if name not in fixed])
+
+
 def changed_corpus_settings(then: Settings, now: Settings) -> list[str]:
     """Return the settings that differ and change the pairs read from the same files, each as '--flag then -> now'."""
     fields = fields_of(CorpusSettings) | fields_of(EncodingSettings)

@@ -13,6 +13,7 @@ from typing import Any
 
 import xxhash
 
+from chatbot.config.attempts import VOCABULARY
 from chatbot.config.json_files import read_json
 from chatbot.errors import UserError
 
@@ -102,6 +103,16 @@ def verified_manifest(prefix: Path) -> dict[str, Any] | None:
         except OSError as error:
             raise DamagedError(prefix, "damaged", f"{name}: {_one_line(error)}") from None
     return manifest
+
+
+def check_vocabulary(manifest: dict[str, Any], fingerprint: str, prefix: Path) -> None:
+    """Raise UserError when a checkpoint was trained with another vocabulary. fingerprint: that of vocabulary.txt."""
+    data = manifest.get("data")
+    if isinstance(data, dict) and data.get("vocabulary", fingerprint) != fingerprint:
+        raise UserError(
+            f"{prefix.with_name(VOCABULARY)}: not the vocabulary that {prefix.name} was trained with, such as that of "
+            "another attempt; restore it from a backup, or use another --attempt"
+        )
 
 
 def _has_tensors(name: str, prefix: Path) -> bool:

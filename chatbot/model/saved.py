@@ -17,7 +17,14 @@ from chatbot.corpus.encoding.ngrams import load_ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.checkpoint_files import DamagedError, read_pointer, step_of, verified_manifest, with_manifest
+from chatbot.model.checkpoint_files import (
+    DamagedError,
+    check_vocabulary,
+    read_pointer,
+    step_of,
+    verified_manifest,
+    with_manifest,
+)
 from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
 
@@ -55,7 +62,7 @@ def load_trained(directory: Path) -> Trained:
     damaged: list[DamagedError] = []
     for name in names:
         try:
-            verified_manifest(directory / name)
+            check_vocabulary(verified_manifest(directory / name) or {}, vocabulary.fingerprint(), directory / name)
             assign_weights(directory / name, weights_of(model))
         except DamagedError as error:
             damaged.append(error)

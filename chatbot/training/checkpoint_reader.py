@@ -13,6 +13,7 @@ from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import DamagedError, manifest_path, read_pointer, verified_manifest
 from chatbot.model.saved import read_values
 from chatbot.training.progress import Progress, progress_of, read_progress
+from chatbot.training.provenance import Provenance
 from chatbot.training.variable_update.replica import Values
 
 # The groups of a checkpoint with averages: the trained weights, and those at the last validations.
@@ -30,18 +31,22 @@ class Content:
     weights: Values
     trained: Values  # empty without averages
     recent: list[Values]  # the trained weights at the last validations
+    changes: list[str]  # since it was written, one a line
 
 
-def read_checkpoint(prefix: Path, weights: Shapes, optimizer: Shapes) -> Content:
-    """Read a checkpoint. Raises DamagedError, and UserError for a damaged `last` or `best` that names it.
+def read_checkpoint(prefix: Path, weights: Shapes, optimizer: Shapes, provenance: Provenance | None) -> Content:
+    """Read a checkpoint.
 
-    prefix: the path of its files without an ending. weights, optimizer: the shapes of these variables.
+    prefix: the path of its files without an ending. weights, optimizer: the shapes of these variables. provenance: of
+    the run that resumes it. Raises DamagedError; UserError for a damaged `last` or `best` that names it, and for one of
+    another run.
     """
     manifest = verified_manifest(prefix)
+    changes = provenance.check(manifest, prefix) if provenance and manifest else []
     progress = _progress_at(prefix, manifest or {})
     values = read_values(prefix, "optimizer", optimizer), read_values(prefix, "weights", weights)
     trained, recent = _read_sets(prefix, TRAINED, weights), _read_sets(prefix, RECENT, weights)
-    return Content(progress, *values, trained[0] if trained else [], recent)
+    return Content(progress, *values, trained[0] if trained else [], recent, changes)
 
 
 def _progress_at(prefix: Path, manifest: Mapping[str, Any]) -> Progress:

@@ -33,6 +33,7 @@ from chatbot.training.checkpoint_reader import RECENT, TRAINED, read_checkpoint
 from chatbot.training.disk_space import check_space
 from chatbot.training.durable import write_file, write_json
 from chatbot.training.progress import Progress
+from chatbot.training.provenance import Provenance
 from chatbot.training.snapshot import Snapshot, cause_of, is_finite
 from chatbot.training.variable_update.replica import Values
 
@@ -40,7 +41,8 @@ from chatbot.training.variable_update.replica import Values
 class Checkpoints:
     """Saves and restores the checkpoints of one attempt.
 
-    keep: the number of the newest checkpoints that stay, beside the best one. write_attempt: writes the other files of
+    keep: the number of the newest checkpoints that stay, beside the best one. provenance: what the run trains with,
+    which is compared with that of a checkpoint to resume. write_attempt: writes the other files of
     the attempt, should its folder vanish.
     """
 
@@ -50,9 +52,11 @@ class Checkpoints:
         model: Seq2Seq,
         averages: Averages | None = None,
         keep: int = 1,
+        provenance: Provenance | None = None,
         write_attempt: Callable[[], None] | None = None,
     ) -> None:
         self.directory = directory
+        self._provenance = provenance
         self._write_attempt = write_attempt
         self._weights = weights_of(model)
         self._averages = averages or Averages(self._weights, LearningSettings())
@@ -88,10 +92,11 @@ class Checkpoints:
         damaged: list[DamagedError] = []
         for step in (last, *sorted((step for step in older if step < last), reverse=True)):
             try:
-                content = read_checkpoint(self.directory / f"ckpt-{step}", shapes, state_shapes)
+                content = read_checkpoint(self.directory / f"ckpt-{step}", shapes, state_shapes, self._provenance)
             except DamagedError as error:
                 damaged.append(error)
                 continue
+            print(*content.changes, sep="\n", end="\n" if content.changes else "")
             progress = content.progress
             with suppress(OSError):  # the run goes on, and reports it at the next save
                 if damaged:
@@ -214,7 +219,8 @@ class Checkpoints:
             if manifest_path(path).exists():  # of a damaged checkpoint
                 manifest_path(path).unlink()
             snapshot.write_tensors(path)
-            manifest = manifest_of(path, {"progress": dataclasses.asdict(progress)})
+            content = self._provenance.content() if self._provenance else {}
+            manifest = manifest_of(path, {"progress": dataclasses.asdict(progress), **content})
             write_json(manifest_path(path), manifest)
             self._point(LAST, progress)
             if snapshot.best:

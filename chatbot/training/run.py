@@ -36,6 +36,7 @@ from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.progress import Progress
+from chatbot.training.provenance import Provenance
 from chatbot.training.schedule import Schedule, schedule_of
 from chatbot.training.share import Prepared
 from chatbot.training.teachers import distillation_of
@@ -234,7 +235,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
 
     averages = Averages(weights_of(model), learning)
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
-    checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep, write)
+    provenance = Provenance(settings, data.description)
+    checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep, provenance, write)
     progress, state, untrained = Progress(), train_step.gather_state(), []
     if team.chief:
         if not checkpoints.exist:

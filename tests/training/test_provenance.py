@@ -1,0 +1,84 @@
+"""A checkpoint names the pairs, the vocabulary, the settings and the versions that it was trained with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from chatbot.errors import UserError
+from chatbot.model.saved import load_trained
+from chatbot.training import provenance
+from tests.training.small_run import train_small
+
+ATTEMPT = Path("checkpoints/default")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the attempt default of one step, written with TensorFlow 2.20 and chatbot 0.0.1."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory := tmp_path_factory.mktemp("trained"))
+        versions = {**provenance.versions(), "tensorflow": "2.20.0", "chatbot": "0.0.1"}
+        patch.setattr(provenance, "versions", lambda: versions)
+        Path("pairs.tsv").write_text("你好\t你好呀\n你好\t你\n你好\t你好呀\n")
+        train_small(1, data=("pairs.tsv",), steps=1)
+        return directory
+
+
+@pytest.fixture(autouse=True)
+def _copied(work_dir: Path, trained: Path) -> None:
+    shutil.copytree(trained / "checkpoints", "checkpoints")
+    shutil.copy(trained / "pairs.tsv", "pairs.tsv")
+
+
+def test_manifest_names_data_settings_and_versions() -> None:
+    manifest = json.loads((ATTEMPT / "ckpt-1.json").read_text())
+    assert manifest["data"] == json.loads((ATTEMPT / "data.json").read_text())
+    assert manifest["settings"] == json.loads((ATTEMPT / "config.json").read_text())
+    assert manifest["versions"].keys() == {"chatbot", "tensorflow", "keras", "numpy", "python"}
+
+
+def test_changes_that_are_allowed_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train_small(1, data=("pairs.tsv",), steps=2, learning_rate=0.005) == 0
+    out = capsys.readouterr().out
+    assert "\nChanged since step 1: --learning-rate 0.002 -> 0.005; --steps 1 -> 2.\n" in out
+    now = provenance.versions()
+    assert f"with chatbot 0.0.1 (now {now['chatbot']}), TensorFlow 2.20.0 (now {now['tensorflow']}): results may" in out
+    assert train_small(1, data=("pairs.tsv",), steps=2, learning_rate=0.005) == 0
+    out = capsys.readouterr().out
+    assert "Changed since" not in out
+    assert "was written with" not in out
+
+
+@pytest.mark.parametrize(
+    ("pairs", "error"),
+    [
+        (
+            "你好\t你好呀\n你好\t你好呀\n",
+            r"ckpt-1.json: a checkpoint of other training pairs; restore this attempt's own",
+        ),
+        ("他好\t他好呀\n他好\t他\n他好\t他好呀\n", r"vocabulary.txt: not the vocabulary that ckpt-1 was trained with"),
+    ],
+    ids=["pairs", "vocabulary"],
+)
+def test_checkpoint_of_another_attempt_is_refused(pairs: str, error: str) -> None:
+    """It has the shapes of this one."""
+    Path("other.tsv").write_text(pairs)
+    train_small(1, data=("other.tsv",), attempt="other", steps=1)
+    for file in Path("checkpoints/other").glob("ckpt-*"):
+        shutil.copy(file, ATTEMPT)
+    before = {path: path.read_bytes() for path in ATTEMPT.iterdir()}
+    with pytest.raises(UserError, match=error):
+        train_small(1, data=("pairs.tsv",), steps=2)
+    assert {path: path.read_bytes() for path in ATTEMPT.iterdir()} == before
+    if "vocabulary" in error:
+        with pytest.raises(UserError, match=error):
+            load_trained(ATTEMPT)
+
+
+def test_fixed_setting_that_was_edited_is_refused() -> None:
+    config = ATTEMPT / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "seed": 7}))
+    with pytest.raises(UserError, match=r"ckpt-1.json: a checkpoint of other settings: --seed 1 -> 7; restore this"):
+        train_small(1, data=("pairs.tsv",), steps=2, seed=7)
