@@ -23,6 +23,9 @@ VERSION = f"chatbot {__version__}"
 # Arguments of `python` in a checkout -> the equivalent installed command.
 INSTALLED = {"train.py": "chatbot-train", "chat.py": "chatbot-chat", "-m chatbot.corpus": "chatbot-data"}
 
+# Of a whole number, also in a file.
+LARGEST = 2**63 - 1
+
 Composed = TypeVar("Composed")
 
 
@@ -148,6 +151,8 @@ def check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
         raise UserError(f"{flag} {value!r}: expected printable text")
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag} {value}: expected a finite number")
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise UserError(f"{flag}: must be at most {LARGEST}")
     if meta["choices"] and value not in meta["choices"]:
         raise UserError(f"{flag} {value}: choose one of {', '.join(meta['choices'])}")
     if meta["least"] is not None and value < meta["least"]:

@@ -1,6 +1,5 @@
 """Settings in JSON files: an attempt's config.json, or the file of --config, which flags override."""
 
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from chatbot.config.attempts import (
     trained_directory,
 )
 from chatbot.config.corpus import AUTO, LEAST_VOCABULARY, NONE, CorpusSettings, EncodingSettings
+from chatbot.config.json_files import read_json
 from chatbot.config.model import ModelSettings
 from chatbot.config.presets import settings_of_presets
 from chatbot.config.run import RunSettings
@@ -125,10 +125,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON file, by name. Raises UserError for a file that does not hold settings."""
     remedy = "restore it from a backup, or use another"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except OSError as error:
         raise UserError(f"{path}: settings cannot be read ({error.strerror}); {remedy}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UserError(f"{path}: damaged, not JSON; {remedy}") from None
     fields = fields_of(Settings)
     many = {name for name, field in fields.items() if field.metadata["many"]}

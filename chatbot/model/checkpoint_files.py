@@ -15,6 +15,8 @@ import xxhash
 
 from chatbot.config.attempts import VOCABULARY
 from chatbot.config.json_files import read_json
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 
 REMEDY = "restore it from a backup, or train again under another --attempt"
@@ -103,6 +105,22 @@ def verified_manifest(prefix: Path) -> dict[str, Any] | None:
         except OSError as error:
             raise DamagedError(prefix, "damaged", f"{name}: {_one_line(error)}") from None
     return manifest
+
+
+def check_model_size(directory: Path, settings: ModelSettings, tokens: int = len(SPECIALS)) -> None:
+    """Raise UserError when no checkpoint in the folder is as large as a model of these settings, before it is made.
+
+    tokens: the size of the vocabulary, or less. The bound counts the recurrent and the output matrices only.
+    """
+    matrices = (settings.encoder_depth + settings.decoder_depth) * settings.rnn_size**2
+    outputs = 0 if settings.tied_embeddings else settings.projection_width
+    least = 4 * (matrices + tokens * (settings.embedding_size + outputs))
+    data = [path.stat().st_size for path in directory.glob("ckpt-*.data-*")]
+    if data and least > max(data):
+        raise UserError(
+            f"{directory}: checkpoint damaged, or not of these settings (a model of at least {least / 1e6:,.1f} MB, "
+            f"and {max(data) / 1e6:,.1f} MB of data); {REMEDY}"
+        )
 
 
 def check_vocabulary(manifest: dict[str, Any], fingerprint: str, prefix: Path) -> None:

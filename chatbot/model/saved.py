@@ -19,17 +19,19 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.checkpoint_files import (
     DamagedError,
+    check_model_size,
     check_vocabulary,
     read_pointer,
     step_of,
     verified_manifest,
     with_manifest,
 )
+from chatbot.model.checkpoint_index import read_index
 from chatbot.model.copying import spelling_table
 from chatbot.model.seq2seq import Seq2Seq
 
-# The exceptions of TensorFlow's reader for a file that is truncated, overwritten or of other shapes.
-UNREADABLE = (tf.errors.OpError, ValueError, LookupError, RuntimeError)
+# The exceptions for a file that is truncated, overwritten or of other shapes.
+UNREADABLE = (tf.errors.OpError, OSError, ValueError, LookupError, RuntimeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,7 @@ def load_trained(directory: Path) -> Trained:
     if settings.corpus.dictionary is not None:
         settings = replace(settings, dictionary=str(directory / DICTIONARY))
     vocabulary = load_vocabulary(directory / VOCABULARY)
+    check_model_size(directory, settings.model, len(vocabulary))
     order = settings.model.ngrams
     ngrams = load_ngrams(directory / NGRAMS, len(vocabulary), order) if order else None
     model = Seq2Seq(settings.model, len(vocabulary), spellings=spelling_table(vocabulary.spellings()), ngrams=ngrams)
@@ -121,18 +124,18 @@ def read_values(prefix: Path, group: str, shapes: Sequence[Sequence[int]]) -> li
     checkpoint, and if they differ.
     """
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        found, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        found = read_index(prefix)
         names = [tensor_name(group, i) for i in range(len(shapes))]
         if tensor_name(group, len(shapes)) in found:
             raise ValueError(f"it has more than {len(shapes)} {group}")
         for name, shape in zip(names, shapes, strict=True):
             if name not in found:
                 raise ValueError(f"it has fewer than {len(shapes)} {group}")
-            if tuple(found[name]) != tuple(shape):
-                raise ValueError(f"one of its {group} has shape {tuple(found[name])}, not {tuple(shape)}")
-            if not (dtypes[name].is_floating or dtypes[name].is_integer):
-                raise ValueError(f"one of its {group} is of type {dtypes[name].name}")
+            if found[name].shape != tuple(shape):
+                raise ValueError(f"one of its {group} has shape {found[name].shape}, not {tuple(shape)}")
+            if not (found[name].dtype.is_floating or found[name].dtype.is_integer):
+                raise ValueError(f"one of its {group} is of type {found[name].dtype.name}")
+        reader = tf.train.load_checkpoint(str(prefix))
         return [np.asarray(reader.get_tensor(name)) for name in names]
     except UNREADABLE as error:
         missing = not Path(f"{prefix}.index").exists()

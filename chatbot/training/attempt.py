@@ -15,7 +15,6 @@ checkpoints. Batches and dropout masks are functions of (seed, step), so the ste
 the random state.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,12 +24,14 @@ from typing import Any
 import filelock
 
 from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY
+from chatbot.config.json_files import read_json
 from chatbot.config.stored import changed_corpus_settings, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import program
+from chatbot.model.checkpoint_files import check_model_size
 from chatbot.training.durable import write_file, write_json
 
 LOCK, SAVING = "lock", "saving"
@@ -112,7 +113,8 @@ def has_checkpoint(settings: Settings) -> bool:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise UserError when a fixed setting has changed."""
+    """Raise UserError when a fixed setting has changed, or the checkpoints are of a smaller model."""
+    check_model_size(settings.run.directory, settings.model)
     changed = changed_settings(stored_settings(settings.run.directory / CONFIG), settings)
     if changed:
         raise UserError(
@@ -128,10 +130,10 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
     """
     path = settings.run.directory / "data.json"
     try:
-        then = json.loads(path.read_text(encoding="utf-8"))
+        then = read_json(path)
         pairs, both = int(then["pairs"]), bool(then["both_directions"])
         same_words, same_pairs = (then[name] == now[name] for name in ("vocabulary", "fingerprint"))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         raise UserError(f"{path}: missing or damaged; restore it from a backup, or use another --attempt") from None
     if not same_words:
         raise UserError(

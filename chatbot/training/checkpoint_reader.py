@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from chatbot.config.attempts import BEST, LAST
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import DamagedError, manifest_path, read_pointer, verified_manifest
+from chatbot.model.checkpoint_index import read_index
 from chatbot.model.saved import read_values
 from chatbot.training.progress import Progress, progress_of, read_progress
 from chatbot.training.provenance import Provenance
@@ -66,7 +65,7 @@ def _progress_at(prefix: Path, manifest: Mapping[str, Any]) -> Progress:
 
 def _read_sets(prefix: Path, group: str, shapes: Shapes) -> list[Values]:
     """Read the sets of weights in a group, an empty list if the checkpoint has no such group."""
-    names = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-    count = math.ceil(sum(name.startswith(f"{group}/") for name in names) / len(shapes))
+    names = [name for name in read_index(prefix) if name.startswith(f"{group}/")]
+    count = math.ceil(len(names) / len(shapes))
     values = read_values(prefix, group, [*shapes] * count)
     return [values[i : i + len(shapes)] for i in range(0, len(values), len(shapes))]

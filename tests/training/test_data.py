@@ -234,6 +234,7 @@ def test_attempt_without_bytes_in_its_vocabulary_continues(work_dir: Path, monke
     attempt = Path("checkpoints/default")
     config = json.loads((attempt / "config.json").read_text())
     (attempt / "config.json").write_text(json.dumps({**config, "vocabulary_size": 50}))
+    (attempt / "ckpt-1.json").unlink()
 
     trained = load_trained(attempt)
     assert not trained.vocabulary.has_bytes

@@ -5,12 +5,13 @@ Chen and Goodman (1999). All n-grams are computed at once, by array operations.
 
 import dataclasses
 import io
+import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,10 @@ UNREADABLE = (ValueError, LookupError, EOFError, RuntimeError, zlib.error, struc
 # A context is one number: the sum of its ids times powers of this, modulo 2 ** 64. Two contexts of a corpus with ten
 # million contexts have the same number with a probability of 1 in 400,000.
 MULTIPLIER = -7046029254386353131
+
+
+# Arrays of ids and probabilities are compressed to a half or a fifth, a file that was made to harm to a thousandth.
+MOST_COMPRESSION = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +71,9 @@ class Ngrams:
 def load_ngrams(path: Path, vocabulary_size: int, order: int) -> Ngrams:
     """Read what `Ngrams.content` returned. Raises UserError for a missing or damaged file, and for other n-grams."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with path.open("rb") as file:
+            _check_sizes(file)
+            arrays = np.load(file, allow_pickle=False)
             names = [field.name for field in dataclasses.fields(Order)]
             orders = [Order(*(arrays[f"{name}_{n}"] for name in names)) for n in range(2, order + 1)]
             ngrams = Ngrams(arrays["unigrams"], orders)
@@ -80,10 +87,28 @@ def load_ngrams(path: Path, vocabulary_size: int, order: int) -> Ngrams:
     return ngrams
 
 
+def _check_sizes(file: BinaryIO) -> None:
+    """Raise ValueError when an array of an .npz file is larger than its file could hold, before any is read."""
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > MOST_COMPRESSION * os.fstat(file.fileno()).st_size:
+            raise ValueError("it is compressed too much")
+        for member in members:
+            with archive.open(member) as array:
+                version = np.lib.format.read_magic(array)
+                header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, _, dtype = header[version](array)
+                elements = member.file_size - array.tell()
+            if len(shape) != 1 or dtype.kind not in "if" or shape[0] * dtype.itemsize != elements:
+                raise ValueError(f"{member.filename} is not an array of numbers of the size of its file")
+    file.seek(0)
+
+
 def _is_whole(ngrams: Ngrams, vocabulary_size: int) -> bool:
     """Return whether the arrays have the sizes of one another and of the vocabulary, and indices within them."""
     return len(ngrams.unigrams) == vocabulary_size and all(
-        len(x.contexts) == len(x.masses) == len(x.starts) - 1 > 0
+        x.contexts.dtype == x.starts.dtype == x.ids.dtype == np.int64
+        and len(x.contexts) == len(x.masses) == len(x.starts) - 1 > 0
         and len(x.ids) == len(x.probabilities) == x.starts[-1]
         and x.starts[0] == 0
         and bool((np.diff(x.starts) > 0).all())

@@ -6,6 +6,7 @@ reply stays on one line.
 """
 
 import functools
+import re
 import sys
 
 import numpy as np
@@ -16,6 +17,8 @@ from chatbot.corpus.text.cleaning import removed_characters
 
 # For 0, 1, 2 and 3 continuation bytes: the lead bytes, and the first code point that needs so many.
 _LEADS = ((range(0x80), 0), (range(0xC0, 0xE0), 0x80), (range(0xE0, 0xF0), 0x800), (range(0xF0, 0xF5), 0x10000))
+# The category Cc of Unicode.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NONE = -1  # the byte must not follow
 
 
@@ -23,11 +26,13 @@ def spelling_automaton(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.bool_], n
     """Return the ids that may follow in each state, and the state after each of them, both [states, vocabulary].
 
     State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK,
-    ASK and the marks of turns are in no reply. A vocabulary without bytes has state 0 alone.
+    ASK, the marks of turns and tokens with control characters, which a terminal would obey, are in no reply. A
+    vocabulary without bytes has state 0 alone.
     """
     after_byte = _states_after_bytes() if vocabulary.has_bytes else np.zeros((1, 0), np.int32)  # [states, bytes]
     allowed = np.zeros((len(after_byte), len(vocabulary)), np.bool_)
     allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_mark)]] = True
+    allowed[0, [i for i, token in enumerate(vocabulary.tokens) if _CONTROL.search(token)]] = False
     allowed[:, vocabulary.first_byte :] = after_byte != _NONE
     next_states = np.zeros(allowed.shape, np.int32)
     next_states[:, vocabulary.first_byte :] = after_byte.clip(min=0)

@@ -28,6 +28,9 @@ LEAST_SIZE = len(SPECIALS) + len(BYTES) + 1
 # Rarer words are spelled in characters and rarer characters in bytes, since their embeddings could not be learned.
 MIN_COUNT = 2
 
+# Of a vocabulary.txt; one of a million tokens has about ten million.
+MOST_BYTES = 256_000_000
+
 
 class Vocabulary:
     """Tokens with the ids 0 to size - 1: the special ones, characters and words, with history the marks, the 256 bytes.
@@ -149,11 +152,15 @@ def load_vocabulary(path: Path) -> Vocabulary:
     """Read what `Vocabulary.save` wrote. Raises UserError for a missing or damaged file."""
     remedy = "restore it from a backup, or train again under another --attempt"
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        text = content.decode("utf-8")
     except OSError as error:
         raise UserError(f"{path}: vocabulary cannot be read ({error.strerror}); {remedy}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: vocabulary damaged (not UTF-8); {remedy}") from None
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{path}: vocabulary damaged (more than {MOST_BYTES:,} bytes); {remedy}")
     tokens = text.split("\n")
     if tokens.pop() != "" or not tokens or len(set(tokens) | set(SPECIALS) | {""}) != len(tokens) + len(SPECIALS) + 1:
         raise UserError(f"{path}: vocabulary damaged (line {len(tokens)}); {remedy}")

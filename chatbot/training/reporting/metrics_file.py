@@ -53,7 +53,7 @@ def _drop_after(path: Path, step: int) -> None:
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a line that was cut off when the run was killed
     part = path.with_name(path.name + ".part")
     part.write_text("".join(kept), encoding="utf-8")

@@ -91,3 +91,12 @@ def test_vocabulary_without_bytes_has_one_state() -> None:
     assert np.flatnonzero(allowed[0]).tolist() == [EOS, 5, 6]
     assert allowed.shape == next_states.shape == (1, 7)
     assert not next_states.any()
+
+
+def test_tokens_with_control_characters_are_in_no_reply() -> None:
+    """A vocabulary of others may have sequences that a terminal obeys."""
+    tokens = ["你", "\x1b[2J", "好\x07", "\x9b1m", "a"]
+    allowed, _ = spelling_automaton(Vocabulary([*tokens, *BYTES]))
+    first = len(SPECIALS)
+    assert allowed[0, first : first + len(tokens)].tolist() == [True, False, False, False, True]
+    assert not allowed[1:, first : first + len(tokens)].any()
