@@ -186,11 +186,15 @@ class Checkpoints:
         return warnings
 
     def load_best(self, progress: Progress) -> None:
-        """Load the weights of the best checkpoint into the model, if there is one."""
+        """Load the weights of the best checkpoint into the model, if there is one; a damaged one gives a warning."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
-            best = read_pointer(self.directory / BEST)["checkpoint"]
-            verified_manifest(self.directory / best)
-            assign_weights(self.directory / best, self._weights)
+            try:
+                best = self.directory / read_pointer(self.directory / BEST)["checkpoint"]
+                verified_manifest(best)
+                assign_weights(best, self._weights)
+            except UserError as error:
+                found = error.found if isinstance(error, DamagedError) else str(error)
+                print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.")
 
     def _tensors(self, weights: Values, state: Values) -> dict[str, Any]:
         """Return the arrays of a checkpoint by their names."""

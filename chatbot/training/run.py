@@ -122,6 +122,8 @@ class Run:
         All machines call it at the same step. validates: whether a validation is due at this step.
         """
         self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
+        if self.checkpoints.exist:
+            self.untrained.clear()
         state = self.train_step.gather_state()
         if self.team.chief:
             self.averages.update(state, validates)
@@ -142,8 +144,11 @@ class Run:
     def go_back(self) -> None:
         """Restore the last checkpoint, or the untrained weights if there is none, and halve the learning rate.
 
-        All machines call it at the same step.
+        All machines call it at the same step. Raises UserError when the checkpoint has vanished.
         """
+        self.checkpoints.wait()
+        if self.team.chief and not self.untrained and not self.checkpoints.exist:
+            raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
         progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
         state = [np.zeros_like(value) for value in self.train_step.gather_state()]
         if self.team.chief:
@@ -165,7 +170,6 @@ class Run:
         """
         if self.team.chief:
             self.checkpoints.save(self.progress, state, best)
-            self.untrained.clear()
 
 
 def broadcast_progress(team: Team, progress: Progress) -> Progress:

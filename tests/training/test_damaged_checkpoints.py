@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer
 from chatbot.model.saved import load_trained
+from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.progress import Progress
 from tests.training.attempts import metrics
 from tests.training.small_run import small_settings, train_small
-from tests.training.step_checkpoints import DIRECTORY, restored, save, steps_on_disk
+from tests.training.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
 
 
 @pytest.fixture
@@ -77,6 +80,22 @@ def test_best_never_names_a_checkpoint_that_is_found_damaged(
     assert (read_pointer(directory / "best")["step"] if (directory / "best").exists() else None) == best_after
     if best_after is None:  # the next validation is the best
         assert (progress.best_step, progress.best_nats) == (0, None)
+
+
+def test_damaged_best_does_not_end_a_run_that_is_finished(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(1)
+    save(2, best=False)
+    model = model_of(2)
+    for damage, what in (
+        (lambda: flip_a_bit(files_of(1)[0]), "ckpt-1: checkpoint damaged"),
+        (lambda: (directory / "best").write_text("{"), "best: damaged"),
+    ):
+        damage()
+        Checkpoints(DIRECTORY, model).load_best(Progress(step=2, best_step=1))
+        out = capsys.readouterr().out
+        assert what in out
+        assert out.endswith("; the weights of step 2 are used instead.\n")
+    assert {float(value) for weight in model.trainable_variables for value in np.unique(weight.numpy())} == {2.0}
 
 
 def test_no_whole_checkpoint_is_an_error_that_changes_nothing(directory: Path) -> None:

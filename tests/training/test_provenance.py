@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.training import provenance
@@ -49,6 +50,17 @@ def test_changes_that_are_allowed_are_printed_once(capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert "Changed since" not in out
     assert "was written with" not in out
+
+
+def test_pairs_that_another_version_reads_otherwise_are_left_to_data_json() -> None:
+    manifest = json.loads((ATTEMPT / "ckpt-1.json").read_text())
+    now = {**manifest["data"], "fingerprint": "another", "version": manifest["data"]["version"] + 1}
+    assert (
+        provenance.Provenance(stored_settings(ATTEMPT / "config.json"), now).check(
+            {"data": manifest["data"]}, ATTEMPT / "ckpt-1"
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
