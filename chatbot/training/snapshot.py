@@ -27,7 +27,7 @@ class Snapshot:
     def write_tensors(self, prefix: Path) -> None:
         """Write the files `prefix`.index and `prefix`.data-*, and wait until their content is on the disk.
 
-        They are those of tf.train.Checkpoint, but it would trace a graph each time, while it holds Python's lock.
+        They have the names and the format of tf.train.Checkpoint, which takes variables only, one copy more.
         Raises OSError and tf.errors.OpError.
         """
         with tf.device("/CPU:0"):

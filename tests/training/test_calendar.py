@@ -1,10 +1,14 @@
 """The calendar: logging, validation and saving that are due at a step, and the last step."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.calendar import Calendar, Due, calendar_of, last_step, steps_between
+from chatbot.training.run import Run
 
 NOTHING = Due(log=False, validate=False, save=False)
 LOG = Due(log=True, validate=False, save=False)
@@ -67,3 +71,31 @@ def test_intervals_and_last_step_are_those_of_the_settings() -> None:
     endless = compose(Settings, validate_every=5)
     assert calendar_of(endless, 300, 64, 500, validation_decides=True).last_step is None
     assert calendar_of(endless, 300, 64, 500, validation_decides=False).last_step == 3000
+
+
+@pytest.mark.parametrize(
+    ("step", "chief", "minutes", "saves"),
+    [
+        (10, True, 2.5, True),
+        (10, True, 1.5, False),
+        (10, False, 0.0, True),
+        (9, True, 2.5, False),
+        (50, True, 0.0, True),
+    ],
+)
+def test_clock_of_the_chief_decides_at_logged_steps(step: int, chief: bool, minutes: float, saves: bool) -> None:
+    """--save-minutes 2, --log-every 10, --save-every 50. minutes: since the last save, on this machine."""
+    asked: list[str] = []
+
+    def agree(reason: str) -> str:
+        asked.append(reason)
+        return reason if chief else "late"
+
+    run: Any = SimpleNamespace(
+        calendar=Calendar(log_every=10, save_every=50, validate_every=None, last_step=None),
+        settings=compose(Settings, save_minutes=2),
+        team=SimpleNamespace(chief=chief, agree=agree),
+        checkpoints=SimpleNamespace(minutes_since_save=lambda: minutes),
+    )
+    assert Run.due(run, step) == (step % 10 == 0, False, saves)
+    assert len(asked) == (step == 10)  # all machines exchange at the same steps
