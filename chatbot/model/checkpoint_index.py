@@ -49,7 +49,7 @@ def read_index(prefix: Path) -> dict[str, Stored]:
         shards = [Path(f"{prefix}.data-{i:05}-of-{header.num_shards:05}") for i in range(header.num_shards)]
         sizes = [shard.stat().st_size for shard in shards]
         return {name.decode(): _checked(BundleEntryProto.FromString(entry), sizes) for name, entry in entries.items()}
-    except (DecodeError, LookupError, struct.error, TypeError) as error:
+    except (DecodeError, LookupError, UnicodeDecodeError, struct.error, TypeError) as error:
         raise ValueError(f"its index is damaged ({type(error).__name__})") from None
 
 

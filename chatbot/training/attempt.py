@@ -4,7 +4,8 @@
                           vocabulary.txt   one token a line
                           dictionary.txt   a copy of the user dictionary, if there is one
                           data.json        a description of the training data
-                          ckpt-<step>.*    weights and optimizer state, of the last step and of the best step
+                          ckpt-<step>.*    weights and optimizer state, of the last steps and of the best step, and a
+                                           manifest, ckpt-<step>.json
                           last, best       JSON: the name of a checkpoint, its step, and the best validation
                           lock             held while a process trains the attempt
                           saving           there while the first checkpoint is written, which `last` does not name yet

@@ -72,7 +72,7 @@ LONG = block([header(), (NAME, entry()[1]), (b"x" * (LONGEST_KEY + 1), entry()[1
         table(block([header(2**31 - 1), entry()])),
         table(block([header(-1), entry()])),
         table(block([entry()])),
-        *(table(block([header(), entry(dtype=dtype)])) for dtype in (7, 20, 21, 101, 9999)),
+        *(table(block([header(), entry(dtype=dtype)])) for dtype in (20, 21, 101, 9999)),
         table(block([header(), (NAME, b"\xff\xff\xff")])),
         table(block([header(), entry(), entry()])),
         table(block([header(), (b"\xff", entry()[1])])),
@@ -96,9 +96,27 @@ def test_index_that_was_made_to_harm_is_refused(tmp_path: Path, content: bytes) 
     prefix = tmp_path / "ckpt-1"
     (tmp_path / "ckpt-1.data-00000-of-00001").write_bytes(VALUES.tobytes())
     (tmp_path / "ckpt-1.index").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^its index "):
+        read_index(prefix)
     with pytest.raises(UserError, match="ckpt-1: checkpoint damaged, or not of these settings") as error:
         read_values(prefix, "weights", [(5, 7)])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (entry(dtype=7), "one of its weights is of type string"),
+        (entry((7, 5)), r"one of its weights has shape \(7, 5\), not \(5, 7\)"),
+        ((NAME.replace(b"0", b"1"), entry()[1]), "it has more than 1 weights"),
+        ((b"z", entry()[1]), "it has fewer than 1 weights"),
+    ],
+)
+def test_tensors_of_another_model_are_not_read(tmp_path: Path, changed: tuple[bytes, bytes], reason: str) -> None:
+    (tmp_path / "ckpt-1.data-00000-of-00001").write_bytes(VALUES.tobytes())
+    (tmp_path / "ckpt-1.index").write_bytes(table(block([header(), changed])))
+    with pytest.raises(UserError, match=reason):
+        read_values(tmp_path / "ckpt-1", "weights", [(5, 7)])
 
 
 def test_index_is_read_as_tensorflow_reads_it(tmp_path: Path) -> None:
