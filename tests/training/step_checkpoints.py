@@ -1,10 +1,13 @@
 """Checkpoints whose weights and state all have the value of their step."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import xxhash
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.seq2seq import Seq2Seq
@@ -45,3 +48,12 @@ def restored(**options: Any) -> Progress:
 def steps_on_disk() -> set[int]:
     """The steps of all files of checkpoints in the attempt."""
     return {int(path.name.split(".")[0].removeprefix("ckpt-")) for path in DIRECTORY.glob("ckpt-*")}
+
+
+def edit_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a manifest, and give it its own checksum again."""
+    manifest = json.loads(path.read_text())
+    del manifest["checksum"]
+    change(manifest)
+    checksum = xxhash.xxh3_128_hexdigest(json.dumps(manifest, sort_keys=True).encode())
+    path.write_text(json.dumps({**manifest, "checksum": checksum}))

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from chatbot.training.progress import Progress, read_progress
 from chatbot.training.provenance import Provenance
 from chatbot.training.reporting.metrics_file import MetricsFile
 from tests.training.small_run import small_settings
+from tests.training.step_checkpoints import edit_manifest
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off", precision="float32")
 VOCABULARY = Vocabulary(["你", "好", "你好"])
@@ -234,11 +234,7 @@ def test_n_grams_of_objects_are_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_manifest_names_files_of_its_checkpoint_only(attempt: Path) -> None:
-    manifest = json.loads((attempt / "ckpt-1.json").read_text())
-    manifest["files"]["../../secret"] = {"bytes": 1, "xxh3_128": ""}
-    del manifest["checksum"]
-    manifest["checksum"] = xxhash.xxh3_128_hexdigest(json.dumps(manifest, sort_keys=True).encode())
-    (attempt / "ckpt-1.json").write_text(json.dumps(manifest))
+    edit_manifest(attempt / "ckpt-1.json", lambda manifest: manifest["files"].update({"../../secret": {"bytes": 1}}))
     with pytest.raises(UserError, match=r"ckpt-1\.json: it names no files of this checkpoint"):
         verified_manifest(attempt / "ckpt-1")
 
