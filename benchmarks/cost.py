@@ -19,7 +19,6 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
-from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, replace, setting
 from chatbot.training.devices import open_towers
 
@@ -45,12 +44,10 @@ class CostBenchmark:
     short: bool = setting(
         False, "measuring", "measure the smallest sizes only, to check that the benchmark runs", kind=bool
     )
-    plot: str | None = setting(None, "measuring", "also draw a plot (needs matplotlib)", metavar="FILE.png")
+    plot: str | None = setting(None, "measuring", "also draw a plot", metavar="FILE.png")
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.plot is not None:
-            _pyplot()
 
 
 def cost_benchmark(arguments: Sequence[str]) -> int:
@@ -144,10 +141,8 @@ def _training_worker(flags: CostBenchmark, sizes: dict[str, int]) -> Callable[[s
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("--plot: matplotlib is missing; pip install matplotlib, or leave --plot out") from None
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot
 

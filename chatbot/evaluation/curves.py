@@ -1,0 +1,161 @@
+"""The learning curves of attempts: reads the records of metrics.jsonl, and draws them as a picture."""
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+Record = dict[str, Any]
+
+METRICS = "metrics.jsonl"
+LOSS, VALIDATION = "loss", "validation.nats_per_character"
+# The colours of Okabe and Ito (2008), which colour-blind readers can tell apart; dashes do so in black and white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":")
+# The number of points of the bold curve of the training loss, the mean of neighbours; pale lines show each record.
+POINTS = 100
+# Inches and dots per inch: upright, which fills the screen of a phone and half a printed page.
+WIDTH, HEIGHT, DPI = 6.0, 6.5, 150
+# Families with Chinese characters on Linux, macOS and Windows. The first one that is installed is used.
+CHINESE_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
+    *("PingFang SC", "Hiragino Sans GB", "Heiti SC", "Microsoft YaHei", "SimHei", "SimSun"),
+)
+
+
+class Curve(NamedTuple):
+    """The values of a metric and their steps, without missing ones."""
+
+    steps: npt.NDArray[np.float64]  # [points]
+    values: npt.NDArray[np.float64]  # [points]
+
+
+def read_records(path: Path) -> list[Record]:
+    """Return the records of a metrics.jsonl in the order of their steps, an empty list if there is no such file.
+
+    Lines that are no record are left out, such as one that is still being written. A run that was killed repeats the
+    steps since its checkpoint: the later record of a step counts.
+    """
+    if not path.exists():
+        return []
+    records: list[Record] = []
+    for line in path.read_bytes().splitlines():
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(record, dict) and type(step := record.get("step")) is int and step >= 0:
+            while records and records[-1]["step"] >= step:
+                records.pop()
+            records.append(record)
+    return records
+
+
+def curve_of(records: Sequence[Record], metric: str) -> Curve:
+    """Return the finite values of a metric; records without one are left out."""
+    points = [
+        (record["step"], value)
+        for record in records
+        if isinstance(value := record.get(metric), int | float) and math.isfinite(value)
+    ]
+    steps, values = np.array(points, np.float64).reshape(-1, 2).T
+    return Curve(steps, values)
+
+
+def smoothed(curve: Curve, last_step: float) -> Curve:
+    """Return the means of the points in each of POINTS equal intervals from step 0 to last_step."""
+    intervals = np.floor(curve.steps * POINTS / (last_step + 1)).astype(int)
+    counts = np.bincount(intervals, minlength=POINTS)
+    filled = counts > 0
+    means = (np.bincount(intervals, weights=part, minlength=POINTS)[filled] / counts[filled] for part in curve)
+    return Curve(*means)
+
+
+def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
+    """Draw the validation and the training loss of attempts over their steps.
+
+    curves: the name and the records of each attempt; without any validation, only the loss is drawn. path: the file, in
+    the format of its suffix, such as .png, .svg or .pdf. It is replaced only when the new one is complete. Raises
+    OSError if it cannot be written, and ValueError for another suffix.
+    """
+    # No pyplot, which keeps figures and looks for a display. The import takes half a second.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # the first use builds a list of fonts, and reports it
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    losses, validations = ([curve_of(records, metric) for _, records in curves] for metric in (LOSS, VALIDATION))
+    last_step = max((curve.steps.max() for curve in (*losses, *validations) if len(curve.steps)), default=0)
+    means = [smoothed(loss, last_step) for loss in losses]
+    validated = any(len(validation.steps) for validation in validations)
+
+    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1 + validated, 1, sharex=True, squeeze=False)[:, 0]
+    labels, families = _drawable([name for name, _ in curves])
+    lines = []
+    for number, (loss, mean, validation) in enumerate(zip(losses, means, validations, strict=True)):
+        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+        panels[-1].plot(*loss, color=style["color"], linewidth=0.5, alpha=0.3)
+        lines += panels[-1].plot(*mean, linewidth=1.7, **style)
+        if len(validation.steps):
+            best = int(validation.values.argmin())
+            lowest = Curve(validation.steps[[best]], validation.values[[best]])
+            panels[0].plot(*validation, linewidth=1.7, marker=".", markersize=4, **style)
+            panels[0].plot(*lowest, marker="*", markersize=11, **style)
+            labels[number] += f", lowest {lowest.values[0]:.3f} at step {lowest.steps[0]:,.0f}"
+    _limit(panels[-1], np.concatenate([mean.values for mean in means] or [np.empty(0)]))
+    _describe(panels[-1], "Training loss", "nats per target token")
+    panels[-1].set_xlabel("step")
+    if validated:
+        _describe(panels[0], "Validation: lower is better", "nats per character")
+    for text in figure.legend(lines, labels, loc="outside lower left", fontsize=9, frameon=False).get_texts():
+        text.set_parse_math(False)  # a "$" in a name is no formula
+        text.set_fontfamily(families)
+
+    part = path.with_name(path.name + ".part")
+    try:
+        figure.savefig(part, format=path.suffix[1:])
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _describe(panel: Any, title: str, unit: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    panel.set_title(title, loc="left", fontsize=11)
+    panel.set_ylabel(unit)
+    panel.grid(alpha=0.3)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.xaxis.set_major_formatter("{x:,.0f}")
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def _limit(panel: Any, losses: npt.NDArray[np.float64]) -> None:
+    """Let the losses of the first steps, the highest 2%, leave the panel: they would flatten the rest of the curve."""
+    if len(losses) >= POINTS // 2:
+        low, high = losses.min(), np.percentile(losses, 98)
+        margin = max(0.05 * (high - low), 1e-6)
+        panel.set_ylim(low - margin, high + margin)
+
+
+def _drawable(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names as the installed fonts can show them, and the families of these fonts.
+
+    Where characters are missing, they are shown as "?", and all names are numbered.
+    """
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    families = ["DejaVu Sans", *[name for name in CHINESE_FONTS if name in installed][:1]]
+    fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
+    known = set[int]().union(*(font.get_charmap() for font in fonts))
+    shown = ["".join(character if ord(character) in known else "?" for character in name) for name in names]
+    if shown != list(names):
+        shown = [f"{number}: {name}" for number, name in enumerate(shown, 1)]
+    return shown, families
