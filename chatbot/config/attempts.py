@@ -1,4 +1,4 @@
-"""The directories of attempts. An attempt is a named training run."""
+"""The directories of attempts, and their files. An attempt is a named training run."""
 
 import re
 from pathlib import Path
@@ -17,6 +17,10 @@ NGRAMS = "ngrams.npz"
 LAST, BEST = "last", "best"
 # An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.
 DICTIONARY = "dictionary.txt"
+# The description of the training pairs, and one line a logged step.
+DATA, METRICS = "data.json", "metrics.jsonl"
+# Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.
+LOCK, SAVING = "lock", "saving"
 
 
 def attempt_directory(attempt: str) -> Path:

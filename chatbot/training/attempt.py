@@ -24,7 +24,7 @@ from typing import Any
 
 import filelock
 
-from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY
+from chatbot.config.attempts import BEST, CONFIG, DATA, DICTIONARY, LAST, LOCK, NGRAMS, SAVING, VOCABULARY
 from chatbot.config.json_files import read_json
 from chatbot.config.stored import changed_corpus_settings, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
@@ -35,7 +35,6 @@ from chatbot.flags import program
 from chatbot.model.checkpoint_files import check_model_size
 from chatbot.training.durable import write_file, write_json
 
-LOCK, SAVING = "lock", "saving"
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
 
@@ -129,7 +128,7 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
 
     now: the description of the present data, with the keys of data.json.
     """
-    path = settings.run.directory / "data.json"
+    path = settings.run.directory / DATA
     try:
         then = read_json(path)
         pairs, both = int(then["pairs"]), bool(then["both_directions"])
@@ -174,5 +173,5 @@ def write_attempt(
         write_file(directory / DICTIONARY, Path(settings.corpus.dictionary).read_bytes())
     if ngrams is not None:
         write_file(directory / NGRAMS, ngrams.content())
-    write_json(directory / "data.json", data)
+    write_json(directory / DATA, data)
     write_json(directory / CONFIG, storable(settings))

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.config.attempts import BEST, LAST
+from chatbot.config.attempts import BEST, LAST, SAVING
 from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import (
@@ -27,7 +27,6 @@ from chatbot.model.checkpoint_files import (
 )
 from chatbot.model.saved import assign_weights, tensor_name, weights_of
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import SAVING
 from chatbot.training.averages import Averages
 from chatbot.training.checkpoint_reader import RECENT, TRAINED, read_checkpoint
 from chatbot.training.disk_space import check_space
