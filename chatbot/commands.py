@@ -1,7 +1,7 @@
 """The commands. Each function parses the flags before it imports TensorFlow, and returns the exit code.
 
-`train.py` and `chat.py` call these functions, and so do the installed commands `chatbot-train`, `chatbot-chat` and
-`chatbot-data`.
+`train.py` and `chat.py` call these functions, and so do the installed commands `chatbot-train`, `chatbot-chat`,
+`chatbot-data` and `chatbot-attempts`.
 """
 
 from chatbot.config.attempts import trained_directory
@@ -24,6 +24,13 @@ def chat() -> int:
 def data() -> int:
     """Inspect or encode a corpus; equal to `python -m chatbot.corpus`."""
     from chatbot.corpus.__main__ import main
+
+    return exit_code_of(main)
+
+
+def attempts() -> int:
+    """List, compare, prune, rename or average attempts; equal to `python -m chatbot.attempts`."""
+    from chatbot.attempts.__main__ import main
 
     return exit_code_of(main)
 

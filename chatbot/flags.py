@@ -21,7 +21,12 @@ from chatbot.version import __version__
 
 VERSION = f"chatbot {__version__}"
 # Arguments of `python` in a checkout -> the equivalent installed command.
-INSTALLED = {"train.py": "chatbot-train", "chat.py": "chatbot-chat", "-m chatbot.corpus": "chatbot-data"}
+INSTALLED = {
+    "train.py": "chatbot-train",
+    "chat.py": "chatbot-chat",
+    "-m chatbot.corpus": "chatbot-data",
+    "-m chatbot.attempts": "chatbot-attempts",
+}
 
 # Of a whole number, also in a file.
 LARGEST = 2**63 - 1
@@ -210,9 +215,10 @@ def parse_flags(
     are positional arguments.
     """
     prog = program(prog)
+    values = f"{fields_of(settings)[positional].metadata['metavar']} ... " if positional else ""
     parser = OneLineParser(
         prog=prog,
-        usage=f"{prog} FILE ... [flags]" if positional else f"{prog} [flags]",
+        usage=f"{prog} {values}[flags]",
         description=description,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,

@@ -27,9 +27,10 @@ MAY_IMPORT = {
     "evaluation": BASE | {"corpus", "model", "inference"},
     "training": BASE | {"corpus", "model", "inference", "evaluation"},
     "chat": BASE | {"corpus", "model", "inference"},
+    "attempts": BASE | {"corpus", "model", "evaluation", "training"},
     "api": BASE | {"corpus", "model", "inference", "training"},
     "__init__": {"api", "errors", "version"},
-    "commands": BASE | {"corpus", "model", "inference", "training", "chat"},
+    "commands": BASE | {"corpus", "model", "inference", "training", "chat", "attempts"},
 }
 # Between the sub-packages of corpus, in the order in which data pass through them.
 CORPUS = {
@@ -48,6 +49,8 @@ READING = {
     "dialogues": {"files", "tables", "values"},
 }
 READING_BASE = {"pair", "options", "report", "display", "weights"}
+# Commands that need no TensorFlow; average imports it when the checkpoints are found to be whole.
+ATTEMPTS = {f"chatbot.attempts.{name}" for name in ("__main__", "table", "compare", "prune", "rename", "average")}
 
 
 def package_of(path: Path) -> str:
@@ -118,10 +121,11 @@ def test_reading_imports_only_errors() -> None:
     assert {name for name in imported if not name.startswith("chatbot.corpus.reading.")} == {"chatbot.errors"}
 
 
-def test_run_starts_without_tensorflow() -> None:
+@pytest.mark.parametrize("modules", [{"chatbot.training.start"}, ATTEMPTS], ids=["training", "attempts"])
+def test_commands_start_without_tensorflow(modules: set[str]) -> None:
     """A wrong flag and unusable pairs are reported at once: only imports within functions are later."""
     paths = {module_of(path): path for path in FILES}
-    found, left = set(), {"chatbot.training.start"}
+    found, left = set(), set(modules)
     while left:
         module = left.pop()
         found.add(module)
@@ -129,8 +133,8 @@ def test_run_starts_without_tensorflow() -> None:
             body = ast.parse(paths[module].read_text(encoding="utf-8")).body
             left |= {n.module for n in body if isinstance(n, ast.ImportFrom) and n.module} - found
             found |= {alias.name for n in body if isinstance(n, ast.Import) for alias in n.names}
-    assert "chatbot.training.data" in found
-    assert not {"tensorflow", "keras"} & found
+    assert "chatbot.config.attempts" in found
+    assert not {"tensorflow", "keras", "matplotlib"} & found
 
 
 def test_corpus_does_not_import_tensorflow() -> None:

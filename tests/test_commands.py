@@ -28,7 +28,7 @@ def test_help_is_fast_and_shows_defaults(script: str) -> None:
     assert b"(default: default)" in b" ".join(completed.stdout.split())
 
 
-@pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation", "chatbot.corpus"])
+@pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation", "chatbot.corpus", "chatbot.attempts"])
 def test_version_flag_prints_package_version(script: str) -> None:
     completed = run(script, "--version")
     assert (completed.returncode, completed.stdout.decode()) == (0, f"chatbot {__version__}\n")

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
+from chatbot.attempts.__main__ import COMMANDS as ATTEMPTS
+from chatbot.attempts.__main__ import list_command
 from chatbot.config.chat import chat_settings
 from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.stored import train_settings
@@ -33,6 +35,10 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "python -m chatbot.evaluation": evaluation_settings,
     **{f"python -m chatbot.corpus {name}": command for name, command in CORPUS.items()},
     **{f"chatbot-data {name}": command for name, command in CORPUS.items()},
+    "python -m chatbot.attempts": list_command,
+    "chatbot-attempts": list_command,
+    **{f"python -m chatbot.attempts {name}": command for name, command in ATTEMPTS.items()},
+    **{f"chatbot-attempts {name}": command for name, command in ATTEMPTS.items()},
     **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
 }
 # These return settings. The others start work, so they are called with --help.

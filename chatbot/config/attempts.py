@@ -17,8 +17,8 @@ NGRAMS = "ngrams.npz"
 LAST, BEST = "last", "best"
 # An attempt's copy of the user dictionary, so that questions are tokenised as the training pairs were.
 DICTIONARY = "dictionary.txt"
-# The description of the training pairs, and one line a logged step.
-DATA, METRICS = "data.json", "metrics.jsonl"
+# The description of the training pairs.
+DATA = "data.json"
 # Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.
 LOCK, SAVING = "lock", "saving"
 

@@ -12,6 +12,7 @@ import orjson
 
 Record = dict[str, Any]
 
+METRICS = "metrics.jsonl"
 LOSS, VALIDATION = "loss", "validation.nats_per_character"
 # The colours of Okabe and Ito (2008), which colour-blind readers can tell apart; dashes do so in black and white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -38,12 +38,18 @@ def read_checkpoint(prefix: Path, weights: Shapes, optimizer: Shapes, provenance
 
     prefix: the path of its files without an ending. weights, optimizer: the shapes of these variables. provenance: of
     the run that resumes it. Raises DamagedError; UserError for a damaged `last` or `best` that names it, and for one of
-    another run.
+    another run, and for one without a state of the optimizer.
     """
     manifest = verified_manifest(prefix)
     changes = provenance.check(manifest, prefix) if provenance and manifest else []
     progress = _progress_at(prefix, manifest or {})
-    values = read_values(prefix, "optimizer", optimizer), read_values(prefix, "weights", weights)
+    own = read_values(prefix, "weights", weights)
+    if not _names(prefix, "optimizer"):
+        raise UserError(
+            f"{prefix}: only weights, as of an average, so it cannot be resumed; begin another attempt with "
+            f"--init-from {prefix.parent.name}"
+        )
+    values = read_values(prefix, "optimizer", optimizer), own
     trained, recent = _read_sets(prefix, TRAINED, weights), _read_sets(prefix, RECENT, weights)
     return Content(progress, *values, trained[0] if trained else [], recent, changes)
 
@@ -65,7 +71,11 @@ def _progress_at(prefix: Path, manifest: Mapping[str, Any]) -> Progress:
 
 def _read_sets(prefix: Path, group: str, shapes: Shapes) -> list[Values]:
     """Read the sets of weights in a group, an empty list if the checkpoint has no such group."""
-    names = [name for name in read_index(prefix) if name.startswith(f"{group}/")]
-    count = math.ceil(len(names) / len(shapes))
+    count = math.ceil(len(_names(prefix, group)) / len(shapes))
     values = read_values(prefix, group, [*shapes] * count)
     return [values[i : i + len(shapes)] for i in range(0, len(values), len(shapes))]
+
+
+def _names(prefix: Path, group: str) -> list[str]:
+    """Return the names of the variables in a group."""
+    return [name for name in read_index(prefix) if name.startswith(f"{group}/")]

@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_index import FOOTER, LONGEST_KEY, MAGIC, Stored, read_index
+from chatbot.model.checkpoint_index import Stored, read_index
+from chatbot.model.index_table import FOOTER, LONGEST_KEY, MAGIC
 from chatbot.model.saved import read_values
 
 NAME = b"weights/0/.ATTRIBUTES/VARIABLE_VALUE"

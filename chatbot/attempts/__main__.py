@@ -1,0 +1,111 @@
+"""python -m chatbot.attempts [compare | prune | rename | average]: a table of all attempts, and commands for them."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from chatbot.config.attempt_commands import (
+    AverageSettings,
+    CompareSettings,
+    ListSettings,
+    PruneSettings,
+    RenameSettings,
+)
+from chatbot.config.attempts import CHECKPOINTS
+from chatbot.errors import UserError, exit_code_of
+from chatbot.flags import compose, parse_flags, program
+
+MODULE = "-m chatbot.attempts"
+ABOUT = """List the attempts in checkpoints/. Further commands, each with its own --help:
+compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
+prune [ATTEMPT ...] (removes what no attempt needs); rename OLD NEW;
+average ATTEMPT [CHECKPOINT ...] (a new attempt with the mean of their weights)."""
+
+
+def main() -> int:
+    """Run the command that the first argument names, or print the table of all attempts."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command in COMMANDS:
+        return COMMANDS[command](sys.argv[2:])
+    if command and not command.startswith("-"):
+        raise UserError(f"{command}: no such command; choose {', '.join(list(COMMANDS)[:-1])} or {list(COMMANDS)[-1]}")
+    return list_command(sys.argv[1:])
+
+
+def list_command(arguments: Sequence[str]) -> int:
+    """Print the table of all attempts. Return the exit code."""
+    settings = compose(ListSettings, **parse_flags(ListSettings, MODULE, ABOUT, arguments))
+    from chatbot.attempts.attempt import all_attempts, as_json
+    from chatbot.attempts.columns import terminal_width
+    from chatbot.attempts.table import table
+
+    attempts = all_attempts()
+    if settings.json:
+        for attempt in attempts:
+            print(json.dumps(as_json(attempt), ensure_ascii=False))
+    elif attempts:
+        print(*table(attempts, terminal_width()), sep="\n")
+    else:
+        print(f"No attempts in {CHECKPOINTS.absolute()}; train one with {program('train.py')}")
+    return 0
+
+
+def compare_command(arguments: Sequence[str]) -> int:
+    """Print what differs between attempts, and draw their curves. Return the exit code."""
+    about = "Compare attempts: the settings that differ, sizes, best values, and a picture of the curves."
+    values = parse_flags(CompareSettings, f"{MODULE} compare", about, arguments, positional="attempts")
+    settings = compose(CompareSettings, **values)
+    from chatbot.attempts.compare import compare
+
+    compare(settings)
+    return 0
+
+
+def prune_command(arguments: Sequence[str]) -> int:
+    """List what no attempt needs, and remove it with --yes. Return the exit code."""
+    about = (
+        "List what no attempt needs, with its size, and remove it with --yes: checkpoints that neither `last` nor "
+        "`best` names, attempts that never saved a checkpoint, and curves in tensorboard/ of attempts that are gone."
+    )
+    values = parse_flags(PruneSettings, f"{MODULE} prune", about, arguments, positional="attempts")
+    settings = compose(PruneSettings, **values)
+    from chatbot.attempts.prune import prune
+
+    prune(settings)
+    return 0
+
+
+def rename_command(arguments: Sequence[str]) -> int:
+    """Rename an attempt. Return the exit code."""
+    about = "Rename an attempt: its folders in checkpoints/ and tensorboard/, and its name in config.json."
+    values = parse_flags(RenameSettings, f"{MODULE} rename", about, arguments, positional="names")
+    settings = compose(RenameSettings, **values)
+    from chatbot.attempts.rename import rename
+
+    rename(*settings.names)
+    return 0
+
+
+def average_command(arguments: Sequence[str]) -> int:
+    """Write the mean of checkpoints as a new attempt. Return the exit code."""
+    about = (
+        "Write a new attempt whose weights are the mean of those of an attempt's checkpoints. Chat, evaluation and "
+        "--init-from can use it; without a state of the optimizer, it cannot be resumed."
+    )
+    values = parse_flags(AverageSettings, f"{MODULE} average", about, arguments, positional="checkpoints")
+    settings = compose(AverageSettings, **values)
+    from chatbot.attempts.average import average
+
+    average(settings)
+    return 0
+
+
+COMMANDS = {
+    "compare": compare_command,
+    "prune": prune_command,
+    "rename": rename_command,
+    "average": average_command,
+}
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

@@ -1,0 +1,217 @@
+"""What can be known about an attempt from its files, in a millisecond and without TensorFlow."""
+
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from chatbot.attempts.variables import Variable, count, read_variables
+from chatbot.config.attempts import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    DATA,
+    DICTIONARY,
+    LAST,
+    LOCK,
+    NGRAMS,
+    SAVING,
+    VOCABULARY,
+)
+from chatbot.config.stored import stored_settings
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.errors import UserError
+from chatbot.model.checkpoint_files import read_pointer, step_of, with_manifest
+
+# The states of an attempt. READY: it can be resumed. WEIGHTS: it has no state of the optimizer to be resumed with.
+# EMPTY: no checkpoint was saved yet. DAMAGED: so is a checkpoint, and another one takes its place.
+READY, TRAINING, WEIGHTS, EMPTY, DAMAGED, BROKEN = "ready", "training", "weights", "empty", "damaged", "broken"
+DEFAULT_CORPUS = "ChatterBot"
+
+
+@dataclasses.dataclass
+class Attempt:
+    """An attempt in checkpoints/. What is not known, such as after damage, has its default."""
+
+    name: str
+    state: str = EMPTY
+    problem: str = ""  # why it is broken or damaged
+    data: tuple[str, ...] = ()  # names of the files of training pairs
+    pairs: int | None = None
+    rnn_size: int | None = None
+    num_layers: int | None = None
+    vocabulary: int | None = None  # tokens
+    weights: int | None = None  # single values
+    step: int | None = None  # of the last checkpoint
+    best_nats_per_character: float | None = None  # of validation
+    best_step: int | None = None
+    saved: str | None = None  # the local time of the last checkpoint, in the format of ISO 8601
+    bytes: int = 0  # of the whole folder
+
+
+def all_attempts() -> list[Attempt]:
+    """Return the attempts in checkpoints/, those saved last first, then those without a checkpoint.
+
+    The newest comes first and not the best, because values measured on different pairs cannot be compared.
+    """
+    if not CHECKPOINTS.is_dir():
+        return []
+    folders = sorted(path for path in CHECKPOINTS.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(map(read_attempt, folders), key=lambda attempt: attempt.saved or "", reverse=True)
+
+
+def read_attempt(directory: Path) -> Attempt:
+    """Return what the files of an attempt say. An attempt that cannot be used is BROKEN, with the reason."""
+    attempt = Attempt(directory.name, bytes=size_of(directory))
+    try:
+        attempt.state = _read(directory, attempt)
+    except UserError as error:
+        attempt.state, attempt.problem = BROKEN, _reason(error, directory)
+    except FileNotFoundError as error:
+        attempt.state, attempt.problem = BROKEN, f"{Path(error.filename).name}: missing"
+    except Exception as error:  # whatever is wrong with one attempt, the others are listed
+        attempt.state, attempt.problem = BROKEN, f"{type(error).__name__}: {error}".splitlines()[0]
+    if is_training(directory):
+        attempt.state, attempt.problem = TRAINING, ""
+    return attempt
+
+
+def _reason(error: UserError, directory: Path) -> str:
+    """Return what is wrong in the folder, without the remedy."""
+    text = str(error).replace(f"{directory}{os.sep}", "").replace(f"{directory.absolute()}{os.sep}", "")
+    return text.split("; ")[0]
+
+
+def _read(directory: Path, attempt: Attempt) -> str:
+    """Set what the files say, and return the state. Raises UserError for a file that is missing or damaged."""
+    saved = checkpoints_of(directory)
+    if not (directory / CONFIG).exists() and not saved:
+        return EMPTY
+    settings = stored_settings(directory / CONFIG)
+    attempt.data = data_names(settings)
+    attempt.rnn_size, attempt.num_layers = settings.model.rnn_size, settings.model.num_layers
+    if not (directory / LAST).exists() and ((directory / SAVING).exists() or not saved):
+        return EMPTY
+    last = read_pointer(directory / LAST)
+    attempt.step, attempt.saved = last["step"], _local_time(directory / LAST)
+    nats = last.get("best_nats")
+    if isinstance(nats, int | float) and math.isfinite(nats):
+        attempt.best_nats_per_character, attempt.best_step = nats, int(last.get("best_step", 0))
+    _read_words(directory, settings, attempt)
+    pointers = [last, *([read_pointer(directory / BEST)] if (directory / BEST).exists() else [])]
+    variables, attempt.problem = _first_whole(directory, [pointer["step"] for pointer in pointers])
+    attempt.weights = count(variables, "weights")
+    if attempt.problem:
+        return DAMAGED
+    return READY if count(variables, "optimizer") else WEIGHTS
+
+
+def _first_whole(directory: Path, pointed: list[int]) -> tuple[list[Variable], str]:
+    """Return the variables of the checkpoint that is used, and why it is not one that a pointer names, "" if it is.
+
+    pointed: the steps that `last` and `best` name. Where one of these is damaged, training and chat fall back to
+    another one. Raises UserError if none is left.
+    """
+    older = {step_of(name) for name in with_manifest(directory)} - {*pointed}
+    damaged = ""
+    whole: dict[int, list[Variable]] = {}
+    for step in (*dict.fromkeys(pointed), *sorted((step for step in older if step < pointed[0]), reverse=True)):
+        try:
+            whole[step] = read_variables(directory / f"ckpt-{step}")
+        except UserError as error:
+            damaged = damaged or _reason(error, directory)
+    if not whole:
+        raise UserError(damaged)
+    used = next(iter(whole))
+    return whole[used], f"{damaged}; ckpt-{used} is used" if damaged else ""
+
+
+def _read_words(directory: Path, settings: Settings, attempt: Attempt) -> None:
+    """Check the files that a conversation needs beside the weights."""
+    attempt.pairs, fingerprint = _described(directory / DATA)
+    tokens = (directory / VOCABULARY).read_bytes()
+    if vocabulary_fingerprint(tokens) != fingerprint:
+        raise UserError(f"{VOCABULARY}: damaged, not the vocabulary that the attempt was begun with")
+    attempt.vocabulary = tokens.count(b"\n")
+    for name, needed in {NGRAMS: settings.model.ngrams, DICTIONARY: settings.corpus.dictionary}.items():
+        if needed and not (directory / name).exists():
+            raise UserError(f"{name}: missing")
+
+
+def _described(path: Path) -> tuple[int, str]:
+    """Return the number of training pairs, and the fingerprint of the vocabulary."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return int(values["pairs"]), str(values["vocabulary"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: damaged") from None
+
+
+def vocabulary_fingerprint(content: bytes) -> str:
+    """Return what `Vocabulary.fingerprint` returns for the content of vocabulary.txt, without parsing it."""
+    return hashlib.sha256("\n".join(SPECIALS).encode() + b"\n" + content.removesuffix(b"\n")).hexdigest()
+
+
+def _local_time(path: Path) -> str:
+    """Return when a file was written, to the second."""
+    return datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(timespec="seconds")
+
+
+def data_names(settings: Settings) -> tuple[str, ...]:
+    """Return the names of the files of training pairs."""
+    corpus = settings.corpus
+    files = corpus.data or tuple(file for file in (corpus.source_file, corpus.target_file) if file)
+    return tuple(Path(file).name for file in files) or (DEFAULT_CORPUS,)
+
+
+def checkpoints_of(directory: Path) -> dict[int, list[Path]]:
+    """Return the files of each checkpoint by its step, the oldest first, whether they are complete or not."""
+    found: dict[int, list[Path]] = {}
+    for path in directory.iterdir():
+        if match := re.match(r"ckpt-(\d+)[._]", path.name):
+            found.setdefault(int(match[1]), []).append(path)
+    return dict(sorted(found.items()))
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder. Files that vanish meanwhile count as 0."""
+    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] if path.is_dir() else [path]
+    total = 0
+    for file in files:
+        with contextlib.suppress(OSError):
+            total += file.lstat().st_size
+    return total
+
+
+def is_training(directory: Path) -> bool:
+    """Return whether a process trains the attempt."""
+    try:
+        if not (directory / LOCK).exists():
+            return False
+        with filelock.FileLock(directory / LOCK, timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:  # a folder that cannot be read or written
+        return False
+
+
+def check_not_training(directory: Path) -> None:
+    """Raise UserError if a process trains the attempt."""
+    if is_training(directory):
+        raise UserError(f"{directory.name}: another process is training it; wait for it")
+
+
+def as_json(attempt: Attempt) -> dict[str, Any]:
+    """Return the object of --json."""
+    values = dataclasses.asdict(attempt)
+    return {**values, "problem": attempt.problem or None, "resumable": attempt.state in (READY, EMPTY, DAMAGED)}

@@ -1,0 +1,103 @@
+"""A comparison of attempts: the settings that differ, sizes, best values, and a picture of the curves."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chatbot.attempts.attempt import BROKEN, Attempt, read_attempt
+from chatbot.attempts.columns import aligned, column_widths, terminal_width, total_width
+from chatbot.attempts.table import NONE, megabytes, millions, nats, number
+from chatbot.config.attempt_commands import CompareSettings
+from chatbot.config.attempts import CONFIG, LAST, trained_directory
+from chatbot.config.stored import storable, stored_settings
+from chatbot.errors import UserError
+from chatbot.flags import flag_of
+
+# The narrowest column of an attempt.
+LEAST_WIDTH = 8
+# Beyond so many names, the name of the picture has only their number.
+MOST_NAMES = 4
+
+
+def compare(settings: CompareSettings) -> None:
+    """Print the comparison, and draw the curves. Raises UserError for an attempt that cannot be used."""
+    directories = [trained_directory(name, "compare") for name in settings.attempts]
+    values = [storable(stored_settings(directory / CONFIG)) for directory in directories]
+    attempts = [read_attempt(directory) for directory in directories]
+    for attempt in attempts:
+        if attempt.state == BROKEN:
+            raise UserError(f"compare {attempt.name}: {attempt.problem}; compare the others without it")
+    from chatbot.evaluation.curves import METRICS, draw, read_records  # NumPy
+
+    records = [read_records(directory / METRICS) for directory in directories]
+    rows = [
+        ["", *(attempt.name for attempt in attempts)],
+        *(different_settings(values) or [["no setting differs", *[""] * len(attempts)]]),
+        [""] * (1 + len(attempts)),
+        *results(attempts, records),
+    ]
+    print(*_fitted(rows, terminal_width()), sep="\n")
+    if len({_validation(directory) for directory in directories} - {None}) > 1:
+        print("They were validated on different pairs, so their nats per character cannot be compared.")
+    if any(records):
+        names = [attempt.name for attempt in attempts]
+        path = Path(settings.plot) if settings.plot else default_picture(names)
+        draw(list(zip(names, records, strict=True)), path)
+        print(f"Curves: {path}")
+    else:
+        print(f"No curves: none of them has a {METRICS} with records.")
+
+
+def different_settings(values: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return a row for each setting that is not the same in all attempts: its flag, and the values."""
+    rows = [[flag_of(name), *(_shown(each[name]) for each in values)] for name in values[0] if name != "attempt"]
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def results(attempts: Sequence[Attempt], records: Sequence[Sequence[dict[str, Any]]]) -> list[list[str]]:
+    """Return the rows of sizes and results."""
+    losses = [
+        next((record["loss"] for record in own[::-1] if isinstance(record.get("loss"), float)), None) for own in records
+    ]
+    return [
+        ["training pairs", *(number(attempt.pairs) for attempt in attempts)],
+        ["tokens of the vocabulary", *(number(attempt.vocabulary) for attempt in attempts)],
+        ["weights", *(millions(attempt.weights) for attempt in attempts)],
+        ["size on disk", *(megabytes(attempt.bytes) for attempt in attempts)],
+        ["step", *(number(attempt.step) for attempt in attempts)],
+        ["best nats per character", *(nats(attempt.best_nats_per_character) for attempt in attempts)],
+        ["at step", *(number(attempt.best_step) for attempt in attempts)],
+        ["last loss, nats per token", *(nats(loss) for loss in losses)],
+        ["state", *(attempt.state for attempt in attempts)],
+    ]
+
+
+def default_picture(names: Sequence[str]) -> Path:
+    """Return the file of the picture, in the current folder."""
+    shown = [name[:40] for name in names[:MOST_NAMES]]
+    return Path(f"curves-{'-'.join(shown)}{f'-and-{len(names) - MOST_NAMES}' if len(names) > MOST_NAMES else ''}.png")
+
+
+def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Return the lines of the table. The columns of attempts are narrowed where the terminal is too narrow."""
+    widths = column_widths(rows)
+    while width is not None and total_width(widths) > width and max(widths[1:]) > LEAST_WIDTH:
+        widths[1 + widths[1:].index(max(widths[1:]))] -= 1
+    return aligned(rows, [True, *[False] * (len(widths) - 1)], widths)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or NONE
+    return NONE if value is None else str(value)
+
+
+def _validation(directory: Path) -> str | None:
+    """Return the fingerprint of the pairs that an attempt was validated on, None without validation."""
+    try:
+        return json.loads((directory / LAST).read_text(encoding="utf-8")).get("validation")
+    except (OSError, ValueError, AttributeError):
+        return None

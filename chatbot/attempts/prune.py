@@ -1,0 +1,116 @@
+"""Removes what no attempt needs."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from chatbot.attempts.attempt import check_not_training, checkpoints_of, is_training, size_of
+from chatbot.attempts.columns import aligned
+from chatbot.attempts.table import megabytes
+from chatbot.config.attempt_commands import PruneSettings
+from chatbot.config.attempts import BEST, CHECKPOINTS, CONFIG, LAST, TENSORBOARD
+from chatbot.config.run import RunSettings
+from chatbot.config.stored import read_settings
+from chatbot.errors import UserError
+from chatbot.model.checkpoint_files import read_pointer
+
+# What a run may leave in the folder of an attempt that never saved a checkpoint. A folder with anything else is kept.
+OWN = re.compile(
+    r"config\.json|vocabulary\.txt|dictionary\.txt|data\.json|ngrams\.npz|metrics\.(jsonl|csv)|curves\.png"
+    r"|(wandb|mlflow)\.json|lock|saving"
+    r"|.*\.part|ckpt-\d+(_temp.*|\..*)"
+)
+EVENTS = "events.out.tfevents.*"
+
+
+class Unneeded(NamedTuple):
+    """A group of files that no attempt needs."""
+
+    name: str
+    why: str
+    paths: list[Path]
+
+
+def prune(settings: PruneSettings) -> None:
+    """Print what no attempt needs; remove it if that is set. Raises UserError for an attempt that cannot be pruned."""
+    unneeded = list(find_unneeded(settings))
+    if not unneeded:
+        print("Nothing to remove.")
+        return
+    sizes = [sum(map(size_of, group.paths)) for group in unneeded]
+    rows = [[megabytes(size), group.name, group.why] for size, group in zip(sizes, unneeded, strict=True)]
+    print(*aligned(rows, [False, True, True]), sep="\n")
+    if not settings.yes:
+        print(f"{megabytes(sum(sizes))} in all. Nothing was removed; the same command with --yes removes it.")
+        return
+    for group in unneeded:
+        for path in group.paths:
+            remove(path)
+    print(f"Removed: {megabytes(sum(sizes))}.")
+
+
+def find_unneeded(settings: PruneSettings) -> Iterator[Unneeded]:
+    """Yield what no attempt needs, attempt by attempt, then curves of attempts that are gone.
+
+    An attempt that is being trained or is damaged is left out, with a line, or refused if it was named.
+    """
+    names = settings.attempts or sorted({path.name for path in (*_folders(CHECKPOINTS), *_folders(TENSORBOARD))})
+    for name in names:
+        attempt, curves = CHECKPOINTS / name, TENSORBOARD / name
+        if not attempt.is_dir() and not curves.is_dir():
+            raise UserError(f"prune {name}: no such attempt in {CHECKPOINTS.absolute()}; check the name")
+        try:
+            if attempt.is_dir():
+                check_not_training(attempt)
+                yield from unneeded_in(attempt, settings.keep)
+            elif any(curves.rglob(EVENTS)):
+                yield Unneeded(str(curves), "curves of an attempt that is gone", [curves])
+        except UserError as error:
+            if settings.attempts:
+                raise
+            print(f"{name} is left out: {error}")
+
+
+def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
+    """Yield what an attempt does not need. keep: the number of newest checkpoints that stay, by default its own.
+
+    Raises UserError for an attempt whose pointers or settings cannot be read: what it needs is not known.
+    """
+    checkpoints = checkpoints_of(directory)
+    complete = [step for step, paths in checkpoints.items() if any(path.suffix == ".index" for path in paths)]
+    if not (directory / LAST).exists() and not (directory / BEST).exists():
+        contents = [path for path in directory.iterdir() if not OWN.fullmatch(path.name)]
+        if not contents and not complete:
+            paths = [directory, *(path for path in [TENSORBOARD / directory.name] if path.is_dir())]
+            yield Unneeded(str(directory), "never saved a checkpoint", paths)
+        return
+    named = {read_pointer(directory / name)["step"] for name in (LAST, BEST) if (directory / name).exists()}
+    kept = named | {*complete[-(keep or _own_keep(directory)) :]}
+    for step, paths in checkpoints.items():
+        partial = [path for path in paths if path.is_dir()]
+        if step not in kept:
+            yield Unneeded(str(directory / f"ckpt-{step}"), "neither last nor best", paths)
+        elif partial:
+            yield Unneeded(str(partial[0]), "of a process that was killed", partial)
+    if parts := sorted(directory.glob("*.part")):
+        yield Unneeded(str(parts[0]), "of a process that was killed", parts)
+
+
+def _own_keep(directory: Path) -> int:
+    """Return the attempt's own --keep."""
+    keep = read_settings(directory / CONFIG).get("keep")
+    return keep if isinstance(keep, int) and keep > 0 else RunSettings.keep
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder. A folder that a run has locked since it was listed stays."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    elif not is_training(path):
+        shutil.rmtree(path)
+
+
+def _folders(path: Path) -> list[Path]:
+    return [folder for folder in path.iterdir() if folder.is_dir()] if path.is_dir() else []

@@ -1,0 +1,55 @@
+"""Renames an attempt."""
+
+import json
+
+from chatbot.attempts.attempt import check_not_training
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD
+from chatbot.config.stored import read_settings
+from chatbot.errors import UserError
+from chatbot.training.durable import write_json
+
+
+def rename(old: str, new: str) -> None:
+    """Rename the folders of an attempt in checkpoints/ and tensorboard/, and its name in config.json.
+
+    Raises UserError if there is no such attempt, if a process trains it, or if the new name is taken.
+    """
+    attempt, renamed = CHECKPOINTS / old, CHECKPOINTS / new
+    if not attempt.is_dir():
+        raise UserError(f"rename {old}: no such attempt in {CHECKPOINTS.absolute()}; check the name")
+    for folder in (renamed, TENSORBOARD / new):
+        if folder.exists():
+            raise UserError(f"rename {old} {new}: {folder} exists already; choose another name")
+    check_not_training(attempt)
+    try:
+        values = read_settings(attempt / CONFIG)
+    except UserError:  # a damaged attempt can be renamed, too
+        values = {}
+    curves = (TENSORBOARD / old).is_dir()
+    if curves:
+        (TENSORBOARD / old).rename(TENSORBOARD / new)
+    try:
+        attempt.rename(renamed)
+    except OSError:
+        if curves:
+            (TENSORBOARD / new).rename(TENSORBOARD / old)
+        raise
+    # The name of the folder counts, so an attempt with the old name in its settings works, too.
+    if "attempt" in values:
+        write_json(renamed / CONFIG, {**values, "attempt": new})
+    print(f"{attempt} is now {renamed}" + (f", and {TENSORBOARD / old} is {TENSORBOARD / new}" if curves else ""))
+    for name in naming(old):
+        print(f"Note: {name} names {old} in --distil-from; when it is resumed, give the new name.")
+
+
+def naming(teacher: str) -> list[str]:
+    """Return the attempts that have this one as a teacher."""
+    names = []
+    for config in sorted(CHECKPOINTS.glob(f"*/{CONFIG}")):
+        try:
+            teachers = str(json.loads(config.read_text(encoding="utf-8")).get("distil_from") or "").split(",")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if teacher in teachers:
+            names.append(config.parent.name)
+    return names

@@ -1,0 +1,40 @@
+"""Attempts as small folders in checkpoints/, without training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
+from chatbot.flags import compose
+from chatbot.model.saved import weights_of
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.attempt import write_attempt
+from chatbot.training.durable import write_json
+
+SIZES: dict[str, Any] = {"rnn_size": 4, "embedding_size": 4}
+
+
+def save_attempt(name: str, steps: dict[int, float], best: int | None = None, **settings: Any) -> Path:
+    """Write an attempt with a checkpoint for each step; all of its weights have the same value.
+
+    best: the step that `best` names, if there was a validation.
+    """
+    whole = compose(Settings, **{**SIZES, "attempt": name, "data": ("talk.tsv",), **settings})
+    directory, vocabulary = Path("checkpoints", name), Vocabulary(["你", "好", *BYTES])
+    description = {"pairs": 2000, "vocabulary": vocabulary.fingerprint(), "fingerprint": "1", "both_directions": False}
+    write_attempt(whole, vocabulary, description)
+    model = Seq2Seq(whole.model, len(vocabulary))
+    for step, value in steps.items():
+        for weight in model.trainable_variables:
+            weight.assign(tf.fill(weight.shape, value))
+        optimizer = [tf.Variable(tf.constant(step, tf.int64))]
+        tf.train.Checkpoint(weights=weights_of(model), optimizer=optimizer).write(str(directory / f"ckpt-{step}"))
+    values = {"best_step": best or 0, "best_nats": 4.5 if best else None, "validation": "v" if best else None}
+    for pointer, step in {"last": max(steps), **({"best": best} if best else {})}.items():
+        write_json(directory / pointer, {"checkpoint": f"ckpt-{step}", "step": step, **values})
+    record = {"step": max(steps), "loss": 3.5, "validation.nats_per_character": 4.5}
+    (directory / "metrics.jsonl").write_text(json.dumps(record) + "\n{bro")
+    return directory

@@ -1,0 +1,209 @@
+"""compare, prune, rename and average, run as commands."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import filelock
+import numpy as np
+import pytest
+
+from chatbot.attempts.__main__ import main
+from chatbot.errors import UserError, exit_code_of
+from chatbot.model.checkpoint_files import manifest_of, manifest_path
+from chatbot.model.saved import load_trained, weights_of
+from chatbot.training.checkpoint_reader import read_checkpoint
+from chatbot.training.durable import write_json
+from tests.attempts.folders import save_attempt
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in an empty folder, and returns its output, or the line of the error after exit code 2."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["chatbot.attempts", *arguments])
+        code = exit_code_of(main)
+        out, error = capsys.readouterr()
+        if code:
+            assert (code, out, error.count("\n"), error[:7]) == (2, "", 1, "error: ")
+        return error or out
+
+    return run
+
+
+def names(folder: str | Path) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def test_compare_prints_what_differs_and_draws_the_curves(run: Run) -> None:
+    save_attempt("a", {10: 1.0}, best=10)
+    save_attempt("微博", {20: 1.0}, keep_prob=0.7, copy=True)
+    rows = dict(line.split("  ", 1) for line in run("compare", "a", "微博").splitlines() if "  " in line)
+    shown = {name: value.split() for name, value in rows.items()}
+    assert {name for name in shown if name.startswith("--")} == {"--keep-prob", "--copy"}
+    assert (shown["--keep-prob"], shown["--copy"]) == (["0.5", "0.7"], ["off", "on"])
+    assert shown["best nats per character"] == ["4.500", "-"]
+    assert shown["last loss, nats per token"] == ["3.500", "3.500"]
+    assert shown["step"] == ["10", "20"]
+    assert Path("curves-a-微博.png").read_bytes().startswith(b"\x89PNG")
+    assert "Curves: b.svg" in run("compare", "checkpoints/a", "微博", "--plot", "b.svg")
+
+
+def test_compare_warns_of_different_validation_pairs(run: Run) -> None:
+    for name in ("a", "b"):
+        last = save_attempt(name, {1: 1.0}, best=1) / "last"
+        write_json(last, {**json.loads(last.read_text()), "validation": name})
+        last.with_name("metrics.jsonl").unlink()
+    lines = run("compare", "a", "b").splitlines()
+    assert lines[1] == "no setting differs"
+    assert lines[-2].startswith("They were validated on different pairs, so their nats per character cannot be")
+    assert lines[-1] == "No curves: none of them has a metrics.jsonl with records."
+
+
+def test_prune_removes_what_nothing_names_and_only_with_yes(run: Run) -> None:
+    save_attempt("a", {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}, best=2)
+    Path("checkpoints/a/ckpt-5_temp").mkdir()
+    Path("checkpoints/a/last.part").touch()
+    save_attempt("training", {1: 1.0, 2: 1.0})
+    for folder in ("never", "with notes"):
+        Path("checkpoints", folder).mkdir()
+        Path("checkpoints", folder, "config.json").touch()
+    Path("checkpoints/never/wandb.json").touch()
+    Path("checkpoints/with notes/notes.txt").touch()
+    for folder in ("gone/all", "a/all", "mine"):
+        Path("tensorboard", folder).mkdir(parents=True)
+    Path("tensorboard/gone/all/events.out.tfevents.1").touch()
+    before = {folder: names(folder) for folder in ("checkpoints", "checkpoints/a", "tensorboard")}
+    with filelock.FileLock("checkpoints/training/lock"):
+        listed = run("prune").splitlines()
+        assert {folder: names(folder) for folder in before} == before
+        assert "Nothing was removed; the same command with --yes removes it." in listed[-1]
+        assert listed[0].startswith("training is left out: training: another process is training it")
+        assert [line.split("  ")[1].strip() for line in listed[1:-1]] == [
+            *("checkpoints/a/ckpt-1", "checkpoints/a/ckpt-3", "checkpoints/a/ckpt-5", "checkpoints/a/last.part"),
+            *("tensorboard/gone", "checkpoints/never"),
+        ]
+        assert "ckpt-3" not in run("prune", "a", "--keep", "2")
+        save_attempt("keeps", {1: 1.0, 2: 1.0, 3: 1.0}, keep=2)
+        assert [name in run("prune", "keeps") for name in ("ckpt-1", "ckpt-2")] == [True, False]
+        assert "ckpt-2" in run("prune", "keeps", "--keep", "1")
+        shutil.rmtree("checkpoints/keeps")
+        assert run("prune", "training", "--yes").startswith("error: training: another process is training it")
+        assert run("prune", "--yes").splitlines()[-1].startswith("Removed: ")
+        assert names("checkpoints/training").count("ckpt-1.index") == 1
+    kept = [
+        name for name in before["checkpoints/a"] if not name.startswith(("ckpt-1", "ckpt-3", "ckpt-5", "last.part"))
+    ]
+    assert names("checkpoints/a") == kept
+    assert (names("checkpoints"), names("tensorboard")) == (["a", "training", "with notes"], ["a", "mine"])
+    assert run("prune", "a") == "Nothing to remove.\n"
+
+
+def test_prune_leaves_damaged_attempts(run: Run) -> None:
+    save_attempt("a", {1: 1.0, 2: 1.0})
+    Path("checkpoints/a/last").write_text("{")
+    assert run("prune", "--yes") == (
+        f"a is left out: {Path('checkpoints/a/last')}: damaged, it does not name a checkpoint; restore it from a "
+        "backup, or train again under another --attempt\nNothing to remove.\n"
+    )
+    assert run("prune", "a").startswith("error: checkpoints/a/last: damaged")
+    Path("checkpoints/a/last").unlink()  # checkpoints, and nothing that says which is needed
+    assert run("prune", "--yes") == "Nothing to remove.\n"
+
+
+def test_rename_moves_both_folders(run: Run) -> None:
+    save_attempt("a", {1: 1.0})
+    save_attempt("b", {1: 1.0}, distil_from="c,a")
+    Path("tensorboard/a/all").mkdir(parents=True)
+    out = run("rename", "a", "微博")
+    assert out.splitlines() == [
+        "checkpoints/a is now checkpoints/微博, and tensorboard/a is tensorboard/微博",
+        "Note: b names a in --distil-from; when it is resumed, give the new name.",
+    ]
+    assert (names("checkpoints"), names("tensorboard")) == (["b", "微博"], ["微博"])
+    assert json.loads(Path("checkpoints/微博/config.json").read_text())["attempt"] == "微博"
+    assert load_trained(Path("checkpoints/微博")).step == 1
+
+
+def test_average_is_the_mean_and_can_talk(run: Run) -> None:
+    save_attempt("a", {9: 1.0, 10: 2.0, 100: 6.0}, best=10)
+    out = run("average", "a")
+    assert out.startswith("checkpoints/a-average: the mean of the weights of a at the steps 9, 10, 100.\n")
+    trained = load_trained(Path("checkpoints/a-average"))
+    assert trained.step == 100
+    assert {float(value) for weight in weights_of(trained.model) for value in np.unique(weight)} == {3.0}
+    assert trained.settings.run.attempt == "a-average"
+    assert names("checkpoints") == ["a", "a-average"]
+    assert "best" in names("checkpoints/a-average")  # the search of a validated attempt
+    assert sorted(line.split()[-1] for line in run().splitlines()[1:]) == ["ready", "weights"]
+
+    run("average", "a", "ckpt-10", "9", "--to", "two")
+    trained = load_trained(Path("checkpoints/two"))
+    assert {float(value) for weight in weights_of(trained.model) for value in np.unique(weight)} == {1.5}
+
+
+def test_average_cannot_be_resumed_and_damage_is_not_averaged(run: Run) -> None:
+    save_attempt("a", {1: 1.0, 2: 2.0})
+    run("average", "a", "--to", "b")
+    prefix = Path("checkpoints/b/ckpt-2")
+    shapes = [weight.shape for weight in weights_of(load_trained(prefix.parent).model)]
+    with pytest.raises(UserError, match=r"only weights, as of an average.* begin another attempt with --init-from b"):
+        read_checkpoint(prefix, shapes, [()], None)
+
+    for name in ("ckpt-1", "ckpt-2"):  # as training writes them, with a manifest
+        path = Path("checkpoints/a", name)
+        write_json(manifest_path(path), manifest_of(path, {}))
+    data = Path("checkpoints/a/ckpt-1.data-00000-of-00001")
+    data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
+    assert "ckpt-1: checkpoint damaged (ckpt-1.data-00000-of-00001 does not have the checksum" in run("average", "a")
+    assert names("checkpoints") == ["a", "b"]
+
+
+def test_average_of_different_weights_is_refused(run: Run) -> None:
+    save_attempt("a", {1: 1.0})
+    other = save_attempt("b", {2: 1.0}, rnn_size=8)
+    for path in other.glob("ckpt-2*"):
+        shutil.copy(path, "checkpoints/a")
+    assert "ckpt-2 does not have the weights of ckpt-1" in run("average", "a")
+    assert names("checkpoints") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cmpare"], "cmpare: no such command; choose compare, prune, rename or average"),
+        (["compare", "a"], "compare a: give two different attempts or more"),
+        (["compare", "a", "none"], "compare none: no such attempt in "),
+        (["compare", "a", "broken"], "compare broken: vocabulary.txt: damaged"),
+        (["compare", "a", "b", "--plot", "x.gif"], "--plot x.gif: give the name of a file that ends in .png"),
+        (["compare", "a", "b", "--plot", "none/x.png"], "--plot none/x.png: give the name of a file in an existing"),
+        (["prune", "none"], "prune none: no such attempt in "),
+        (["prune", "../a"], "prune '../a': a short name"),
+        (["rename", "a"], "rename a: give the old name and the new one"),
+        (["rename", "a", "b"], "rename a b: checkpoints/b exists already; choose another name"),
+        (["rename", "a", "c"], "rename a c: tensorboard/c exists already"),
+        (["rename", "a", "x/y"], "rename 'x/y': a short name"),
+        (["rename", "none", "x"], "rename none: no such attempt in "),
+        (["rename", "locked", "x"], "locked: another process is training it"),
+        (["average"], "average: give an attempt"),
+        (["average", "a"], "average a: give two checkpoints or more; there are: ckpt-1; train.py --keep N keeps more"),
+        (["average", "a", "ckpt-2"], "average a: no checkpoint ckpt-2; there are: ckpt-1"),
+        (["average", "a", "--to", "b"], "average a: checkpoints/b exists already; give another name with --to"),
+        (["average", "a", "--to", "/b"], "--to '/b': a short name"),
+    ],
+)
+def test_invalid_input_is_a_one_line_error(run: Run, arguments: list[str], message: str) -> None:
+    whole = save_attempt("a", {1: 1.0})
+    for name in ("b", "broken", "locked"):
+        shutil.copytree(whole, f"checkpoints/{name}")
+    Path("checkpoints/broken/vocabulary.txt").write_text("")
+    Path("checkpoints/locked/lock").touch()
+    Path("tensorboard/c").mkdir(parents=True)
+    before = sorted(map(str, Path().rglob("*")))
+    with filelock.FileLock("checkpoints/locked/lock"):
+        assert run(*arguments).startswith(f"error: {message}")
+    assert sorted(map(str, Path().rglob("*"))) == before
