@@ -13,6 +13,9 @@ from chatbot.flags import check_fields, setting
 RUN = "run"
 # A value of --histograms.
 ALL = "all"
+# What --report-to names.
+TENSORBOARD, CSV, WANDB, MLFLOW = "tensorboard", "csv", "wandb", "mlflow"
+EXPORTERS = (TENSORBOARD, CSV, WANDB, MLFLOW)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +66,12 @@ class RunSettings:
         kind=int,
         least=1,
     )
+    report_to: str = setting(
+        TENSORBOARD,
+        RUN,
+        f"where the metrics go beside metrics.jsonl, joined by commas: {', '.join(EXPORTERS)}; or none",
+        metavar="NAMES",
+    )
     patience_nonfinite: int = setting(
         5,
         RUN,
@@ -111,6 +120,11 @@ class RunSettings:
         attempt_directory(self.attempt)
         if self.time_limit is not None:
             seconds_of(self.time_limit)
+        for name in self.exporters:
+            if name not in EXPORTERS:
+                raise UserError(f"--report-to {self.report_to}: {name!r} is not one of {', '.join(EXPORTERS)}, none")
+        if self.histograms != NONE and TENSORBOARD not in self.exporters:
+            raise UserError(f"--histograms {self.histograms}: only for TensorBoard; add tensorboard to --report-to")
         steps = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile or "1:1")
         if not steps or not 1 <= int(steps[1]) <= int(steps[2]):
             raise UserError(f"--profile {self.profile}: two steps A:B with 1 <= A <= B are needed, for example 100:110")
@@ -122,6 +136,12 @@ class RunSettings:
             return range(0)
         first, last = map(int, self.profile.split(":"))
         return range(first, last + 1)
+
+    @property
+    def exporters(self) -> tuple[str, ...]:
+        """The names in `report_to`, each once."""
+        names = (name.strip() for name in self.report_to.split(","))
+        return () if self.report_to == NONE else tuple(dict.fromkeys(names))
 
     @property
     def directory(self) -> Path:

@@ -30,6 +30,7 @@ from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
 from chatbot.training.model_parallel import plan, spread
+from chatbot.training.reporting.clients import check_clients
 from chatbot.training.result import TrainingResult
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
@@ -50,6 +51,8 @@ def start(settings: Settings) -> int:
     if WINDOWS and several:
         raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
     cluster = cluster_of(settings.parallel)  # checked here to report an error once, not in each process
+    if cluster is None:
+        check_clients(settings.run.exporters)  # here, too, to report an error before processes are started
     if cluster is not None and settings.parallel.local_workers is not None:
         raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
     if settings.parallel.asynchronous and cluster is None:
@@ -154,6 +157,8 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     The chief locks the attempt before anything of it is read. Raises UserError.
     """
     settings = with_deadline(settings)
+    if cluster is None or cluster.index == 0:
+        check_clients(settings.run.exporters)
     choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
     with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
         data = prepare(settings)

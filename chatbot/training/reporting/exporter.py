@@ -13,6 +13,9 @@ class Exporter(Protocol):
     A method may raise OSError or any exception of the program's client. The run then goes on without this record.
     """
 
+    tries_again: bool
+    """Whether the next record is tried after one has failed. Else, as with a server, it would take time each time."""
+
     def record(self, record: dict[str, Any]) -> None:
         """Write the metrics of a logged step, those of its validation among them."""
 

@@ -21,19 +21,26 @@ class MetricsFile:
     def record(self, record: dict[str, Any]) -> None:
         """Append a record. NaN and infinity become null, since JSON has neither.
 
-        Raises OSError when the line cannot be written. The file then ends with a complete line, unless it is gone.
+        Raises OSError as `append_line` does.
         """
-        line = (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode()
-        with self._path.open("ab", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            try:
-                written = file.write(line)
-                if written < len(line):  # the disk became full
-                    file.write(line[written:])
-            except OSError:
-                with suppress(OSError):
-                    file.truncate(size)
-                raise
+        append_line(self._path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file.
+
+    Raises OSError if that fails. The file then ends with a complete line, unless it is gone.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            written = file.write(line)
+            if written < len(line):  # the disk became full
+                file.write(line[written:])
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
 
 
 def _finite(value: Any) -> Any:

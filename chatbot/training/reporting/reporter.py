@@ -6,8 +6,8 @@ from typing import Any
 
 from chatbot.training.machines.team import tower_names
 from chatbot.training.reporting.exporter import Exporter
+from chatbot.training.reporting.exporters import LOCAL, open_exporter
 from chatbot.training.reporting.metrics_file import MetricsFile
-from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import Terminal
 from chatbot.training.run import Run
 from chatbot.training.tower_outliers import TowerOutliers
@@ -36,7 +36,18 @@ class Reporter:
         self._exporters: list[Exporter] = []
         if self._run.team.chief:
             self._metrics = MetricsFile(settings.run.directory / "metrics.jsonl", step)
-            self._exporters = [TensorBoard(settings, self._towers, step, self._run)]
+            self._exporters = [*filter(None, map(self._opened, settings.run.exporters))]
+
+    def _opened(self, name: str) -> Exporter | None:
+        """Open an exporter of --report-to; return None, after a warning, for a service that does not answer."""
+        run = self._run
+        try:
+            return open_exporter(name, run.settings, self._towers, run.progress.step, run)
+        except Exception as error:  # clients of other programs may raise any
+            if name in LOCAL:
+                raise
+            self._terminal.warn(f"{name} cannot be written ({_reason(error)}); training goes on without it")
+            return None
 
     def advance(self) -> None:
         """Count a step."""
@@ -49,16 +60,16 @@ class Reporter:
     def warn(self, text: str) -> None:
         """Show a warning, without a full stop at its end."""
         self._terminal.warn(text)
-        for exporter in self._exporters:
-            self._try(type(exporter).__name__, exporter.warning, text, self._run.progress.step)
+        for exporter in [*self._exporters]:
+            self._pass_on(exporter, exporter.warning, text, self._run.progress.step)
 
     def record(self, record: dict[str, Any]) -> None:
         """Show and write the metrics of a logged step."""
         self._terminal.record(record)
         if self._metrics:
             self._try("metrics.jsonl", self._metrics.record, record)
-        for exporter in self._exporters:
-            self._try(type(exporter).__name__, exporter.record, record)
+        for exporter in [*self._exporters]:
+            self._pass_on(exporter, exporter.record, record)
         if self._run.team.chief:
             for warning in self._outliers.record(record["step"], record["tower_losses"]):
                 self.warn(warning)
@@ -71,9 +82,8 @@ class Reporter:
         self._terminal.validation(validation, best)
         if validation.warning:
             self.warn(validation.warning)
-        for exporter in self._exporters:
-            name, step = type(exporter).__name__, self._run.progress.step
-            self._try(name, exporter.validation, validation, self._run.data.samples, step)
+        for exporter in [*self._exporters]:
+            self._pass_on(exporter, exporter.validation, validation, self._run.data.samples, self._run.progress.step)
 
     def went_back(self) -> None:
         """Begin again at the step of the run, which is earlier than the last record's; later records are removed."""
@@ -91,22 +101,35 @@ class Reporter:
         self._close_exporters(self._stopped)
 
     def _close_exporters(self, stopped: str) -> None:
-        for exporter in self._exporters:
-            self._try(type(exporter).__name__, exporter.close, stopped)
+        for exporter in [*self._exporters]:
+            self._pass_on(exporter, exporter.close, stopped)
 
-    def _try(self, name: str, write: Callable[..., None], *arguments: Any) -> None:
-        """Write; if that fails, warn once until it works again."""
+    def _pass_on(self, exporter: Exporter, write: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of an exporter. A service is left out from its first failure on."""
+        works = self._try(type(exporter).__name__, write, *arguments, again=exporter.tries_again)
+        if not works and not exporter.tries_again:
+            self._exporters.remove(exporter)
+
+    def _try(self, name: str, write: Callable[..., None], *arguments: Any, again: bool = True) -> bool:
+        """Write, and return whether that has worked; if not, warn once until it works again.
+
+        again: whether writing will be tried again.
+        """
         try:
             write(*arguments)
         except Exception as error:  # clients of other programs may raise any
             if name not in self._failing:
                 self._failing.add(name)
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
-                self._terminal.warn(
-                    f"{name} cannot be written ({reason}); training goes on, and writing is tried again"
-                )
-        else:
-            self._failing.discard(name)
+                rest = ", and writing is tried again" if again else " without it"
+                self._terminal.warn(f"{name} cannot be written ({_reason(error)}); training goes on{rest}")
+            return False
+        self._failing.discard(name)
+        return True
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of a message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
 
 
 @contextmanager

@@ -38,6 +38,8 @@ class TensorBoard:
     towers, theirs have fewer points (`TowerCurves`).
     """
 
+    tries_again = True
+
     def __init__(self, settings: Settings, towers: Sequence[str], step: int, run: Run | None = None) -> None:
         """Open the files. Events of later steps than the checkpoint's, which a killed run leaves, are removed.
 
