@@ -54,6 +54,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     destructor of TensorFlow would be printed and ignored.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A GBK terminal cannot print an emoji, which is escaped.
@@ -61,13 +62,12 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     try:
         with as_user_errors():
             code = main() or 0
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         if isinstance(error, DeviceError):
-            with suppress(AttributeError, OSError):  # no standard output, or a reader that has exited
+            with suppress(OSError):  # its reader has exited
                 sys.stdout.flush()
             os._exit(error.exit_code)  # at the usual exit, TensorFlow may wait for the device for ever
         return error.exit_code
@@ -78,3 +78,18 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr, flush=True)
         return 130
+
+
+def _open_missing_streams() -> None:
+    """Open the null device for each standard stream that is closed, as by `2>&-` in a shell.
+
+    The next file would otherwise get its number, and TensorFlow would write its log lines into that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends

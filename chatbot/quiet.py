@@ -1,9 +1,40 @@
-"""Import of TensorFlow without its log lines, and GPU memory that grows as needed."""
+"""Less output: --quiet, progress bars, and TensorFlow's log lines. Also GPU memory that grows as needed."""
 
 import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from typing import TextIO
+
+# Standard output while `quiet` discards what is printed.
+_kept: TextIO | None = None
+
+
+@contextlib.contextmanager
+def quiet(active: bool) -> Iterator[None]:
+    """Discard standard output and progress bars in the block, if active. Standard error stays."""
+    global _kept
+    if not active or _kept is not None:
+        yield
+        return
+    _kept = sys.stdout
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as null, contextlib.redirect_stdout(null):
+            yield
+    finally:
+        _kept = None
+
+
+def summary_output() -> TextIO:
+    """Return the standard output for what `quiet` does not discard."""
+    return _kept or sys.stdout
+
+
+def no_bars() -> bool | None:
+    """Return tqdm's `disable`: whether there are no progress bars; None: none where standard error is no terminal."""
+    no_bars = _kept is not None or sys.stderr is None or os.environ.get("TERM") == "dumb"
+    return True if no_bars else None
 
 
 def import_tensorflow() -> None:
@@ -13,7 +44,8 @@ def import_tensorflow() -> None:
     TF_CPP_MIN_LOG_LEVEL=0 in the environment shows the lines that follow the import.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as captured:
         os.dup2(captured.fileno(), 2)

@@ -1,7 +1,6 @@
 """The table of /why: which words of the question each word of a reply looked at."""
 
-import unicodedata
-
+from chatbot.corpus.reading.display import padded, width
 from chatbot.inference.attention import WordAttention
 
 # Words of the question shown for each word of the reply, the largest weights first.
@@ -18,19 +17,6 @@ def table(attention: WordAttention) -> list[str]:
         rows.append([_visible(word), *(f"{_visible(attention.question[i])} {weights[i]:.2f}" for i in top)])
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
-
-
-def width(text: str) -> int:
-    """Return the columns that a text takes in a terminal: two for a wide character, none for a combining one."""
-    return sum(
-        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        for character in text
-    )
-
-
-def padded(text: str, columns: int) -> str:
-    """Return the text with spaces up to this width."""
-    return text + " " * (columns - width(text))
 
 
 def _visible(word: str) -> str:

@@ -96,6 +96,22 @@ class RunSettings:
         above=0,
         stored=False,
     )
+    probe: str | None = setting(
+        None,
+        RUN,
+        "text file with a question in each line, at most 20; their replies are shown at each validation, or at each "
+        "checkpoint if nothing is validated",
+        metavar="FILE",
+    )
+    quiet: bool = setting(False, RUN, "print errors, warnings and the summary at the end only", kind=bool, stored=False)
+    dry_run: bool = setting(
+        False,
+        RUN,
+        "print what the run would train, in how much memory and time, by a few measured steps, and exit; nothing is "
+        "written but the cache",
+        kind=bool,
+        stored=False,
+    )
     # The time at which --time-limit is over, in seconds since the epoch; a process hands it to those that it starts.
     deadline: float | None = None
     histograms: str = setting(

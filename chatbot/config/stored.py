@@ -1,7 +1,10 @@
 """Settings in JSON files: an attempt's config.json, or the file of --config, which flags override."""
 
+import contextlib
+import io
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,14 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     """Return the settings of a run: defaults, overridden by those that the attempt was begun with, then by the file
     named by `config`, then by the given flat values.
 
-    Prints what is taken from the attempt. Raises UserError for a file or a value that cannot be used.
+    Prints what is taken from the attempt, unless `quiet` is given. Raises UserError for a file or a value that cannot
+    be used.
     """
+    with contextlib.redirect_stdout(io.StringIO() if given.get("quiet") else sys.stdout):
+        return _settings_over_config(given)
+
+
+def _settings_over_config(given: dict[str, Any]) -> Settings:
     config = read_settings(Path(given["config"])) if given.get("config") else {}
     if config and (folder := _attempt_folder(Path(given["config"]), "attempt" in given)):
         config["attempt"] = folder

@@ -17,6 +17,7 @@ from chatbot.corpus.reading.files.sources import Source
 from chatbot.corpus.training_set import training_files, training_selection
 from chatbot.errors import UserError
 from chatbot.evaluation.character_index import CharacterIndex
+from chatbot.quiet import no_bars
 
 # Of more pairs, this many are drawn by a seed: the index takes about a kilobyte a pair.
 MOST_PAIRS = 200_000
@@ -41,7 +42,7 @@ class Baseline:
         """Return the reply to each question."""
         return [
             self.reply(question)
-            for question in tqdm(questions, desc="Baseline", unit=" questions", leave=False, delay=2, disable=None)
+            for question in tqdm(questions, desc="Baseline", unit=" questions", leave=False, delay=2, disable=no_bars())
         ]
 
 

@@ -16,6 +16,7 @@ from chatbot.evaluation.samples import Sample
 from chatbot.inference.attention import WordAttention, word_attention
 from chatbot.inference.replier import BATCH
 from chatbot.model.saved import Trained
+from chatbot.quiet import no_bars
 
 # The attention of this many replies is shown, which bounds the size of the report.
 MOST_ATTENTION = 200
@@ -72,7 +73,7 @@ def _log_probabilities(
     pairs = EncodedPairs.question_to_answer(
         Ragged.from_rows(questions), Ragged.from_rows(replies), np.zeros(len(questions), np.int64)
     )
-    for number in tqdm(range(len(pairs)), desc="Report", unit=" replies", leave=False, delay=2, disable=None):
+    for number in tqdm(range(len(pairs)), desc="Report", unit=" replies", leave=False, delay=2, disable=no_bars()):
         yield -scorer([pairs.select([number])]).nats
 
 

@@ -21,6 +21,7 @@ from chatbot.evaluation.samples import Sample
 from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier, replier_of
 from chatbot.model.saved import Trained
+from chatbot.quiet import no_bars
 
 
 def evaluate(
@@ -87,7 +88,7 @@ def reply(replier: Replier, samples: list[Sample]) -> list[str]:
     order = sorted(range(len(samples)), key=lambda number: len(samples[number].ids))
     replies = [""] * len(samples)
     batches = range(0, len(order), BATCH)
-    for start in tqdm(batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=None):
+    for start in tqdm(batches, desc="Replying", unit=" batches", leave=False, delay=2, disable=no_bars()):
         numbers = order[start : start + BATCH]
         for number, text in zip(numbers, replier.replies([samples[n].ids for n in numbers]), strict=True):
             replies[number] = text

@@ -14,6 +14,7 @@ from chatbot.corpus.encoding.ngrams import histories_of
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
+from chatbot.quiet import no_bars
 
 # The maximum number of padded positions in a batch, questions and replies together.
 POSITIONS = 4096
@@ -67,7 +68,7 @@ class Scorer:
         longest = np.maximum(sources, targets)
         order = np.lexsort((sources, targets, longest))  # similar lengths share a batch, which keeps padding low
         nats, done = 0.0, 0
-        with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2, disable=None) as bar:
+        with tqdm(total=len(pairs), desc="Scoring", unit=" pairs", leave=False, delay=2, disable=no_bars()) as bar:
             while done < len(order):
                 # First bounded by the length of the first row, then by that of the last and longest.
                 rows = order[done : done + max(1, POSITIONS // (2 * int(longest[order[done]])))]

@@ -1,6 +1,7 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
 from chatbot.training.preset import kept_values, preset_values
+from chatbot.training.probe import probe_samples
 from chatbot.training.teacher_attempts import check_teachers, teacher_directories
 
 SAMPLES = 3
@@ -51,6 +53,12 @@ class Data:
     description: dict[str, Any]  # the content of data.json
     samples: list[Sample]  # from the validation pairs if there are any, else from the training pairs
     measured: list[Sample]  # validation pairs whose replies are measured; none without validation
+    probe: list[Sample]  # the questions of --probe, without answers
+
+    @property
+    def shown(self) -> list[Sample]:
+        """The questions whose replies are shown at each validation: the samples, and those of --probe."""
+        return [*self.samples, *self.probe]
 
     @property
     def validation_decides(self) -> bool:
@@ -63,11 +71,11 @@ class Data:
         return bool(self.description["both_directions"])
 
 
-def prepare(settings: Settings) -> Data:
+def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
 
-    Writes only to the cache. Raises UserError if the data cannot be used, or differ from the data with which the
-    attempt was started.
+    probe: the questions of --probe. Writes only to the cache. Raises UserError if the data cannot be used, or differ
+    from the data with which the attempt was started.
     """
     resumed = has_checkpoint(settings)
     settings = replace(settings, clean=_cleaning_rules(settings, resumed))
@@ -130,7 +138,8 @@ def prepare(settings: Settings) -> Data:
     measured = _samples(validation, MEASURED, vocabulary) if validation else []
     training = dataclasses.replace(shards, both_directions=both)
     clean = settings.corpus.clean
-    return Data(vocabulary, training, validation, source, clean, preset, description, samples, measured)
+    asked = probe_samples(probe, settings, vocabulary)
+    return Data(vocabulary, training, validation, source, clean, preset, description, samples, measured, asked)
 
 
 def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:

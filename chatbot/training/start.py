@@ -11,6 +11,7 @@ from chatbot.config.run import seconds_of
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import replace
+from chatbot.quiet import quiet
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
 from chatbot.training.devices import Tower, choose_gpus, cpu_name, open_towers, table
@@ -30,6 +31,7 @@ from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
 from chatbot.training.model_parallel import plan, spread
+from chatbot.training.probe import read_probe
 from chatbot.training.reporting.clients import check_clients
 from chatbot.training.result import TrainingResult
 
@@ -157,11 +159,12 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     The chief locks the attempt before anything of it is read. Raises UserError.
     """
     settings = with_deadline(settings)
-    if cluster is None or cluster.index == 0:
+    chief = cluster is None or cluster.index == 0
+    if chief:
         check_clients(settings.run.exporters)
     choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
-    with attempt_lock(settings) if cluster is None or cluster.index == 0 else contextlib.nullcontext():
-        data = prepare(settings)
+    with quiet(settings.run.quiet), attempt_lock(settings) if chief else contextlib.nullcontext():
+        data = prepare(settings, read_probe(settings.run.probe) if chief else ())
         settings = replace(settings, **data.preset)
         if cluster is None:
             return train_alone(settings, data)

@@ -1,16 +1,13 @@
 """The training loop, in the order in which it runs."""
 
 import contextlib
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from chatbot.config.attempts import is_validated
-from chatbot.config.decoding import DecodingSettings
-from chatbot.config.default_search import with_default_search
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.flags import program
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.divergence import Divergence
@@ -18,6 +15,7 @@ from chatbot.training.interrupts import AbandonedError, Interrupts, interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.profiling import profiled
 from chatbot.training.reporting.reporter import Reporter, open_reporter
+from chatbot.training.reporting.summary import conclude
 from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
@@ -35,9 +33,11 @@ def train(
     chief validates, reports and writes. Raises UserError for a damaged attempt, for a batch with fewer pairs than
     towers, for a loss or gradient that is again and again not finite, and for a loss that stays far above its start.
     """
+    started = time.monotonic()
     run = open_run(settings, data, towers, open_step, team)
     announce(run)
-    progress, train_step, saved = run.progress, run.train_step, run.progress.step
+    progress, train_step, first = run.progress, run.train_step, run.progress.step
+    saved = first
     divergence = Divergence(len(data.vocabulary))
     skipped = SkippedUpdates(settings.run.patience_nonfinite, progress.step)
     stop = team.agree(run.reason_to_stop())  # "" while the run goes on
@@ -80,6 +80,8 @@ def train(
             best = validate(run, reporter, interrupted, record) if due.validate and team.chief else None
             if due.validate:
                 run.lower_rate(validated=best is not None)
+            elif due.save and team.chief and data.validation is None and data.probe:
+                reporter.probe(run.validator.replies())
             reporter.record(record)
             if state is not None and not divergence.diverges:
                 run.save(state, bool(best))
@@ -92,7 +94,7 @@ def train(
     team.agree("")  # no machine leaves before the chief has saved
     team.leave()
     check_converging(divergence, settings, saved)
-    conclude(run, stop)
+    conclude(run, stop, first, time.monotonic() - started)
     return TrainingResult(
         settings.run.directory.absolute(), progress.step, stop, progress.best_step, progress.best_nats
     )
@@ -183,23 +185,3 @@ def announce(run: Run) -> None:
         best = run.progress.best_step
         kept = f"best checkpoint so far, of step {best:,}," if best else "last checkpoint"
         print(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")
-
-
-def conclude(run: Run, stop: str) -> None:
-    """Print why the run ended, sample replies of the best checkpoint, and the commands to use next."""
-    attempt = run.settings.run.attempt
-    print(f"Stopped at step {run.progress.step:,}: {stop}.")
-    if stop == INTERRUPTED:
-        chat = f"{program('chat.py')} --attempt {attempt}"
-        print(f"Saved. The same command resumes from here; to talk to it: {chat}")
-    elif run.team.chief:
-        run.checkpoints.load_best(run.progress)
-        if is_validated(run.settings.run.directory):
-            replies = run.validator.chat_replies(with_default_search(DecodingSettings(), run.settings.run.directory))
-        else:  # learned by heart: greedy search finds the replies of beam search, and is traced already
-            replies = run.validator.replies()
-        print("Sample replies:")
-        for sample, reply in zip(run.data.samples, replies, strict=True):
-            print(f"  {sample.question} -> {reply}")
-        print(f"Curves: tensorboard --logdir tensorboard/{attempt}")
-        print(f"Talk to it: {program('chat.py')} --attempt {attempt}")

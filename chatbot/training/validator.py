@@ -21,7 +21,7 @@ class Validation(NamedTuple):
 
     values: dict[str, float | None]  # by name: the likelihood of all references, and the replies to `Data.measured`
     warning: str | None  # about these replies
-    replies: list[str]  # to the sample questions
+    replies: list[str]  # to `Data.shown`: the sample questions, and those of --probe
     attention: list[WordAttention]  # of the replies to the sample questions; [] for a model without attention
 
 
@@ -35,7 +35,8 @@ class Validator:
     def __init__(self, model: Seq2Seq, data: Data, settings: Settings) -> None:
         self._model, self._vocabulary, self._tokens = model, data.vocabulary, tokens_of(settings.corpus)
         self._settings = settings.model
-        self._samples = [sample.ids[: settings.model.max_length] for sample in data.samples]
+        self._shown = [sample.ids[: settings.model.max_length] for sample in data.shown]
+        self._samples = self._shown[: len(data.samples)]  # those whose attention is shown
         self._questions = [sample.ids for sample in data.measured]
         self._score = Scorer(model)
         self._replier = Replier(model, data.vocabulary, settings.model)
@@ -61,7 +62,8 @@ class Validator:
             **values,
         }
         replies = self.replies()
-        return Validation(values, self._collapse.warning(measures.repetition), replies, self._attention(replies))
+        attention = self._attention(replies[: len(self._samples)])
+        return Validation(values, self._collapse.warning(measures.repetition), replies, attention)
 
     def _attention(self, replies: list[str]) -> list[WordAttention]:
         if not self._model.decoder.shows_attention:
@@ -70,9 +72,9 @@ class Validator:
         return word_attention(self._model, self._vocabulary, self._samples, ids)
 
     def replies(self) -> list[str]:
-        """Return the best reply to each sample question, by greedy search."""
-        return self._replier.replies(self._samples)
+        """Return the best reply to each question of `Data.shown`, by greedy search."""
+        return self._replier.replies(self._shown)
 
     def chat_replies(self, decoding: DecodingSettings) -> list[str]:
-        """Return the reply to each sample question by another search."""
-        return Replier(self._model, self._vocabulary, self._settings, decoding).replies(self._samples)
+        """Return the reply to each question of `Data.shown` by another search."""
+        return Replier(self._model, self._vocabulary, self._settings, decoding).replies(self._shown)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chatbot.chat import terminal
-from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table, width
+from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
@@ -27,7 +27,6 @@ def test_table_is_aligned_with_wide_characters() -> None:
     lines = table(ATTENTION)
     assert lines[0] == "人工智能  ai 0.70    是 0.20  什么 0.10"
     assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
-    assert [width(text) for text in ("你a", "é", "e\u0301", "。")] == [3, 1, 1, 2]
 
 
 def responder(**settings: Any) -> Responder:

@@ -6,6 +6,7 @@ from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.data import prepare
 from chatbot.training.devices import Tower
+from chatbot.training.probe import read_probe
 from chatbot.training.start import EXIT_INTERRUPTED
 from chatbot.training.trainer import train
 from chatbot.training.validator import Validation
@@ -28,6 +29,6 @@ def validation_of(nats: float, replies: list[str]) -> Validation:
 def train_small(number_of_towers: int = 2, **changes: Any) -> int:
     """Train with small_settings(**changes). Returns the exit code of the command."""
     settings, towers = small_settings(**changes), TOWERS[:number_of_towers]
-    data = prepare(settings)
+    data = prepare(settings, read_probe(settings.run.probe))
     result = train(settings, data, towers, lambda model, settings: open_update(model, settings, towers))
     return EXIT_INTERRUPTED if result.interrupted else 0

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from chatbot.errors import UserError
+from chatbot.quiet import no_bars
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,7 @@ def cores() -> int:
 
 def progress_bar(title: str, total: int, unit: str) -> "tqdm[Any]":
     """Return a progress bar, shown after a second and on a terminal only."""
-    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, delay=1, disable=None)
+    return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, delay=1, disable=no_bars())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from chatbot.training.machines.watch import join_timeout
 
 # Stored settings that may differ between workers: the paths of files; the attempt, which only worker 0 writes; the
 # directions, since what follows from them is compared.
-MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "attempt", "both_directions"}
+MAY_DIFFER = {"data", "validation", "dictionary", "cache", "block_list", "probe", "attempt", "both_directions"}
 
 
 def join(cluster: Cluster, heartbeat: Heartbeat, towers: Sequence[Tower]) -> Team:

@@ -1,9 +1,10 @@
 """The output of a run while it trains, on the chief only."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from chatbot.evaluation.samples import Sample
 from chatbot.training.machines.team import tower_names
 from chatbot.training.reporting.exporter import Exporter
 from chatbot.training.reporting.exporters import LOCAL, open_exporter
@@ -79,11 +80,22 @@ class Reporter:
 
         best: whether it is the best so far.
         """
+        data = self._run.data
         self._terminal.validation(validation, best)
+        self._terminal.probe(data.probe, validation.replies[len(data.samples) :])
         if validation.warning:
             self.warn(validation.warning)
+        self._export(validation, data.shown)
+
+    def probe(self, replies: list[str]) -> None:
+        """Show and write the replies to `Data.shown` where nothing is validated."""
+        data = self._run.data
+        self._terminal.probe(data.probe, replies[len(data.samples) :])
+        self._export(Validation({}, None, replies, []), data.shown)
+
+    def _export(self, validation: Validation, samples: Sequence[Sample]) -> None:
         for exporter in [*self._exporters]:
-            self._pass_on(exporter, exporter.validation, validation, self._run.data.samples, self._run.progress.step)
+            self._pass_on(exporter, exporter.validation, validation, samples, self._run.progress.step)
 
     def went_back(self) -> None:
         """Begin again at the step of the run, which is earlier than the last record's; later records are removed."""

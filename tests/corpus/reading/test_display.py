@@ -1,0 +1,9 @@
+"""The width of text in a terminal."""
+
+from chatbot.corpus.reading.display import cut, padded, width
+
+
+def test_wide_and_combining_characters() -> None:
+    assert [width(text) for text in ("你a", "é", "e\u0301", "。")] == [3, 1, 1, 2]
+    assert padded("你", 4) == "你  "
+    assert [cut("你好a吗", columns) for columns in (7, 6, 5, 2, 0)] == ["你好a吗", "你...", "你...", "..", ""]

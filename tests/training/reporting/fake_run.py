@@ -1,0 +1,35 @@
+"""A run without a model, for what is shown of it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from chatbot.config.training import Settings
+from chatbot.flags import compose
+from chatbot.training.calendar import Calendar
+from chatbot.training.checkpoints import Progress
+from chatbot.training.criterion import Criterion
+
+
+def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = True, **settings: Any) -> Any:
+    """A run of 10,000 pairs a minute that is validated each 100 steps."""
+    composed = compose(Settings, attempt="a", **settings)
+    return SimpleNamespace(
+        settings=composed,
+        progress=Progress(),
+        criterion=Criterion.of(composed.learning),
+        calendar=Calendar(log_every=10, save_every=500, validate_every=100, last_step=last_step),
+        team=SimpleNamespace(chief=chief),
+        data=SimpleNamespace(validation_decides=decides),
+    )
+
+
+def record_of(step: int, loss: float = 4.5) -> dict[str, Any]:
+    """The metrics of a step."""
+    return {
+        "step": step,
+        "loss": loss,
+        "target_tokens_per_s": 12345.6,
+        "input_wait": 0.031,
+        "gradient_norm": 1.5,
+        "learning_rate": 0.002,
+    }
