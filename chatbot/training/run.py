@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.config.attempts import LAST
 from chatbot.config.learning import PLATEAU
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
@@ -35,7 +36,7 @@ from chatbot.training.initial_weights import set_initial_weights
 from chatbot.training.loss_size import loss_size
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
-from chatbot.training.progress import Progress
+from chatbot.training.progress import Progress, read_progress
 from chatbot.training.provenance import Provenance
 from chatbot.training.schedule import Schedule, schedule_of
 from chatbot.training.share import Prepared
@@ -193,7 +194,7 @@ def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
 
 
 def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep, team: Team) -> Run:
-    """Begin or resume a run. All files of a resumed attempt are read before any is written.
+    """Begin or resume a run. All files of a resumed attempt are read before any is written; with --dry-run, none is.
 
     towers: of this machine; the first one's device has the model that validates and replies. Raises UserError for a
     damaged attempt, and for a batch with fewer pairs than towers.
@@ -242,7 +243,10 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     provenance = Provenance(settings, data.description)
     checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep, provenance, write)
     progress, state, untrained = Progress(), train_step.gather_state(), []
-    if team.chief:
+    if settings.run.dry_run:  # with any weights: a step takes as long
+        progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
+        state = averages.joined(averages.split(state)[1])
+    elif team.chief:
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
             untrained = [weight.numpy() for weight in weights_of(model)]

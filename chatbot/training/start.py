@@ -45,11 +45,15 @@ def start(settings: Settings) -> int:
     """Run train.py with these settings and return its exit code. Raises UserError."""
     settings = with_deadline(settings)
     if settings.parallel.selftest:
+        if settings.run.dry_run:
+            raise UserError("--dry-run and --selftest exclude each other; leave out one of the two")
         towers = devices(settings, fewest=2)
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
     several = several_processes(settings.parallel)
+    if settings.run.dry_run and several:
+        raise UserError(f"--dry-run and {several} exclude each other; leave out {several}: one machine is planned")
     if WINDOWS and several:
         raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
     cluster = cluster_of(settings.parallel)  # checked here to report an error once, not in each process
@@ -156,14 +160,15 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
     """Train in this process, alone or in a cluster. TensorFlow is imported after settings and data are checked.
 
-    The chief locks the attempt before anything of it is read. Raises UserError.
+    The chief locks the attempt before anything of it is read; with --dry-run, nothing is locked. Raises UserError.
     """
     settings = with_deadline(settings)
     chief = cluster is None or cluster.index == 0
     if chief:
         check_clients(settings.run.exporters)
     choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
-    with quiet(settings.run.quiet), attempt_lock(settings) if chief else contextlib.nullcontext():
+    locks = chief and not settings.run.dry_run
+    with quiet(settings.run.quiet), attempt_lock(settings) if locks else contextlib.nullcontext():
         data = prepare(settings, read_probe(settings.run.probe) if chief else ())
         settings = replace(settings, **data.preset)
         if cluster is None:
@@ -174,14 +179,16 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
 
 
 def train_alone(settings: Settings, data: Data) -> TrainingResult:
-    """Train on the devices of this machine."""
+    """Train on the devices of this machine, or with --dry-run plan to."""
     towers = devices(settings)
+    from chatbot.training.dry_run import dry_run
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
     from chatbot.training.variable_update.device_failure import device_errors
 
+    run = dry_run if settings.run.dry_run else train
     with device_errors(towers):
-        return train(settings, data, towers, lambda model, chosen: open_update(model, chosen, towers))
+        return run(settings, data, towers, lambda model, chosen: open_update(model, chosen, towers))
 
 
 def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:

@@ -1,6 +1,9 @@
 """Validation during a run: the likelihood of held-out pairs, and replies to questions of some of them."""
 
+import time
 from typing import NamedTuple
+
+import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
@@ -14,6 +17,9 @@ from chatbot.inference.replier import Replier
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.collapse import Collapse
 from chatbot.training.data import Data
+
+# Pairs and questions whose time is measured by `Validator.seconds`; the replier takes as many at a time.
+TIMED_PAIRS, TIMED_QUESTIONS = 256, 64
 
 
 class Validation(NamedTuple):
@@ -64,6 +70,26 @@ class Validator:
         replies = self.replies()
         attention = self._attention(replies[: len(self._samples)])
         return Validation(values, self._collapse.warning(measures.repetition), replies, attention)
+
+    def seconds(self, corpus: Corpus) -> float:
+        """Return the estimated seconds of `validate`, from a part of the pairs and of the questions.
+
+        corpus: as for `validate`. The graphs are traced before the time is taken.
+        """
+        shard = max(corpus.shards, key=len)
+        part = shard.select(np.linspace(0, len(shard) - 1, min(TIMED_PAIRS, len(shard))).astype(int))
+        questions = [*self._questions, *self._shown]
+        seconds = []
+        for _ in range(2):
+            times = [time.perf_counter()]
+            self._score([part])
+            times.append(time.perf_counter())
+            self._replier.replies(questions[:TIMED_QUESTIONS])
+            times.append(time.perf_counter())
+            scored, replied = np.diff(times)
+            asked = min(TIMED_QUESTIONS, len(questions))
+            seconds.append(scored * corpus.pairs / len(part) + replied * len(questions) / asked)
+        return float(seconds[-1])
 
     def _attention(self, replies: list[str]) -> list[WordAttention]:
         if not self._model.decoder.shows_attention:

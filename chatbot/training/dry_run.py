@@ -1,0 +1,189 @@
+"""--dry-run: what a run would train, in how much memory and time, by a few measured steps. Nothing is written."""
+
+import datetime
+import itertools
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from chatbot.config.stored import as_flags, storable
+from chatbot.config.training import Settings
+from chatbot.corpus.batching.buckets import Bucket
+from chatbot.quiet import summary_output
+from chatbot.training.data import Data
+from chatbot.training.devices import Tower
+from chatbot.training.freezing import part_names
+from chatbot.training.machines.team import ALONE
+from chatbot.training.reporting.time_left import duration, steps_left, time_left
+from chatbot.training.result import TrainingResult
+from chatbot.training.run import OpenStep, Run, open_run
+from chatbot.training.share import Prepared
+from chatbot.training.step_memory import peak_growth, process_memory
+from chatbot.training.variable_update.choose import chosen_update
+
+DRY_RUN = "--dry-run"
+WITHOUT = "Without --dry-run, the same command trains"
+# Batches of an epoch that are planned to find one of each bucket.
+PLANNED = 5000
+# Timed steps of each bucket, and the seconds after which no further one begins.
+REPEATS, MOST_SECONDS = 3, 30.0
+
+
+class BucketTime(NamedTuple):
+    """The time of a step with a batch of a bucket."""
+
+    bucket: Bucket
+    seconds: float
+
+
+def dry_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep) -> TrainingResult:
+    """Print the plan of a run on one machine. Raises UserError as the run would before its first step."""
+    run = open_run(settings, data, towers, open_step, ALONE)
+    batches = one_of_each_bucket(run)
+    timed_step(run, batches[-1][1])  # traces the graphs
+    growth = peak_growth(towers, lambda: timed_step(run, batches[0][1]))
+    times = measured_times(run, batches)
+    lines = [
+        f"Settings: {as_flags(storable(run.settings))}",
+        *parameter_table(run),
+        *memory_table(run, towers, growth),
+        *step_table(run, times),
+        *time_table(run, times),
+        f"Nothing was written. {WITHOUT}.",
+    ]
+    print("\n".join(lines), file=summary_output())
+    progress = run.progress
+    return TrainingResult(run.settings.run.directory, progress.step, DRY_RUN, progress.best_step, progress.best_nats)
+
+
+def one_of_each_bucket(run: Run) -> list[tuple[Bucket, Prepared]]:
+    """Return the largest batch of each bucket among the first ones of an epoch, those of the largest bucket first."""
+    sizes: dict[Bucket, tuple[int, int]] = {}  # the pairs of the largest batch, and minus its step
+    for step, (bucket, positions) in enumerate(itertools.islice(run.batches.plan(0), PLANNED)):
+        sizes[bucket] = max(sizes.get(bucket, (0, 0)), (len(positions), -step))
+    prepared = []
+    for bucket in sorted(sizes, key=lambda bucket: -sizes[bucket][0] * sum(bucket.shape)):
+        step = -sizes[bucket][1]
+        batch = next(run.batches.from_step(step, run.train_step.num_shares))
+        prepared.append((bucket, run.train_step.prepare(batch, step)))
+    return prepared
+
+
+def measured_times(run: Run, batches: Sequence[tuple[Bucket, Prepared]]) -> list[BucketTime]:
+    """Return the median time of a step of each bucket, of at least one and at most REPEATS steps."""
+    end = time.perf_counter() + MOST_SECONDS
+    times = []
+    for bucket, batch in batches:
+        seconds = [timed_step(run, batch)]  # slower: the allocator has not seen this size
+        while len(seconds) <= REPEATS and time.perf_counter() < end:
+            seconds.append(timed_step(run, batch))
+        times.append(BucketTime(bucket, statistics.median(seconds[1:] or seconds)))
+    return times
+
+
+def timed_step(run: Run, batch: Prepared) -> float:
+    """Train on a batch; return the seconds until all devices have finished."""
+    started = time.perf_counter()
+    run.train_step(batch, run.rate)
+    for result in run.train_step.finished_steps():
+        result.gradient_norm.numpy()
+    return time.perf_counter() - started
+
+
+def parameter_table(run: Run) -> list[str]:
+    """Return the weights by layer: their part of the model, shapes, and millions of parameters."""
+    layers: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    variables = run.model.trainable_variables
+    for part, variable in zip(part_names(run.model), variables, strict=True):
+        layers[part, variable.path.rpartition("/")[0]].append(variable)
+    rows = [("part", "layer", "shapes", "millions")]
+    for (part, layer), weights in layers.items():
+        shapes = " + ".join("x".join(map(str, weight.shape)) for weight in weights)
+        rows.append((part, layer, shapes, f"{sum(map(parameters, weights)) / 1e6:.3f}"))
+    total = sum(map(parameters, variables))
+    return [f"Parameters: {total:,}", *aligned(rows, texts=3)]
+
+
+def parameters(variable: Any) -> int:
+    """Return the number of elements of a variable."""
+    return math.prod(variable.shape)
+
+
+def memory_table(run: Run, towers: Sequence[Tower], growth: Sequence[int] | None) -> list[str]:
+    """Return the memory of each tower. growth: in bytes, during a step of the largest batch.
+
+    With the variable update parameter_server, one device has the weights and the optimizer's state, and the others copy
+    the weights in each step.
+    """
+    parallel = chosen_update(run.settings, towers).parallel
+    weights = 4 * sum(map(parameters, run.model.trainable_variables))
+    state = sum(value.nbytes for value in run.train_step.gather_state())
+    rows: list[tuple[str, ...]] = [("tower", "weights", "optimizer", "gradients", "activations", "sum", "device")]
+    for number, tower in enumerate(towers):
+        single = parallel.variable_update == "parameter_server"
+        holds = not single or (number == 0 and parallel.local_parameter_device != "cpu")
+        held = [weights, state] if holds else [0, 0]
+        grown = [weights, max(0, growth[number] - weights)] if growth else [weights, 0]
+        cells = [f"{size / 1e6:,.1f} MB" for size in (*held, *grown, sum([*held, *grown]))]
+        if not growth:
+            cells[3:] = ["not measured", f"over {cells[4]}"]
+        rows.append((tower.name, *cells, "" if tower.memory is None else f"{tower.memory / 1e6:,.0f} MB"))
+    lines = ["Memory, at the largest batch:", *aligned(rows, texts=1)]
+    with suppress(OSError):
+        lines.append(f"  The process had {process_memory('VmHWM') / 1e6:,.0f} MB at the peak.")
+    return lines
+
+
+def step_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
+    """Return the measured steps, those of the largest batches first."""
+    rows: list[tuple[str, ...]] = [("pairs", "question", "reply", "batches", "ms a step")]
+    for bucket, seconds in times:
+        source, target = bucket.shape
+        rows.append((*(f"{n:,}" for n in (bucket.batch_size, source, target, bucket.batches)), f"{1000 * seconds:.1f}"))
+    epoch = f"Steps: {run.batches.steps_per_epoch:,} an epoch of {run.batches.pairs:,} pairs"
+    return [f"{epoch}; pairs of a batch, and the lengths that they are padded to:", *aligned(rows)]
+
+
+def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
+    """Return the whole time of the run, with the parts of validation and checkpoints."""
+    seconds_per_step = sum(seconds * bucket.batches for bucket, seconds in times) / sum(b.batches for b, _ in times)
+    data, calendar = run.data, run.calendar
+    left = steps_left(run.progress, calendar, run.settings.learning.patience if data.validation_decides else None)
+    training = left.steps * seconds_per_step
+    lines = [f"  training        {duration(training)}, {1000 * seconds_per_step:.1f} ms a step"]
+    total = training
+    if data.validation is not None and calendar.validate_every is not None:
+        validations = math.ceil(left.steps / calendar.validate_every)
+        each = run.validator.seconds(data.validation)
+        lines.append(f"  {validations:,} validations".ljust(18) + f"{duration(validations * each)}, {each:.1f} s each")
+        total += validations * each
+    started = time.perf_counter()
+    run.train_step.gather_state()
+    each = time.perf_counter() - started
+    saves = math.ceil(left.steps / calendar.save_every)
+    lines.append(
+        f"  {saves:,} checkpoints".ljust(18) + f"{duration(saves * each)}, {each:.2f} s each until it is copied"
+    )
+    total += saves * each
+    deadline = run.settings.run.deadline
+    limit = None if deadline is None else max(0.0, deadline - time.time())
+    end = time_left(left, total / max(left.steps, 1), limit, datetime.datetime.now())
+    count = f"{left.bound} {left.steps:,} steps".lstrip()
+    return [f"Time: {count}; {end or 'the run is over'}", *lines]
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: int = 0) -> list[str]:
+    """Return the rows of a table, indented. The first columns, texts, are on the left, and the others on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  "
+        + "  ".join(
+            cell.ljust(columns) if number < texts else cell.rjust(columns)
+            for number, (cell, columns) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
