@@ -100,7 +100,7 @@ class RunSettings:
         None,
         RUN,
         "text file with a question in each line, at most 20; their replies are shown at each validation, or at each "
-        "checkpoint if nothing is validated",
+        "checkpoint if nothing is validated; none: no questions",
         metavar="FILE",
     )
     quiet: bool = setting(False, RUN, "print errors, warnings and the summary at the end only", kind=bool, stored=False)

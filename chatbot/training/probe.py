@@ -3,6 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
+from chatbot.config.corpus import NONE
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.history import source_of
 from chatbot.corpus.encoding.vocabulary import Vocabulary
@@ -19,9 +20,11 @@ MOST_BYTES, MOST_QUESTIONS, MOST_CHARACTERS = 256 * 2**10, 20, 2000
 def read_probe(file: str | None) -> list[str]:
     """Return the first questions of a text file, one a line, in any encoding of pairs. Blank lines are left out.
 
+    file: None or "none" for no questions.
+
     Raises UserError for a file that cannot be read, that is no text, or that has no question.
     """
-    if file is None:
+    if file is None or file == NONE:
         return []
     remedy = "give a text file with a question in each line"
     try:

@@ -24,7 +24,7 @@ def test_first_questions_are_read(tmp_path: Path) -> None:
     path = tmp_path / "probe.txt"
     path.write_text("".join(f"{i}\n" for i in range(100)))
     assert read_probe(str(path)) == [str(i) for i in range(MOST_QUESTIONS)]
-    assert read_probe(None) == []
+    assert read_probe(None) == read_probe("none") == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""--dry-run plans a run by a few steps, and writes nothing."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chatbot
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.training.data import prepare
+from chatbot.training.dry_run import dry_run
+from chatbot.training.start import start
+from chatbot.training.step_memory import PROCESS, peak_growth
+from chatbot.training.variable_update.choose import open_update
+from tests.training.small_run import TOWERS, small_settings, train_small
+
+
+def files() -> dict[Path, tuple[bytes, int]]:
+    """The content and the time of each file outside the cache, and the time of each folder."""
+    paths = [path for path in Path().rglob("*") if path.parts[0] != "data"]
+    return {path: (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns) for path in paths}
+
+
+def test_plan_of_an_attempt_that_exists_changes_no_file(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt is at step 3 of 9, and 10 pairs are 3 batches; 4 pairs in 3 of them, and all in one bucket."""
+    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")
+    run = {"data": (str(pairs_file),), "validation": str(held_out), "both_directions": "off", "precision": "float32"}
+    train_small(1, **run, steps=3, validate_every=4)
+    before = files()
+    capsys.readouterr()
+    result = chatbot.train(attempt="default", steps=9, dry_run=True)
+    assert (result.step, result.stopped, result.interrupted) == (3, "--dry-run", False)
+    assert files() == before
+    plan = capsys.readouterr().out
+    lines = plan[plan.index("Settings: --data") :].splitlines()
+    assert "--rnn-size 16" in lines[0]
+    parameters = int(lines[1].removeprefix("Parameters: ").replace(",", ""))
+    millions = [float(line.split()[-1]) for line in lines[3 : lines.index("Memory, at the largest batch:")]]
+    assert sum(millions) == pytest.approx(parameters / 1e6, abs=0.0006 * len(millions))
+    assert re.search(r"\n  embedding +embedding\S* +272x8 +0\.002\n", plan)
+    sizes = rf" +{parameters * 4e-6:.1f} MB +{parameters * 8e-6:.1f} MB +{parameters * 4e-6:.1f} MB "
+    assert re.search(rf"\n  cpu_0 {sizes}", plan), plan
+    assert re.search(r"\nSteps: 3 an epoch of 10 pairs.*\n.*\n +4 +\d+ +\d+ +3 +\d+\.\d\n", plan)
+    assert re.search(r"\nTime: 6 steps; \d+ s left, \d\d:\d\d\n  training +\d+ s, ", plan)
+    assert re.search(r"\n  2 validations +\d+ s, \d+\.\d s each\n  1 checkpoints ", plan)
+
+
+def test_plan_of_a_new_run_on_two_towers(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = small_settings(data=(str(pairs_file),), dry_run=True)
+    dry_run(settings, prepare(settings), TOWERS, lambda model, chosen: open_update(model, chosen, TOWERS))
+    plan = capsys.readouterr().out
+    assert re.search(r"\n  cpu_1   0\.0 MB +0\.0 MB +0\.0 MB ", plan) is not None, "one device has the weights"
+    assert "Time: 1,000 steps; " in plan
+    assert not Path("checkpoints").exists()
+    assert not Path("tensorboard").exists()
+
+
+@pytest.mark.parametrize("flags", [{"local_workers": 2}, {"asynchronous": True}, {"restarts": 1}, {"selftest": True}])
+def test_other_processes_are_refused_by_name(work_dir: Path, flags: dict[str, int]) -> None:
+    (name,) = flags
+    with pytest.raises(UserError, match=f"--dry-run and --{name.replace('_', '-')} exclude each other; leave out"):
+        start(compose(Settings, dry_run=True, **flags))
+
+
+@pytest.mark.skipif(not (PROCESS / "clear_refs").exists(), reason="Linux only")
+def test_peak_growth_is_that_of_the_action() -> None:
+    np.ones(50_000_000).sum()  # a peak before it
+    (growth,) = peak_growth(TOWERS[:1], lambda: np.ones(25_000_000).sum()) or [0]
+    assert 190e6 < growth < 220e6
