@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from chatbot.config.stored import as_flags, storable
@@ -31,6 +31,8 @@ WITHOUT = "Without --dry-run, the same command trains"
 PLANNED = 5000
 # Timed steps of each bucket, and the seconds after which no further one begins.
 REPEATS, MOST_SECONDS = 3, 30.0
+# Consecutive steps that are timed, and the seconds after which no further one begins.
+CONSECUTIVE, MOST_CONSECUTIVE = 40, 15.0
 
 
 class BucketTime(NamedTuple):
@@ -85,12 +87,38 @@ def measured_times(run: Run, batches: Sequence[tuple[Bucket, Prepared]]) -> list
     return times
 
 
+def consecutive_factor(run: Run, times: Sequence[BucketTime]) -> float:
+    """Return the time of consecutive steps, over that of the same steps by the times of their buckets.
+
+    In a run, batches differ, and the next ones are prepared during a step: both take time.
+    """
+    by_bucket = dict(times)
+    epoch, done = divmod(run.progress.step, run.batches.steps_per_epoch)
+    expected = 0.0
+    with closing(run.batches_ahead()) as batches:
+        batch = next(batches)
+        started = time.perf_counter()
+        for bucket, _ in itertools.islice(run.batches.plan(epoch, done), CONSECUTIVE):
+            if bucket not in by_bucket or time.perf_counter() > started + MOST_CONSECUTIVE:
+                break
+            expected += by_bucket[bucket]
+            run.train_step(batch, run.rate)
+            batch = next(batches)
+        wait_for_steps(run)
+        return (time.perf_counter() - started) / expected if expected else 1.0
+
+
+def wait_for_steps(run: Run) -> None:
+    """Wait until all devices have finished."""
+    for result in run.train_step.finished_steps():
+        result.gradient_norm.numpy()
+
+
 def timed_step(run: Run, batch: Prepared) -> float:
     """Train on a batch; return the seconds until all devices have finished."""
     started = time.perf_counter()
     run.train_step(batch, run.rate)
-    for result in run.train_step.finished_steps():
-        result.gradient_norm.numpy()
+    wait_for_steps(run)
     return time.perf_counter() - started
 
 
@@ -150,7 +178,8 @@ def step_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
 
 def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
     """Return the whole time of the run, with the parts of validation and checkpoints."""
-    seconds_per_step = sum(seconds * bucket.batches for bucket, seconds in times) / sum(b.batches for b, _ in times)
+    mean = sum(seconds * bucket.batches for bucket, seconds in times) / sum(bucket.batches for bucket, _ in times)
+    seconds_per_step = mean * consecutive_factor(run, times)
     data, calendar = run.data, run.calendar
     left = steps_left(run.progress, calendar, run.settings.learning.patience if data.validation_decides else None)
     training = left.steps * seconds_per_step
