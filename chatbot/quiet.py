@@ -26,7 +26,7 @@ def quiet(active: bool) -> Iterator[None]:
         _kept = None
 
 
-def summary_output() -> TextIO:
+def kept_output() -> TextIO:
     """Return the standard output for what `quiet` does not discard."""
     return _kept or sys.stdout
 

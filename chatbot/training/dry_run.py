@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from chatbot.config.stored import as_flags, storable
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.buckets import Bucket
-from chatbot.quiet import summary_output
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.freezing import part_names
 from chatbot.training.machines.team import ALONE
+from chatbot.training.reporting.streams import line_stream
 from chatbot.training.reporting.time_left import duration, steps_left, time_left
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
@@ -57,7 +57,9 @@ def dry_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: 
         *time_table(run, times),
         f"Nothing was written. {WITHOUT}.",
     ]
-    print("\n".join(lines), file=summary_output())
+    output = line_stream()
+    output.write("".join(f"{line}\n" for line in lines))
+    output.flush()
     progress = run.progress
     return TrainingResult(run.settings.run.directory, progress.step, DRY_RUN, progress.best_step, progress.best_nats)
 

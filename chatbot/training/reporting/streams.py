@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any, TextIO
 
+from chatbot.quiet import kept_output
+
 # The reader of a pipe has exited, or the terminal is closed.
 GONE = (errno.EPIPE, errno.EIO)
 # What a stream raises that is closed, or that does not exist: Python has none under Windows' pythonw.
@@ -85,8 +87,12 @@ def error_stream() -> Stream:
 
 
 def line_stream() -> Stream:
-    """Return the stream for the lines of a run: standard output, or standard error if the former is discarded."""
-    return Stream(sys.stderr if _is_null(sys.stdout) and not _is_null(sys.stderr) else sys.stdout)
+    """Return the stream for the lines of a run and its summary, which --quiet does not discard.
+
+    That is standard output, or standard error if the former is discarded.
+    """
+    output = kept_output()
+    return Stream(sys.stderr if _is_null(output) and not _is_null(sys.stderr) else output)
 
 
 def _is_null(stream: Any) -> bool:

@@ -1,15 +1,12 @@
 """The end of a run: why it stopped, replies of the best checkpoint, a summary, and the commands to use next."""
 
-import sys
-
 from chatbot.config.attempts import CHECKPOINTS, is_validated
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
-from chatbot.quiet import summary_output
 from chatbot.training.reporting.lines import question_line, wrapped
-from chatbot.training.reporting.streams import Stream
+from chatbot.training.reporting.streams import error_stream, line_stream
 from chatbot.training.reporting.time_left import duration
 from chatbot.training.result import INTERRUPTED
 from chatbot.training.run import Run
@@ -24,22 +21,22 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
 
     stop: the reason. first_step, seconds: of this process: the step that it began after, and its time.
     """
-    attempt, progress, output = run.settings.run.attempt, run.progress, Stream(summary_output())
-    lines = [wrapped(f"Stopped at step {progress.step:,}: {stop}.", output.columns)]
-    if run.team.chief:
-        if stop != INTERRUPTED:
-            lines += ["Sample replies:", *_replies(run, output.columns)]
-        steps = progress.step - first_step
-        lines.append(f"Time: {duration(seconds)} for {steps:,} steps")
-        lines.append(f"Best: {_best(run)}")
-        if _drawn(run):
-            lines.append(f"Picture: {CHECKPOINTS / attempt / CURVES}")
-        lines.append(f"Curves: tensorboard --logdir tensorboard/{attempt}")
+    attempt, progress, output = run.settings.run.attempt, run.progress, line_stream()
+    stopped = f"Stopped at step {progress.step:,}: {stop}."
+    if not run.team.chief:
+        print(stopped)
+        return
+    lines = [wrapped(stopped, output.columns)]
+    if stop != INTERRUPTED:
+        lines += ["Sample replies:", *_replies(run, output.columns)]
+    lines.append(f"Time: {duration(seconds)} for {max(0, progress.step - first_step):,} steps")
+    lines.append(f"Best: {_best(run)}")
+    if _drawn(run):
+        lines.append(f"Picture: {CHECKPOINTS / attempt / CURVES}")
+    lines.append(f"Curves: tensorboard --logdir tensorboard/{attempt}")
     chat = f"{program('chat.py')} --attempt {attempt}"
-    if stop == INTERRUPTED:
-        lines.append(f"Saved. The same command resumes from here; to talk to it: {chat}")
-    elif run.team.chief:
-        lines.append(f"Talk to it: {chat}")
+    resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"
+    lines.append(resumes if stop == INTERRUPTED else f"Talk to it: {chat}")
     output.write("".join(f"{line}\n" for line in lines))
     output.flush()
 
@@ -73,5 +70,5 @@ def _drawn(run: Run) -> bool:
             return True
     except Exception as error:  # of a drawing library: fonts, files, memory
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
-        print(f"Warning: {CURVES} cannot be drawn ({reason}).", file=sys.stderr)
+        error_stream().write(f"Warning: {CURVES} cannot be drawn ({reason}).\n")
     return False
