@@ -160,6 +160,7 @@ def test_workers_compare_everything_that_changes_training() -> None:
         "--dictionary",
         "--cache",
         "--block-list",
+        "--probe",
         "--attempt",
         "--both-directions",
     }
