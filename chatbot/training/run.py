@@ -243,16 +243,18 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     provenance = Provenance(settings, data.description)
     checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep, provenance, write)
     progress, state, untrained = Progress(), train_step.gather_state(), []
-    if settings.run.dry_run:  # with any weights: a step takes as long
-        progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
-        state = averages.joined(averages.split(state)[1])
-    elif team.chief:
+    if team.chief:
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
             untrained = [weight.numpy() for weight in weights_of(model)]
-        progress, state = checkpoints.restore(state)
+        if settings.run.dry_run:  # without the weights: a step takes as long with any
+            progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
+            state = averages.joined(averages.split(state)[1])
+        else:
+            progress, state = checkpoints.restore(state)
         checkpoints.check_space(state, data.validation_decides)
-        write()
+        if not settings.run.dry_run:
+            write()
     progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
     if data.validation:
