@@ -11,14 +11,14 @@ from chatbot.training.criterion import Criterion
 
 
 def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = True, **settings: Any) -> Any:
-    """A run of 10,000 pairs a minute that is validated each 100 steps."""
+    """A run that is validated each 100 steps."""
     composed = compose(Settings, attempt="a", **settings)
     return SimpleNamespace(
         settings=composed,
         progress=Progress(),
         criterion=Criterion.of(composed.learning),
         calendar=Calendar(log_every=10, save_every=500, validate_every=100, last_step=last_step),
-        team=SimpleNamespace(chief=chief),
+        team=SimpleNamespace(chief=chief, alone=True),
         data=SimpleNamespace(validation_decides=decides),
     )
 

@@ -2,17 +2,12 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from chatbot.config.training import Settings
-from chatbot.flags import compose
-from chatbot.training.criterion import Criterion
-from chatbot.training.machines.team import ALONE
 from chatbot.training.reporting.reporter import Reporter
 from chatbot.training.reporting.tensorboard import TensorBoard
+from tests.training.reporting.fake_run import fake_run
 from tests.training.small_run import train_small
 
 
@@ -39,16 +34,8 @@ def test_tower_whose_loss_leaves_the_others_is_shown_everywhere(
     texts: list[str] = []
     monkeypatch.setattr(TensorBoard, "warning", lambda self, text, step: texts.append(text))
     monkeypatch.setattr(TensorBoard, "record", lambda self, record: None)
-    settings = compose(Settings, attempt="a")
-    settings.run.directory.mkdir(parents=True)
-    run: Any = SimpleNamespace(
-        settings=settings,
-        team=ALONE,
-        data=SimpleNamespace(validation_decides=False),
-        criterion=Criterion.of(settings.learning),
-        progress=SimpleNamespace(step=0),
-        calendar=SimpleNamespace(last_step=60),
-    )
+    run = fake_run(60)
+    run.settings.run.directory.mkdir(parents=True)
     reporter = Reporter(run, ["gpu_0", "gpu_1"])
     for step in range(1, 61):
         stale = 1.0 if step > 30 else 0.0
