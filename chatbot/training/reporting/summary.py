@@ -3,6 +3,7 @@
 from chatbot.config.attempts import CHECKPOINTS, is_validated
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
+from chatbot.config.run import TENSORBOARD
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
 from chatbot.training.reporting.lines import question_line, wrapped
@@ -33,7 +34,8 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     lines.append(f"Best: {_best(run)}")
     if _drawn(run):
         lines.append(f"Picture: {CHECKPOINTS / attempt / CURVES}")
-    lines.append(f"Curves: tensorboard --logdir tensorboard/{attempt}")
+    if TENSORBOARD in run.settings.run.exporters:
+        lines.append(f"Curves: tensorboard --logdir tensorboard/{attempt}")
     chat = f"{program('chat.py')} --attempt {attempt}"
     resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"
     lines.append(resumes if stop == INTERRUPTED else f"Talk to it: {chat}")
