@@ -12,7 +12,7 @@ from typing import TextIO
 
 from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table
 from chatbot.errors import in_c_locale
-from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 
 EXIT = ("exit", "quit")
 WHY = "/why"
@@ -22,7 +22,7 @@ NEW_CONVERSATION = "/new"
 class Conversation:
     """The last turns of a chat, which the next reply depends on. history: the maximum number of turns."""
 
-    def __init__(self, responder: Responder, history: int) -> None:
+    def __init__(self, responder: TextResponder, history: int) -> None:
         self.responder = responder
         self.turns: collections.deque[str] = collections.deque(maxlen=history)
         self._last: tuple[str, str, list[str]] | None = None  # the last question, its reply, and the turns before
@@ -49,7 +49,7 @@ class Conversation:
         return [NO_ATTENTION] if attention is None else table(attention)
 
 
-def chat(responder: Responder, name: str, history: int = 0) -> int:
+def chat(responder: TextResponder, name: str, history: int = 0) -> int:
     """Talk until the input ends or Ctrl-C. Returns the exit code, always 0.
 
     name: the model's name, shown in the first line. history: the maximum number of turns to remember.

@@ -1,7 +1,7 @@
 """The table of /why: which words of the question each word of a reply looked at."""
 
 from chatbot.corpus.reading.display import padded, width
-from chatbot.inference.attention import WordAttention
+from chatbot.inference.word_attention import WordAttention
 
 # Words of the question shown for each word of the reply, the largest weights first.
 SHOWN = 3

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from chatbot.decoding.automaton import Automaton
 from chatbot.decoding.processor import Prefix, Processor, process
-from chatbot.decoding.step import Automaton, Constraint, SpecialIds, State, Step
+from chatbot.decoding.step import Constraint, SpecialIds, State, Step
 
 
 class Beams(NamedTuple):

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from chatbot.decoding.automaton import Automaton
 from chatbot.decoding.processor import Prefix, Processor, process
-from chatbot.decoding.step import Automaton, Constraint, SpecialIds, State, Step
+from chatbot.decoding.step import Constraint, SpecialIds, State, Step
 
 # (log_probs [rows, vocabulary] float32, position: scalar int32, 0 at the first id) -> the next ids [rows] int32.
 # An id with log-probability -inf must not be picked.

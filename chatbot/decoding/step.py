@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
+
+from chatbot.decoding.automaton import Automaton, bounded
 
 # What changes with each id: a nest of tensors whose first dimension is the hypothesis. Beam search keeps its best
 # hypotheses by a gather over all of it, so what belongs to the question is a part of the step instead.
@@ -24,16 +25,6 @@ class SpecialIds:
     pad: int  # follows the end
 
 
-class Automaton(NamedTuple):
-    """The sequences of ids that a search may generate, as a finite automaton. Its state before the first id is 0.
-
-    A sequence may end, by the end symbol or at the maximum length, in the states that allow the end symbol.
-    """
-
-    allowed: npt.NDArray[np.bool_]  # [states, vocabulary]
-    next_states: npt.NDArray[np.int32]  # [states, vocabulary], 0 for ids that are not allowed
-
-
 class Constraint:
     """An automaton for sequences of 1 to max_length ids, whose states are tensors.
 
@@ -42,18 +33,10 @@ class Constraint:
     """
 
     def __init__(self, automaton: Automaton, end: int, max_length: int) -> None:
-        # The start is another state, since the end is not allowed there: a reply is not empty.
-        self.start = len(automaton.allowed)
-        allowed = np.concatenate([automaton.allowed, automaton.allowed[:1]])  # [states, vocabulary]
-        allowed[self.start, end] = False
-        next_states = np.concatenate([automaton.next_states, automaton.next_states[:1]])
-        # The number of ids that must follow an id before the sequence may end, [states, vocabulary].
-        following = _ids_to_end(automaton, end)[next_states]
-        self._last = max_length - 1
-        self._most = int(following.max())
-        in_time = [allowed & (following <= left) for left in range(self._most + 1)]
-        self._allowed = tf.constant(np.concatenate(in_time))  # [ids left * states, vocabulary]
-        self._next_states = tf.constant(next_states)
+        limits = bounded(automaton, end, max_length)
+        self.start, self._last, self._most = limits.start, limits.last, len(limits.in_time) - 1
+        self._allowed = tf.constant(np.concatenate(limits.in_time))  # [ids left * states, vocabulary]
+        self._next_states = tf.constant(limits.next_states)
 
     def log_probabilities(self, logits: tf.Tensor, states: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         """Return the log-probabilities of the next id, [rows, vocabulary] float32, in nats.
@@ -70,17 +53,3 @@ class Constraint:
     def next_states(self, states: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Return the states after these ids, in the shape of both: states and ids int32."""
         return tf.gather_nd(self._next_states, tf.stack([states, ids], axis=-1))
-
-
-def _ids_to_end(automaton: Automaton, end: int) -> npt.NDArray[np.int64]:
-    """Return the least number of ids between each state and one that allows the end, [states]."""
-    states = len(automaton.allowed)
-    numbers = np.where(automaton.allowed[:, end], 0, states)
-    while True:
-        following = np.where(automaton.allowed, numbers[automaton.next_states], states).min(axis=1)
-        smaller = np.minimum(numbers, following + 1)
-        if (smaller == numbers).all():
-            break
-        numbers = smaller
-    assert numbers.max() < states, "no end can be reached"
-    return numbers

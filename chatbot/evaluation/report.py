@@ -9,7 +9,7 @@ from typing import Any
 from chatbot.errors import UserError
 from chatbot.evaluation.entries import MOST_ATTENTION, Entry
 from chatbot.evaluation.table import cells, rows_of
-from chatbot.inference.attention import WordAttention
+from chatbot.inference.word_attention import WordAttention
 
 TEMPLATE = Path(__file__).with_name("report.html")
 NUMBERS = ("number", "log-probability", "relevance")  # columns that are sorted as numbers

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from chatbot.corpus.encoding.vocabulary import EOS, SPECIALS, Vocabulary
 from chatbot.corpus.text.tokenizer import SPACE
-from chatbot.decoding.step import Automaton
+from chatbot.decoding.automaton import Automaton
 from chatbot.errors import UserError
 
 # The maximum size of the automaton, states * vocabulary, which takes 9 bytes each.

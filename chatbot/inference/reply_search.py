@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
+from chatbot.decoding.automaton import Automaton
 from chatbot.decoding.beam import beam_search
 from chatbot.decoding.greedy import greedy
 from chatbot.decoding.processor import Processor
@@ -18,7 +19,7 @@ from chatbot.decoding.processors.no_repeat_ngram import no_repeat_ngram
 from chatbot.decoding.processors.repetition_penalty import repetition_penalty
 from chatbot.decoding.sampling import Truncation, sampling
 from chatbot.decoding.search import Hypotheses, Pick, Search
-from chatbot.decoding.step import Automaton, SpecialIds, State, Step
+from chatbot.decoding.step import SpecialIds, State, Step
 from chatbot.decoding.truncations.min_p import min_p
 from chatbot.decoding.truncations.temperature import temperature
 from chatbot.decoding.truncations.top_k import top_k

@@ -12,8 +12,9 @@ from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
-from chatbot.inference.attention import WordAttention, word_attention
+from chatbot.inference.attention import word_attention
 from chatbot.inference.replier import Replier
+from chatbot.inference.word_attention import WordAttention
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.collapse import Collapse
 from chatbot.training.data import Data

@@ -12,7 +12,8 @@ import pytest
 from chatbot.chat.terminal import Conversation, answer_lines, chat, set_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.replier import Reply
-from chatbot.inference.responder import EMPTY_QUESTION_REPLY, Responder
+from chatbot.inference.responder import Responder
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.commands import ENVIRONMENT, command, run
 from tests.inference.texts import EMPTY, UNUSUAL
 from tests.training.small_run import train_small

@@ -11,8 +11,8 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.flags import compose
-from chatbot.inference.attention import END, WordAttention
 from chatbot.inference.responder import Responder
+from chatbot.inference.word_attention import END, WordAttention
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 

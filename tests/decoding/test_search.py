@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from chatbot.decoding.automaton import Automaton
 from chatbot.decoding.beam import beam_search
 from chatbot.decoding.greedy import greedy
 from chatbot.decoding.search import Pick, search
-from chatbot.decoding.step import Automaton, SpecialIds, Step
+from chatbot.decoding.step import SpecialIds, Step
 
 LETTERS = "_^$?abc"  # padding, begin, end, unknown, then the alphabet
 SPECIAL_IDS = SpecialIds(begin=1, end=2, pad=0)

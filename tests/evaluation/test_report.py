@@ -19,7 +19,7 @@ from chatbot.evaluation.measures import measure
 from chatbot.evaluation.report import heat_map, report, write_report
 from chatbot.evaluation.samples import Sample
 from chatbot.flags import compose
-from chatbot.inference.attention import END, WordAttention
+from chatbot.inference.word_attention import END, WordAttention
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 

@@ -7,7 +7,7 @@ import pytest
 
 from chatbot.corpus.encoding.spelling import spelling_automaton
 from chatbot.corpus.encoding.vocabulary import BYTES, EOS, Vocabulary
-from chatbot.decoding.step import Automaton
+from chatbot.decoding.automaton import Automaton
 from chatbot.errors import UserError
 from chatbot.inference.banned_words import without_words
 

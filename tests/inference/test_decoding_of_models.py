@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
+from chatbot.inference.ranking import Ranking
 from chatbot.inference.replier import Replier, replier_of
 from chatbot.inference.reply_search import EMPTY_QUESTION
 from chatbot.inference.reverse_scorer import ReverseScorer
@@ -136,22 +138,19 @@ def test_reranking_adds_the_reverse_score_under_the_length_penalty(model: Seq2Se
             assert reranked[text] == pytest.approx(score + 3 * added, rel=1e-3, abs=1e-3)
 
 
-def test_reranking_reads_a_reply_before_its_stop_text(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reranking_reads_a_reply_before_its_stop_text() -> None:
     """Also when the stop text ends the reply, has several tokens, or is a part of a token."""
-    stops = ("吗", "我他", "一")
-    replier = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=5, rerank=1.0, stop=stops))
+    ranking = Ranking(DecodingSettings(beam_size=5, rerank=1.0, stop=("吗", "我他", "一")), VOCABULARY)
     ids = [[6, 7, 8], [6, 7, 9, 10, 6], [6, *"一".encode()], [8, 6], [6, 7]]
     ids[2][1:] = [VOCABULARY.first_byte + byte for byte in "一".encode()]
     rows = np.array([row + [EOS] + [PAD] * (6 - len(row)) for row in ids])
-    found = replier._distinct(rows, -np.arange(5, dtype=np.float32))
-    read: list[list[int]] = []
+    read: list[Sequence[int]] = []
 
-    def reverse(replies: list[list[int]], questions: list[list[int]]) -> np.ndarray[Any, Any]:
+    def reverse(replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
         read.extend(replies)
         return np.zeros(len(replies))
 
-    monkeypatch.setattr(replier, "_reverse", reverse)
-    replier._reranked([[6]], [found])
+    ranking.replies([[6]], [rows], [-np.arange(5, dtype=np.float32)], reverse)
     assert read == [[6, 7], [6]]  # the texts of the others are the same, or empty
 
 

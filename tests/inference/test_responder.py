@@ -9,7 +9,8 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.flags import compose, replace
-from chatbot.inference.responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS, Responder
+from chatbot.inference.responder import Responder
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from tests.inference.texts import EMPTY, UNUSUAL

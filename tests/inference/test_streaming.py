@@ -10,9 +10,9 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import BYTES, EOS, Vocabulary
+from chatbot.inference.pieces import pieces
 from chatbot.inference.replier import Replier
 from chatbot.inference.stop_texts import before_stop
-from chatbot.inference.streaming import pieces
 from chatbot.model.new_model import built_model
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁a", "▁", *BYTES])

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Iterable
 
 from chatbot.corpus.reading.files.word_list import read_word_list
-from chatbot.corpus.text.jieba_segmenter import jieba_segmenter
 
 # Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).
 SPACE = "\u2581"
@@ -25,7 +24,11 @@ def tokenizer(name: str = "jieba", dictionary: str | None = None) -> Tokenizer:
 
 @functools.lru_cache(maxsize=8)
 def _made(name: str, dictionary: str | None, content: object) -> Tokenizer:
-    segment = jieba_segmenter(dictionary) if name == "jieba" else list
+    segment: Callable[[str], list[str]] = list
+    if name == "jieba":
+        from chatbot.corpus.text.jieba_segmenter import jieba_segmenter  # a tenth of a second
+
+        segment = jieba_segmenter(dictionary)
 
     def tokens(text: str) -> list[str]:
         return _with_spaces(segment(text)) if " " in text else segment(text)

@@ -21,7 +21,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.evaluation.samples import Sample
 from chatbot.flags import compose
-from chatbot.inference.attention import WordAttention
+from chatbot.inference.word_attention import WordAttention
 from chatbot.model.saved import load_trained
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.tensorboard_pages.attention import BLUE, CELL, heat_map

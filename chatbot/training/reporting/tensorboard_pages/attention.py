@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.inference.attention import WordAttention
+from chatbot.inference.word_attention import WordAttention
 
 # The width of a cell of a heat map in pixels, and the colour of the weight 1.
 CELL, BLUE = 24, (8, 48, 107)

@@ -1,0 +1,112 @@
+"""Replies to any text, whatever computes them. It needs no TensorFlow."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.history import source_of
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.text.utterance import tokens_of
+from chatbot.inference.ranking import Reply
+from chatbot.inference.word_attention import Weights, WordAttention, by_word
+
+# The reply to a text without visible characters.
+EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
+# Longer texts are truncated before they are tokenised: the model reads only --max-length tokens.
+MAX_CHARACTERS = 2000
+
+
+class IdReplier(Protocol):
+    """Replies to questions given as ids, of at least one id each; see `chatbot.inference.replier.Replier`."""
+
+    decoding: DecodingSettings
+
+    def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
+        """Return the best reply to each question."""
+
+    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
+        """Return the distinct replies that the search found for each question, the best first."""
+
+    def stream(self, question: Sequence[int]) -> Iterator[str]:
+        """Yield the best reply in pieces."""
+
+
+# (the ids of a question, of a reply) -> their attention weights, [reply + 1, question]
+AttentionWeights = Callable[[Sequence[int], Sequence[int]], Weights]
+
+
+class TextResponder:
+    """Answers questions in text form, each by one line of text.
+
+    settings: those of the attempt. attention: None for a model that shows no attention.
+    """
+
+    def __init__(
+        self, replier: IdReplier, vocabulary: Vocabulary, settings: Settings, attention: AttentionWeights | None
+    ) -> None:
+        self.replier: IdReplier = replier
+        self.decoding = replier.decoding
+        self._vocabulary, self._attention = vocabulary, attention
+        self._tokens = tokens_of(settings.corpus)
+        self._max_length = settings.model.max_length
+        self._turns = settings.encoding.history
+
+    def reply(self, text: str, history: Sequence[str] = ()) -> str:
+        """Return the best reply, one line; for a text without visible characters, `EMPTY_QUESTION_REPLY`.
+
+        history: the turns before the text, the oldest first, alternately of the user and of the chatbot. A model that
+        was trained with --history N reads the last N of them.
+        """
+        return self.replies([text], [history])[0]
+
+    def replies(self, texts: Sequence[str], histories: Sequence[Sequence[str]] | None = None) -> list[str]:
+        """Return the reply to each text. Texts are batched, which is faster than one `reply` per text.
+
+        histories: the turns before each text; None: there are none.
+        """
+        histories = [()] * len(texts) if histories is None else histories
+        questions = [self.source(text, history) for text, history in zip(texts, histories, strict=True)]
+        replies = iter(self.replier.replies([question for question in questions if question]))
+        return [next(replies) if question else EMPTY_QUESTION_REPLY for question in questions]
+
+    def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
+        """Return which words of a text and of the turns before it each word of a reply to it looked at.
+
+        None for a model that shows no attention. text: with visible characters.
+        """
+        if self._attention is None:
+            return None
+        question, ids = self.source(text, history)[: self._max_length], self.ids(reply)
+        return by_word(self._vocabulary, question, ids, self._attention(question, ids))
+
+    def stream(self, text: str, history: Sequence[str] = ()) -> Iterator[str]:
+        """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply(text, history)`."""
+        question = self.source(text, history)
+        return self.replier.stream(question) if question else iter([EMPTY_QUESTION_REPLY])
+
+    def n_best(self, text: str, history: Sequence[str] = ()) -> list[Reply]:
+        """Return at most as many distinct replies as the setting n_best says, with their scores, the best first.
+
+        A text without visible characters has one, `EMPTY_QUESTION_REPLY`. history: as in `reply`.
+        """
+        question = self.source(text, history)
+        if not question:
+            return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
+        return self.replier.candidates([question])[0][: self.decoding.n_best]
+
+    def source(self, text: str, history: Sequence[str]) -> list[int]:
+        """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.
+
+        Nothing is read of the turns up to the last one without visible characters.
+        """
+        turns = [self.ids(text)]
+        for turn in reversed(history[max(0, len(history) - self._turns) :]):
+            if not (ids := self.ids(turn)):
+                break
+            turns.insert(0, ids)
+        return source_of(turns, self._vocabulary, self._max_length) if turns[-1] else []
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""
+        return self._vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))
