@@ -211,14 +211,13 @@ def parse_flags(
 ) -> dict[str, Any]:
     """Return the flat values of the flags that were given, by name; those not given are absent.
 
-    prog: the script or module, a key of INSTALLED or the arguments of `python`. positional: the setting whose values
-    are positional arguments.
+    prog: the script or module, a key of INSTALLED or the arguments of `python`. positional: the setting whose value or
+    values are positional arguments; it needs a metavar.
     """
     prog = program(prog)
-    values = f"{fields_of(settings)[positional].metadata['metavar']} ... " if positional else ""
     parser = OneLineParser(
         prog=prog,
-        usage=f"{prog} {values}[flags]",
+        usage=f"{prog} {_usage(fields_of(settings)[positional])}[flags]" if positional else f"{prog} [flags]",
         description=description,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
@@ -231,7 +230,8 @@ def parse_flags(
             groups[heading] = parser.add_argument_group(heading)
         if name == positional:
             metavar, text = field.metadata["metavar"], field.metadata["text"]
-            groups[heading].add_argument(name, nargs="*", metavar=metavar, help=text)
+            number = "*" if field.metadata["many"] else "?"
+            groups[heading].add_argument(name, nargs=number, metavar=metavar, help=text)
         else:
             groups[heading].add_argument(flag_of(name), dest=name, **_argparse_options(field))
     given, unknown = parser.parse_known_args(arguments)
@@ -239,11 +239,17 @@ def parse_flags(
         names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         parser.error(unknown_flags(settings, names or unknown))
     missing = [
-        flag_of(name) for name, field in fields_of(settings).items() if field.default is ... and name not in given
+        field.metadata["metavar"] if name == positional else flag_of(name)
+        for name, field in fields_of(settings).items()
+        if field.default is ... and name not in given
     ]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in vars(given).items()}
+
+
+def _usage(positional: "dataclasses.Field[Any]") -> str:
+    return positional.metadata["metavar"] + (" ... " if positional.metadata["many"] else " ")
 
 
 def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:

@@ -15,6 +15,13 @@ class ChatSettings:
     """The settings of chat.py."""
 
     attempt: str = setting("default", RUN, "the training run to talk to: its name, or the path of its folder")
+    export: str | None = setting(
+        None,
+        RUN,
+        "talk to an export for onnx or litert instead, the folder that python -m chatbot.export has written: it starts "
+        "without TensorFlow",
+        metavar="FOLDER",
+    )
     history: int | None = setting(
         None,
         RUN,
@@ -26,6 +33,8 @@ class ChatSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.export is not None and self.attempt != ChatSettings.attempt:
+            raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
 
     def turns_of(self, trained: int) -> int:
         """Return the number of turns to remember. trained: the attempt's --history.
@@ -33,9 +42,9 @@ class ChatSettings:
         Raises UserError if the attempt was trained with fewer turns.
         """
         if self.history is not None and self.history > trained:
+            which = f"--attempt {self.attempt}" if self.export is None else f"the attempt of --export {self.export}"
             raise UserError(
-                f"--history {self.history}: --attempt {self.attempt} was trained with --history {trained}; give at "
-                "most as many"
+                f"--history {self.history}: {which} was trained with --history {trained}; give at most as many"
             )
         return trained if self.history is None else self.history
 

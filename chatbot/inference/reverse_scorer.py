@@ -27,7 +27,7 @@ class ReverseScorer:
         self._model = model
         sequences = specs_of(model.sequences(np.ones([1, 1])))
         self._log_probs = tf.function(
-            self._score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)], autograph=False
+            self.score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)], autograph=False
         )
 
     @property
@@ -56,7 +56,7 @@ class ReverseScorer:
         ).numpy()
         return result
 
-    def _score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
+    def score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of each row of targets, [rows]. targets: [tokens] int64, packed as target_in.
 
         N-grams are left out: they do not depend on the reply.

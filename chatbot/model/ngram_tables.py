@@ -12,7 +12,10 @@ from chatbot.corpus.encoding.vocabulary import ASK, BOS
 
 
 class NgramTables:
-    """N-grams as tensors. weight: their share in the mixture, between 0 and 1."""
+    """N-grams as tensors. weight: their share in the mixture, between 0 and 1.
+
+    Arrays become constants of each graph; an export gives variables in their place, which its graphs share.
+    """
 
     def __init__(self, ngrams: Ngrams, weight: float) -> None:
         self._ngrams, self._weight, self.order = ngrams, weight, ngrams.order
@@ -31,11 +34,11 @@ class NgramTables:
 
         histories: [positions, order - 1] int64, the ids before it, BOS before the first.
         """
-        result = tf.tile(tf.constant(self._ngrams.unigrams)[None], [tf.shape(histories)[0], 1])
+        result = tf.tile(tf.convert_to_tensor(self._ngrams.unigrams)[None], [tf.shape(histories)[0], 1])
         for length, order in enumerate(self._ngrams.orders, 2):
             number = _context_number(histories[:, histories.shape[1] - length + 1 :])
-            contexts = tf.constant(order.contexts)
-            row = tf.minimum(tf.searchsorted(contexts, number), len(order.contexts) - 1)  # [positions]
+            contexts = tf.convert_to_tensor(order.contexts)
+            row = tf.minimum(tf.searchsorted(contexts, number), order.contexts.shape[0] - 1)  # [positions]
             found = tf.gather(contexts, row) == number
             first, last = tf.gather(order.starts, row), tf.gather(order.starts, row + 1)
             grams = tf.ragged.range(first, tf.where(found, last, first))  # [positions, (n-grams)]

@@ -1,0 +1,75 @@
+"""The settings of python -m chatbot.export."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.errors import UserError
+from chatbot.flags import check_fields, command_line, compose, parse_flags, setting
+
+RUN, DATA = "run", "data"
+
+SAVEDMODEL, ONNX, LITERT = "savedmodel", "onnx", "litert"
+FORMATS = (SAVEDMODEL, ONNX, LITERT)
+# The types in which weights are stored. int8: of each matrix; vectors stay float32.
+FLOAT32, FLOAT16, INT8 = "float32", "float16", "int8"
+WEIGHTS = (FLOAT32, FLOAT16, INT8)
+EXPORTS = Path("exports")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportSettings:
+    """The settings of python -m chatbot.export."""
+
+    attempt: str = setting(
+        ..., RUN, "the training run to export: its name, or the path of its folder", metavar="ATTEMPT"
+    )
+    format: str = setting(
+        ...,
+        RUN,
+        "savedmodel: for TensorFlow and TensorFlow Serving; onnx: for ONNX Runtime, with the fastest start; litert: "
+        "for LiteRT (TensorFlow Lite), on phones and small computers",
+        choices=FORMATS,
+    )
+    weights: str = setting(FLOAT32, RUN, "type in which the weights are stored", choices=WEIGHTS)
+    output: str | None = setting(
+        None,
+        RUN,
+        f"folder to write, which must not exist; default: {EXPORTS}/ATTEMPT-FORMAT, with the type of the weights",
+        metavar="FOLDER",
+    )
+    data: tuple[str, ...] = setting(
+        (),
+        DATA,
+        "pairs on which the loss of the exported weights is measured, in any format of docs/data.md; default: the "
+        "attempt's validation pairs",
+        many=True,
+        metavar="FILE",
+    )
+    decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        given = command_line(self.decoding)
+        if given and self.format != SAVEDMODEL:
+            raise UserError(
+                f"{given}: an export for {self.format} takes these flags when it is used, by chat.py --export; "
+                "leave them out"
+            )
+        for name in ("stop", "n_best"):
+            if getattr(self.decoding, name) != getattr(DecodingSettings, name):
+                raise UserError(f"--{name.replace('_', '-')}: no signature of a SavedModel has it; leave it out")
+
+    def folder_of(self, attempt: str) -> Path:
+        """Return the folder to write. attempt: the name of the attempt's folder."""
+        if self.output is not None:
+            return Path(self.output)
+        return EXPORTS / "-".join([attempt, self.format, *([] if self.weights == FLOAT32 else [self.weights])])
+
+
+def export_settings(arguments: Sequence[str] | None = None) -> ExportSettings:
+    """Parse the command line of python -m chatbot.export. Raises UserError for a value that is not allowed."""
+    about = "Export a trained chatbot, so that it answers without this package's training code; docs/export.md."
+    values = parse_flags(ExportSettings, "-m chatbot.export", about, arguments, positional="attempt")
+    return compose(ExportSettings, **values)

@@ -1,0 +1,32 @@
+"""python -m chatbot.export ATTEMPT --format FORMAT: writes a trained chatbot in a format that others can run."""
+
+import sys
+
+from chatbot.config.attempts import trained_directory
+from chatbot.config.default_search import with_default_search
+from chatbot.config.export import export_settings
+from chatbot.errors import UserError, exit_code_of
+
+
+def main() -> int:
+    """Export an attempt. Flags and paths are checked before TensorFlow is imported, which takes seconds."""
+    settings = export_settings()
+    directory = trained_directory(settings.attempt, "ATTEMPT")
+    folder = settings.folder_of(directory.name)
+    if folder.exists():
+        raise UserError(f"--output {folder}: exists already; give another folder, or remove it")
+    with_default_search(settings.decoding, directory)
+    from chatbot.quiet import import_tensorflow
+
+    import_tensorflow()
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")  # an export has no operation of cuDNN
+    from chatbot.export.write import export
+
+    export(settings, directory, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

@@ -1,0 +1,87 @@
+"""export.json: what a folder exports, with the size and the checksum of each of its files."""
+
+import dataclasses
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from chatbot.config.export import FORMATS, WEIGHTS
+from chatbot.errors import UserError
+
+MANIFEST = "export.json"
+# Increase this whenever the files of an export mean something else.
+VERSION = 1
+BLOCK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """The content of export.json, apart from the files. Raises ValueError for a value that is not allowed."""
+
+    format: str
+    weights: str
+    attempt: str
+    step: int
+    validated: bool  # whether validation chose the checkpoint, which decides the default search
+
+    def __post_init__(self) -> None:
+        types = {field.name: field.type for field in dataclasses.fields(self)}
+        if not all(type(getattr(self, name)) is kind for name, kind in types.items()):
+            raise ValueError("a value of another type")
+        if self.format not in FORMATS or self.weights not in WEIGHTS:
+            raise ValueError("an unknown format")
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write export.json, with the sizes and checksums of all other files in the folder."""
+    files = {
+        path.relative_to(folder).as_posix(): _size_and_checksum(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    values = {"chatbot_export": VERSION, **dataclasses.asdict(manifest), "files": files}
+    (folder / MANIFEST).write_text(json.dumps(values, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return what a folder exports, after its files have been compared with their checksums.
+
+    Raises UserError for a folder that is missing, is no export, or is damaged, and for an export of another version.
+    """
+    again = "export the attempt again with `python -m chatbot.export`"
+    if not (folder / MANIFEST).is_file():
+        what = "no such folder" if not folder.exists() else f"not an export, {MANIFEST} is not in it"
+        raise UserError(f"--export {folder}: {what}; give a folder that `python -m chatbot.export` has written")
+    try:
+        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, files = values.pop("chatbot_export"), values.pop("files")
+        if version != VERSION:
+            raise UserError(f"--export {folder}: of version {version}, not {VERSION}, of exports; {again}")
+        manifest = Manifest(**values)
+        for name, (size, checksum) in files.items():
+            path = folder / name
+            if not path.is_file() or path.stat().st_size != size or _size_and_checksum(path)[1] != checksum:
+                raise UserError(f"--export {folder}: damaged, {name} is missing or changed; {again}")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"--export {folder}: damaged, {MANIFEST} cannot be read; {again}") from None
+    return manifest
+
+
+def _size_and_checksum(path: Path) -> tuple[int, int]:
+    size = checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            size, checksum = size + len(block), zlib.crc32(block, checksum)
+    return size, checksum
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def damaged(folder: Path, error: Any) -> UserError:
+    """Return the error about an export whose files are whole, but which its runtime does not read."""
+    reason = str(error).strip().split("\n")[0][:150]
+    return UserError(f"--export {folder}: cannot be read ({reason}); export the attempt again")

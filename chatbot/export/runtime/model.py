@@ -1,0 +1,100 @@
+"""An exported model as functions of arrays: encode questions, then generate token by token."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.export.runtime.ngram_mixture import NgramMixture
+
+Array = npt.NDArray[Any]
+Ids = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+CELL, NEXT = "cell_", "next_"
+
+
+class Engine(Protocol):
+    """Runs the two graphs of `chatbot.export.graphs`, whose tensors have names."""
+
+    def encode(self, ids: npt.NDArray[np.int64]) -> dict[str, Array]:
+        """Return the state before the first token. ids: [rows, time], padded on the right."""
+
+    def step(self, last: Ids, state: dict[str, Array]) -> dict[str, Array]:
+        """Return the results of one step. last: [hypotheses]. state: by the names of `encode`."""
+
+
+class State(NamedTuple):
+    """The state of the decoder."""
+
+    question: dict[str, Array]  # does not change; the first dimension is the question
+    cells: list[Array]  # the first dimension is the hypothesis; those of a question are one after another
+
+    def of_hypotheses(self, numbers: npt.NDArray[np.integer]) -> "State":
+        """Return the state of some hypotheses. With several questions, each has one hypothesis."""
+        of_questions = self.question
+        if len(self.question["mask"]) > 1:
+            of_questions = {name: x[numbers] for name, x in self.question.items()}
+        return State(of_questions, [x[numbers] for x in self.cells])
+
+    def with_parents(self, numbers: npt.NDArray[np.integer]) -> "State":
+        """Return the state in which each hypothesis continues another one of its question."""
+        return self._replace(cells=[x[numbers] for x in self.cells])
+
+    def repeated(self, times: int) -> "State":
+        """Return the state with as many hypotheses for each one."""
+        return self._replace(cells=[np.repeat(x, times, axis=0) for x in self.cells])
+
+
+class Step(NamedTuple):
+    """The result of one step."""
+
+    logits: Floats  # [hypotheses, vocabulary]
+    state: State
+    attention: Floats | None  # [hypotheses, source], None without attention
+
+
+class ExportedModel:
+    """A model with its n-grams. ngrams: None without."""
+
+    def __init__(self, engine: Engine, ngrams: NgramMixture | None) -> None:
+        self._engine, self._ngrams = engine, ngrams
+
+    def encode(self, questions: Sequence[Sequence[int]], ngrams: bool = True) -> State:
+        """Return the state before the first token. questions: ids, at least one each. ngrams: whether to mix them in.
+
+        The ids of the history of the n-grams, if there are any, are the last one of the cells.
+        """
+        ids = np.full((len(questions), max(map(len, questions))), PAD, np.int64)
+        for row, question in enumerate(questions):
+            ids[row, : len(question)] = question
+        state = self._engine.encode(ids)
+        cells = [x for name, x in state.items() if name.startswith(CELL)]
+        if self._ngrams is not None and ngrams:
+            cells.append(self._ngrams.begins(len(ids)))
+        return State({name: x for name, x in state.items() if not name.startswith(CELL)}, cells)
+
+    def step(self, state: State, last: Ids) -> Step:
+        """Decode one token. last: [hypotheses], the last ids."""
+        *cells, final = state.cells
+        mixes = final.dtype == np.int64
+        if not mixes:
+            cells.append(final)
+        named = {f"{CELL}{i}": x for i, x in enumerate(cells)}
+        results = self._engine.step(last, {**state.question, **named})
+        logits = results["logits"]
+        after = [results[f"{NEXT}{i}"] for i in range(len(cells))]
+        if mixes:
+            assert self._ngrams is not None
+            history = self._ngrams.next_history(final, last)
+            logits = self._ngrams.mixed(log_softmax(logits), history)
+            after.append(history)
+        return Step(logits, State(state.question, after), results.get("attention"))
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Return the logarithm of the softmax of each row; an id of -inf keeps it."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

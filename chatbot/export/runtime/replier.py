@@ -1,0 +1,127 @@
+"""Replies of an export to questions, given as ids: the twin of `chatbot.inference.replier`."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
+from chatbot.decoding.automaton import BoundedAutomaton, bounded
+from chatbot.export.runtime.model import ExportedModel, Floats, Ids, State, log_softmax
+from chatbot.export.runtime.search import Pick, beam_search, greedy, search
+from chatbot.export.runtime.truncations import sampled, truncations_of
+from chatbot.inference.pieces import pieces
+from chatbot.inference.random_numbers import uniform_numbers
+from chatbot.inference.ranking import Ranking, Reply, check_decoding, reply_automaton
+
+# The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
+BATCH, HYPOTHESES = 64, 640
+# The maximum number of pairs of `--rerank` in a batch.
+PAIRS = 64
+
+
+class ExportedReplier:
+    """Answers questions by the search of the decoding settings.
+
+    settings: the model's settings. Raises UserError for decoding settings that the model does not admit.
+    """
+
+    def __init__(
+        self, model: ExportedModel, vocabulary: Vocabulary, settings: ModelSettings, decoding: DecodingSettings
+    ) -> None:
+        check_decoding(decoding, vocabulary, settings)
+        self.decoding = decoding
+        self._model, self._vocabulary, self._max_length = model, vocabulary, settings.max_length
+        self._automaton = bounded(reply_automaton(decoding, vocabulary, self._max_length), EOS, self._max_length)
+        self._ranking = Ranking(decoding, vocabulary)
+        self._truncations = truncations_of(decoding)
+
+    def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
+        """Return the best reply to each question. questions: the ids of each, at least one."""
+        return [replies[0].text for replies in self.candidates(questions)]
+
+    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
+        """Return the distinct replies that the search found for each question, the best first."""
+        questions = [question[: self._max_length] for question in questions]
+        size = 1 if self.decoding.compares_samples else max(1, min(BATCH, HYPOTHESES // self.decoding.beams))
+        ids: list[Ids] = []
+        scores: list[Floats] = []
+        with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
+            for start in range(0, len(questions), size):
+                found = self._found(questions[start : start + size])
+                ids += [*found[0]]
+                scores += [*found[1]]
+            reverse = self._reverse if self.decoding.rerank else None
+            return self._ranking.replies(questions, ids, scores, reverse)
+
+    def stream(self, question: Sequence[int]) -> Iterator[str]:
+        """Yield the best reply to a question in pieces, as its tokens are found; see `Replier.stream`."""
+        if self.decoding.hypotheses > 1:
+            yield from filter(None, self.replies([question]))
+            return
+        yield from pieces(self._prefixes(question[: self._max_length]), self._vocabulary, self.decoding.stop)
+
+    def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
+        """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question]."""
+        state = self._model.encode([question])
+        rows = []
+        with np.errstate(all="ignore"):
+            for last in (BOS, *reply):
+                _, state, attention = self._model.step(state, np.array([last], np.int32))
+                assert attention is not None
+                rows.append(attention[0, : len(question)])
+        return np.stack(rows)
+
+    def _prefixes(self, question: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the ids of the reply so far after each token."""
+        steps = search(self._model, *self._start([question]))
+        for length in range(1, self._max_length + 1):
+            with np.errstate(all="ignore"):  # not while the caller has the piece
+                found = next(steps, None)
+            if found is None:
+                return
+            yield found[0][0, :length].tolist()
+
+    def _found(self, questions: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], Floats]:
+        """Return ids [questions, hypotheses, max_length], padded, and scores [questions, hypotheses]."""
+        if self.decoding.beams > 1:
+            return beam_search(self._model, self._model.encode(questions), self._automaton, self.decoding)
+        *_, (ids, scores) = search(self._model, *self._start(questions))
+        return ids.reshape(len(questions), -1, self._max_length), scores.reshape(len(questions), -1)
+
+    def _start(self, questions: Sequence[Sequence[int]]) -> tuple[State, BoundedAutomaton, DecodingSettings, Pick]:
+        """Return the arguments of greedy search or sampling after the model."""
+        decoding = self.decoding
+        state = self._model.encode(questions).repeated(decoding.hypotheses)
+        pick: Pick = greedy
+        if decoding.samples:
+            numbers = uniform_numbers(decoding.seed, questions, decoding.hypotheses, self._max_length)
+            uniform = numbers.reshape(-1, self._max_length)
+
+            def pick(log_probs: Floats, position: int, rows: npt.NDArray[np.int64]) -> Ids:
+                return sampled(log_probs, uniform[rows, position], self._truncations)
+
+        return state, self._automaton, decoding, pick
+
+    def _reverse(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
+        """Return log P(question | reply) of each pair in nats, the end symbol included: [pairs]. Without n-grams."""
+        scores = [
+            self._reverse_batch(replies[start : start + PAIRS], questions[start : start + PAIRS])
+            for start in range(0, len(replies), PAIRS)
+        ]
+        return np.concatenate(scores)
+
+    def _reverse_batch(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
+        length = max(map(len, questions)) + 1
+        targets = np.full((len(questions), length), PAD, np.int64)
+        for row, question in enumerate(questions):
+            targets[row, : len(question) + 1] = [*question, EOS]
+        state, last = self._model.encode(replies, ngrams=False), np.full(len(replies), ASK, np.int32)
+        scores = np.zeros(len(replies), np.float32)
+        for target in targets.T:
+            logits, state, _ = self._model.step(state, last)
+            scores += np.where(target == PAD, 0, log_softmax(logits)[np.arange(len(target)), target])
+            last = target.astype(np.int32)
+        return scores
