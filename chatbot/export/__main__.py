@@ -6,6 +6,7 @@ from chatbot.config.attempts import trained_directory
 from chatbot.config.default_search import with_default_search
 from chatbot.config.export import export_settings
 from chatbot.errors import UserError, exit_code_of
+from chatbot.export.packages import check_packages
 
 
 def main() -> int:
@@ -16,6 +17,7 @@ def main() -> int:
     if folder.exists():
         raise UserError(f"--output {folder}: exists already; give another folder, or remove it")
     with_default_search(settings.decoding, directory)
+    check_packages(settings.format)
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()

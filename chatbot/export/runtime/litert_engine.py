@@ -13,7 +13,7 @@ from chatbot.export.runtime.model import CELL, Array, Ids
 
 
 class LiteRtEngine:
-    """Runs encode.tflite and step.tflite of a folder, whose tensors have fixed shapes.
+    """Runs model.tflite of a folder, whose tensors have fixed shapes.
 
     Raises UserError if LiteRT is not installed, or cannot read the files.
     """
@@ -25,8 +25,8 @@ class LiteRtEngine:
             remedy = "run `pip install 'chatbot[litert]'`"
             raise UserError(f"--export {folder}: LiteRT is not installed; {remedy}") from None
         try:
-            interpreters = [Interpreter(str(folder / f"{name}.tflite")) for name in ("encode", "step")]
-            self._encode, self._step = (x.get_signature_runner() for x in interpreters)
+            model = Interpreter(str(folder / "model.tflite"))
+            self._encode, self._step = (model.get_signature_runner(name) for name in ("encode", "step"))
             (self._time,) = self._encode.get_input_details()["ids"]["shape"][1:]
         except (ValueError, RuntimeError, LookupError) as error:
             raise damaged(folder, error) from None

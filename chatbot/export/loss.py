@@ -1,0 +1,87 @@
+"""The loss of exported weights on held-out pairs."""
+
+import dataclasses
+
+import numpy as np
+
+from chatbot.config.export import ExportSettings
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.corpus import encode
+from chatbot.corpus.encoding.history import History
+from chatbot.corpus.encoding.selection import Selection
+from chatbot.corpus.encoding.shards import Shards
+from chatbot.corpus.encoding.tokenised import corpus_files
+from chatbot.corpus.encoding.vocabulary import BOS, EOS
+from chatbot.corpus.reading.files.sources import find_parts
+from chatbot.corpus.text.utterance import without_pair_rules
+from chatbot.corpus.training_set import validation_set
+from chatbot.errors import UserError
+from chatbot.evaluation.likelihood import Scorer
+from chatbot.export.runtime.model import ExportedModel, log_softmax
+from chatbot.model.saved import Trained
+
+
+class HeldOut:
+    """Held-out pairs, read once: those of --data, or those that the attempt was validated on.
+
+    Raises UserError if the files of --data cannot be read.
+    """
+
+    def __init__(self, trained: Trained, settings: ExportSettings) -> None:
+        self._trained = trained
+        self._scorer = Scorer(trained.model)
+        self._shards: Shards | None = None
+        self._reason = "the attempt has no validation pairs"
+        try:
+            self._shards = _pairs(trained, settings)
+        except UserError as error:
+            if settings.data:
+                raise
+            self._reason = f"the attempt's validation pairs cannot be read ({error})"
+
+    def loss(self) -> float | None:
+        """Return the nats per character by the weights that the trained model has now; None without pairs."""
+        return None if self._shards is None else self._scorer(self._shards).nats_per_character
+
+    def loss_of(self, model: ExportedModel) -> float | None:
+        """Return the nats per character by an export, of which one pair is computed at a time; None without pairs."""
+        if self._shards is None:
+            return None
+        longest = self._trained.settings.model.max_length
+        nats, characters = 0.0, 0
+        with np.errstate(all="ignore"):
+            for shard in self._shards:
+                characters += int(shard.characters.sum())
+                for row in range(len(shard)):
+                    source, target = shard.sources.row(row)[:longest].tolist(), shard.targets.row(row).tolist()
+                    nats += _nats(model, source, target)
+        return nats / characters
+
+    def line(self, loss: float | None, before: float | None) -> str:
+        """Return the line about a loss. before: with the weights in float32; None if that is what was measured."""
+        if loss is None:
+            return f"No loss was measured: {self._reason}; give pairs with --data FILE."
+        assert self._shards is not None
+        change = "" if before is None else f", {loss - before:+.4f} against float32"
+        return f"{loss:.4f} nats per character on {self._shards.lengths.pairs:,} held-out pairs{change}"
+
+
+def _nats(model: ExportedModel, source: list[int], target: list[int]) -> float:
+    """Return the negative log-likelihood of a reply, its end included."""
+    state, last, nats = model.encode([source]), BOS, 0.0
+    for following in (*target, EOS):
+        logits, state, _ = model.step(state, np.array([last], np.int32))
+        nats -= float(log_softmax(logits)[0, following])
+        last = following
+    return nats
+
+
+def _pairs(trained: Trained, settings: ExportSettings) -> Shards | None:
+    attempt: Settings = trained.settings
+    vocabulary, max_length = trained.vocabulary, attempt.model.max_length
+    if settings.data:
+        corpus = dataclasses.replace(without_pair_rules(attempt.corpus), columns=(), encoding=None, format=None)
+        files = corpus_files(find_parts(settings.data).measured, corpus, attempt.encoding.history)
+        return encode(files, Selection(), vocabulary, History(attempt.encoding.history, max_length)).shards
+    held_out = validation_set(attempt.corpus, attempt.encoding, vocabulary, max_length)
+    return None if held_out is None else held_out.shards
