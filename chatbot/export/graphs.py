@@ -36,6 +36,8 @@ def plain_model(trained: Trained, ngrams: Ngrams | None = None) -> Seq2Seq:
     settings = dataclasses.replace(trained.settings.model, fast=(NONE,), ngrams=ngrams.order if ngrams else 0)
     spellings = spelling_table(trained.vocabulary.spellings())
     model = Seq2Seq(settings, len(trained.vocabulary), spellings=spellings, ngrams=ngrams)
+    if model.decoder.attention is not None:
+        model.decoder.attention.by_step = True  # in one operation, not by a condition and a list of tensors
     for variable, value in zip(model.trainable_variables, trained.model.trainable_variables, strict=True):
         variable.assign(value)
     return model

@@ -28,7 +28,7 @@ class Attention(keras.layers.Layer):
         super().__init__()
         self.key = keras.layers.Dense(units, use_bias=False, dtype=policy(precision))
         self.key.build((None, None, units))
-        self._units, self._precision, self._by_step = units, precision, by_step
+        self._units, self._precision, self.by_step = units, precision, by_step
         self.built = True
 
     def keys(self, memory: tf.Tensor) -> tf.Tensor:
@@ -110,7 +110,7 @@ class BahdanauAttention(Attention):
     def scores(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         projected = self._projected(queries, self.query) + tf.convert_to_tensor(self.query.bias)
         vector = tf.cast(tf.convert_to_tensor(self.score.kernel)[:, 0], queries.dtype)  # [units]
-        if self._by_step:  # small; and TensorFlow cannot differentiate tf.cond with a custom gradient in a loop
+        if self.by_step:  # small; and TensorFlow cannot differentiate tf.cond with a custom gradient in a loop
             return tf.tensordot(_activations(projected, keys), vector, 1)
         if on_gpu():
             return additive_scores(projected, keys, vector, LARGEST_ON_GPU, LARGEST_ON_GPU)

@@ -120,9 +120,8 @@ def rows_with_history(chunk: Chunk, kept: Mask, turns: int) -> Ragged:
     history = turn_rows(chunk.links, turns)[kept, ::-1]  # [kept, turns] the oldest first, the question last
     ages = np.arange(history.shape[1])[::-1]
     marks = np.where(history < 0, -1, rows + ages % len(MARKS))
-    marked = np.stack([marks, history], axis=2).reshape(
-        len(history), -1
-    )  # [kept, 2 * turns] mark, turn, mark, question
+    # [kept, 2 * turns] mark, turn, mark, question; a chunk may keep no pair
+    marked = np.stack([marks, history], axis=2).reshape(len(history), 2 * history.shape[1])
     answers = history[:, -1:] + 1
     parts = np.concatenate([marked, answers], axis=1)  # [kept, 2 * turns + 1]
     exists = parts >= 0

@@ -1,0 +1,49 @@
+"""Attempts on disk that were never trained, whose replies depend on the question."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.config.attempts import BEST, CONFIG, LAST, NGRAMS, VOCABULARY
+from chatbot.config.stored import storable
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.ngrams import ngrams_of
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.flags import compose
+from chatbot.model.copying import spelling_table
+from chatbot.model.new_model import built_model
+from chatbot.model.saved import weights_of
+
+WORDS = ["你好", "你", "好", "吗", "我", "他", "天", "今天", "\u2581", "a", "\u2581b"]
+PAIRS = ["你好 我", "你 好 吗", "今天 天 好", "他 好 吗 你", "我 今天 好"]
+QUESTIONS = ["你好", "你好吗", "今天 a b", "他們好", "我", "吗" * 20]
+
+
+def write_attempt(directory: Path, validated: bool = True, **settings: Any) -> Path:
+    """Write an attempt with these settings, and return its directory."""
+    values = {"rnn_size": 8, "embedding_size": 6, "max_length": 7, "tokenizer": "char", "both_directions": "on"}
+    chosen = compose(Settings, **{**values, **settings})
+    vocabulary = Vocabulary([*WORDS, *(MARKS if chosen.encoding.history else ()), *BYTES])
+    directory.mkdir(parents=True)
+    (directory / CONFIG).write_text(json.dumps(storable(chosen)))
+    vocabulary.save(directory / VOCABULARY)
+    ngrams = None
+    if order := chosen.model.ngrams:
+        rows = Ragged.from_rows([vocabulary.ids(pair.split()) for pair in PAIRS])
+        ngrams = ngrams_of([rows], len(vocabulary), order)
+        (directory / NGRAMS).write_bytes(ngrams.content())
+    spellings = spelling_table(vocabulary.spellings())
+    model = built_model(chosen.model, len(vocabulary), seed=1, spellings=spellings, ngrams=ngrams)
+    generator = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        if len(variable.shape) > 1:  # larger than at the start of training, so that replies differ
+            variable.assign(variable + generator.normal(size=variable.shape, scale=0.4))
+    model.bias.assign(np.where(np.arange(len(vocabulary)) < vocabulary.first_byte, 3.0, -1.0))
+    tf.train.Checkpoint(weights=weights_of(model)).write(str(directory / "ckpt-2"))
+    for name in (LAST, BEST) if validated else (LAST,):
+        (directory / name).write_text(json.dumps({"checkpoint": "ckpt-2", "step": 2}))
+    return directory
