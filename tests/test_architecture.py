@@ -28,9 +28,10 @@ MAY_IMPORT = {
     "training": BASE | {"corpus", "model", "inference", "evaluation"},
     "chat": BASE | {"corpus", "model", "inference"},
     "attempts": BASE | {"corpus", "model", "evaluation", "training"},
+    "export": BASE | {"corpus", "model", "decoding", "inference", "evaluation"},
     "api": BASE | {"corpus", "model", "inference", "training"},
     "__init__": {"api", "errors", "version"},
-    "commands": BASE | {"corpus", "model", "inference", "training", "chat", "attempts"},
+    "commands": BASE | {"corpus", "model", "inference", "training", "chat", "attempts", "export"},
 }
 # Between the sub-packages of corpus, in the order in which data pass through them.
 CORPUS = {
@@ -121,9 +122,8 @@ def test_reading_imports_only_errors() -> None:
     assert {name for name in imported if not name.startswith("chatbot.corpus.reading.")} == {"chatbot.errors"}
 
 
-@pytest.mark.parametrize("modules", [{"chatbot.training.start"}, ATTEMPTS], ids=["training", "attempts"])
-def test_commands_start_without_tensorflow(modules: set[str]) -> None:
-    """A wrong flag and unusable pairs are reported at once: only imports within functions are later."""
+def imported_at_once(*modules: str) -> set[str]:
+    """These modules and all that they import, but not within functions."""
     paths = {module_of(path): path for path in FILES}
     found, left = set(), set(modules)
     while left:
@@ -133,12 +133,26 @@ def test_commands_start_without_tensorflow(modules: set[str]) -> None:
             body = ast.parse(paths[module].read_text(encoding="utf-8")).body
             left |= {n.module for n in body if isinstance(n, ast.ImportFrom) and n.module} - found
             found |= {alias.name for n in body if isinstance(n, ast.Import) for alias in n.names}
+    return found
+
+
+@pytest.mark.parametrize("modules", [{"chatbot.training.start"}, ATTEMPTS], ids=["training", "attempts"])
+def test_commands_start_without_tensorflow(modules: set[str]) -> None:
+    """A wrong flag and unusable pairs are reported at once: only imports within functions are later."""
+    found = imported_at_once(*modules)
     assert "chatbot.config.attempts" in found
     assert not {"tensorflow", "keras", "matplotlib"} & found
 
 
 def test_corpus_does_not_import_tensorflow() -> None:
     assert not [p.name for p in FILES if package_of(p) == "corpus" and "tensorflow" in set(imports(p))]
+
+
+def test_answers_of_an_export_do_not_import_tensorflow() -> None:
+    """Only imports within functions may, and the tokenizer imports jieba where it is used."""
+    found = imported_at_once("chatbot.export.runtime.load", "chatbot.chat.terminal")
+    assert {"chatbot.export.runtime.onnx_engine", "numpy"} <= found
+    assert not {"tensorflow", "keras", "rjieba", "jieba"} & found
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

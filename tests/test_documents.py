@@ -17,6 +17,7 @@ from chatbot.attempts.__main__ import COMMANDS as ATTEMPTS
 from chatbot.attempts.__main__ import list_command
 from chatbot.config.chat import chat_settings
 from chatbot.config.evaluation import evaluation_settings
+from chatbot.config.export import export_settings
 from chatbot.config.stored import train_settings
 from chatbot.corpus.__main__ import encode_command, inspect_command
 from chatbot.errors import UserError
@@ -33,6 +34,7 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "python chat.py": chat_settings,
     "chatbot-chat": chat_settings,
     "python -m chatbot.evaluation": evaluation_settings,
+    "python -m chatbot.export": export_settings,
     **{f"python -m chatbot.corpus {name}": command for name, command in CORPUS.items()},
     **{f"chatbot-data {name}": command for name, command in CORPUS.items()},
     "python -m chatbot.attempts": list_command,
@@ -42,7 +44,7 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
 }
 # These return settings. The others start work, so they are called with --help.
-SETTINGS = (train_settings, chat_settings, evaluation_settings)
+SETTINGS = (train_settings, chat_settings, evaluation_settings, export_settings)
 OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|chatbot-\w+|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
 FOREIGN = {"--target"}  # Docker's

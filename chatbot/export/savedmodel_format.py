@@ -256,8 +256,8 @@ def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path) -> Any:
         if not vocabulary.has_bytes:
             return tf.RaggedTensor.from_tensor(tf.fill([tf.shape(character)[0], 1], tf.constant(UNK, tf.int64)))
         values = tf.strings.bytes_split(character)
-        codes = tf.cast(tf.io.decode_raw(values.values, tf.uint8), tf.int64)[:, 0] + first_byte
-        return values.with_values(codes)
+        codes = tf.reshape(tf.io.decode_raw(values.values, tf.uint8), [-1])
+        return values.with_values(tf.cast(codes, tf.int64) + first_byte)
 
     def of_texts(texts: tf.Tensor, otherwise: Callable[[tf.Tensor], tf.RaggedTensor]) -> tf.RaggedTensor:
         """texts [n] -> ids [n, (ids)]."""

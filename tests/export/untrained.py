@@ -21,12 +21,19 @@ from chatbot.model.saved import weights_of
 WORDS = ["你好", "你", "好", "吗", "我", "他", "天", "今天", "\u2581", "a", "\u2581b"]
 PAIRS = ["你好 我", "你 好 吗", "今天 天 好", "他 好 吗 你", "我 今天 好"]
 QUESTIONS = ["你好", "你好吗", "今天 a b", "他們好", "我", "吗" * 20]
+SMALL: dict[str, Any] = {
+    "rnn_size": 8,
+    "embedding_size": 6,
+    "max_length": 7,
+    "tokenizer": "char",
+    "both_directions": "on",
+    "validation": "none",
+}
 
 
 def write_attempt(directory: Path, validated: bool = True, **settings: Any) -> Path:
     """Write an attempt with these settings, and return its directory."""
-    values = {"rnn_size": 8, "embedding_size": 6, "max_length": 7, "tokenizer": "char", "both_directions": "on"}
-    chosen = compose(Settings, **{**values, **settings})
+    chosen = compose(Settings, **{**SMALL, **settings})
     vocabulary = Vocabulary([*WORDS, *(MARKS if chosen.encoding.history else ()), *BYTES])
     directory.mkdir(parents=True)
     (directory / CONFIG).write_text(json.dumps(storable(chosen)))

@@ -36,7 +36,6 @@ def load_export(folder: Path) -> Export:
 
     Raises UserError for a folder that is missing, damaged, or no such export, and for a package that is missing.
     """
-    folder = folder.absolute()
     manifest = read_manifest(folder)
     if manifest.format not in (ONNX, LITERT):
         raise UserError(
@@ -45,7 +44,7 @@ def load_export(folder: Path) -> Export:
         )
     settings = stored_settings(folder / CONFIG)
     if settings.corpus.dictionary is not None:
-        settings = replace(settings, dictionary=str(folder / DICTIONARY))
+        settings = replace(settings, dictionary=str(folder.absolute() / DICTIONARY))
     vocabulary = load_vocabulary(folder / VOCABULARY)
     mixture = None
     if order := settings.model.ngrams:

@@ -107,11 +107,11 @@ class ExportedReplier:
 
     def _reverse(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
         """Return log P(question | reply) of each pair in nats, the end symbol included: [pairs]. Without n-grams."""
-        scores = [
-            self._reverse_batch(replies[start : start + PAIRS], questions[start : start + PAIRS])
-            for start in range(0, len(replies), PAIRS)
-        ]
-        return np.concatenate(scores)
+        scores = np.zeros(len(replies), np.float32)
+        for start in range(0, len(replies), PAIRS):
+            batch = slice(start, start + PAIRS)
+            scores[batch] = self._reverse_batch(replies[batch], questions[batch])
+        return scores
 
     def _reverse_batch(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
         length = max(map(len, questions)) + 1

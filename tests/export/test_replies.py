@@ -1,0 +1,143 @@
+"""Exports reply as their attempt does: every format, search and kind of model, with and without other packages."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.export import ExportSettings
+from chatbot.export.runtime.load import Export, ExportedResponder, load_export
+from chatbot.export.write import export
+from chatbot.inference.responder import Responder
+from chatbot.model.saved import Trained, load_trained
+from tests.commands import ENVIRONMENT
+from tests.export.untrained import QUESTIONS, write_attempt
+
+ROOT = Path(__file__).parents[2]
+HISTORY = ["你好", "我"]
+OF_TOKENS: dict[str, Any] = {
+    "repetition_penalty": 1.5,
+    "frequency_penalty": 0.5,
+    "no_repeat_ngram": 2,
+    "min_reply_length": 3,
+    "ban": ("我", "他好"),
+    "anti_lm": 0.5,
+    "anti_lm_tokens": 2,
+}
+BEAM: dict[str, Any] = {"beam_size": 4, "coverage_penalty": 0.5, "diverse_groups": 2, **OF_TOKENS}
+CANDIDATES: dict[str, Any] = {"candidates": 4, "top_p": 0.8, "rerank": 0.5}
+SAMPLING: dict[str, Any] = {"temperature": 0.8, "top_k": 100, "top_p": 0.9, "min_p": 0.001, "typical": 0.95, "seed": 3}
+
+
+def exported(directory: Path, folder: Path, kind: str, **flags: Any) -> Path:
+    """The folder of an export of the attempt in a directory."""
+    export(ExportSettings(directory.name, kind, **flags), directory, folder)
+    return folder
+
+
+def check_replies(trained: Trained, exports: list[Export], decoding: DecodingSettings) -> None:
+    """All candidates and scores are those of the attempt: alone, in a batch, with history and as a stream."""
+    attempt = Responder(trained, decoding)
+    sources = [attempt.source(question, HISTORY) for question in QUESTIONS]
+    expected = attempt.replier.candidates(sources)
+    assert len({replies[0].text for replies in expected}) > 1
+    for found in exports:
+        responder = ExportedResponder(found, decoding)
+        assert [responder.source(question, HISTORY) for question in QUESTIONS] == sources
+        batch = responder.replier.candidates(sources)
+        alone = [responder.replier.candidates([source])[0] for source in sources]
+        for replies in (batch, alone):
+            assert [[text for text, _ in row] for row in replies] == [[text for text, _ in row] for row in expected]
+            scores, others = ([score for row in x for _, score in row] for x in (replies, expected))
+            np.testing.assert_allclose(scores, others, rtol=1e-3, atol=1e-4)
+        for question, replies in zip(QUESTIONS, batch, strict=True):
+            assert "".join(responder.stream(question, HISTORY)) == replies[0].text
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An attempt with the defaults of the small presets, and its exports beside it."""
+    folder = tmp_path_factory.mktemp("preset")
+    directory = write_attempt(folder / "tiny", copy=True, ngrams=3)
+    exported(directory, folder / "onnx", "onnx")
+    exported(directory, folder / "litert", "litert")
+    return directory
+
+
+@pytest.mark.parametrize("search", [BEAM, CANDIDATES], ids=["beam", "candidates"])
+def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any]) -> None:
+    exports = [load_export(preset.with_name(name)) for name in ("onnx", "litert")]
+    check_replies(load_trained(preset), exports, DecodingSettings(**search))
+
+
+def test_attention_is_that_of_the_attempt(preset: Path) -> None:
+    expected = Responder(load_trained(preset), DecodingSettings()).attention("你好吗", "今天好")
+    found = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings()).attention("你好吗", "今天好")
+    assert expected is not None
+    assert found is not None
+    assert (found.question, found.reply) == (expected.question, expected.reply)
+    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-5)
+
+
+GRU = {
+    "cell": "gru",
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "residual": True,
+    "layer_normalisation": True,
+    "attention": "bahdanau",
+    "tied_embeddings": False,
+    "projection_size": 5,
+    "ngrams": 2,
+}
+FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False}
+NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": "off"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "search"),
+    [
+        ("onnx", GRU, SAMPLING),
+        ("litert", FEEDING, {"temperature": 1.0, "anti_lm": 0.5}),
+        ("onnx", NO_ATTENTION, {"beam_size": 1}),
+    ],
+    ids=["gru", "input feeding and history", "no attention"],
+)
+def test_other_models_reply_alike(tmp_path: Path, kind: str, settings: dict[str, Any], search: dict[str, Any]) -> None:
+    directory = write_attempt(tmp_path / "tiny", **settings)
+    found = load_export(exported(directory, tmp_path / "export", kind))
+    check_replies(load_trained(directory), [found], DecodingSettings(**search))
+
+
+def run_python(program: str, *arguments: str, stdin: str) -> str:
+    """The output of a Python program in a new process."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, input=stdin.encode(), capture_output=True, env=ENVIRONMENT, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
+    """And without jieba, which a tokenizer of characters does not need."""
+    names = ["tensorflow", "keras", "jieba", "rjieba", "tf2onnx", "onnx"]
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({names}))"
+    program = f"{blocked}; sys.argv = ['chat.py', *sys.argv[1:]]; from chatbot.commands import chat; chat()"
+    found = run_python(program, "--export", str(preset.with_name("onnx")), stdin="\n".join(["", *QUESTIONS[:2]]) + "\n")
+    attempt = Responder(load_trained(preset), DecodingSettings(candidates=30, top_p=0.8, rerank=8.0))
+    assert found.splitlines() == attempt.replies(["", *QUESTIONS[:2]])
+
+
+def test_savedmodel_answers_in_a_process_with_tensorflow_alone(preset: Path, tmp_path: Path) -> None:
+    """By the program of docs/export.md."""
+    document = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", document, re.MULTILINE | re.DOTALL)
+    flags: dict[str, Any] = {**CANDIDATES, "ban": ("我",)}
+    folder = exported(preset, tmp_path / "export", "savedmodel", decoding=DecodingSettings(**flags))
+    program = f"import sys; sys.modules['chatbot'] = None\n{program}"
+    found = run_python(program, str(folder), stdin="\n".join(QUESTIONS[:3]) + "\n")
+    assert found.splitlines() == Responder(load_trained(preset), DecodingSettings(**flags)).replies(QUESTIONS[:3])
