@@ -47,7 +47,7 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
 SETTINGS = (train_settings, chat_settings, evaluation_settings, export_settings)
 OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|chatbot-\w+|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
-FOREIGN = {"--target"}  # Docker's
+FOREIGN = {"--target", "--no-deps"}  # Docker's and pip's
 
 
 def each(documents: list[Path]) -> pytest.MarkDecorator:

@@ -51,9 +51,9 @@ def check_replies(trained: Trained, exports: list[Export], decoding: DecodingSet
         assert [responder.source(question, HISTORY) for question in QUESTIONS] == sources
         batch = responder.replier.candidates(sources)
         alone = [responder.replier.candidates([source])[0] for source in sources]
-        for replies in (batch, alone):
-            assert [[text for text, _ in row] for row in replies] == [[text for text, _ in row] for row in expected]
-            scores, others = ([score for row in x for _, score in row] for x in (replies, expected))
+        for given in (batch, alone):
+            assert [[text for text, _ in row] for row in given] == [[text for text, _ in row] for row in expected]
+            scores, others = ([score for row in x for _, score in row] for x in (given, expected))
             np.testing.assert_allclose(scores, others, rtol=1e-3, atol=1e-4)
         for question, replies in zip(QUESTIONS, batch, strict=True):
             assert "".join(responder.stream(question, HISTORY)) == replies[0].text

@@ -211,3 +211,10 @@ def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: p
 def test_impossible_history_is_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
         compose(Settings, **changes)
+
+
+def test_no_conversation_may_be_held_out(tmp_path: Path) -> None:
+    """As in a corpus of a few conversations, of which --validation auto takes none."""
+    chosen = settings(tmp_path, [TALK], history=2, validation="auto")
+    corpus = encoded(chosen)
+    assert validation_set(chosen.corpus, chosen.encoding, corpus.vocabulary) is None
