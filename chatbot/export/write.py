@@ -37,27 +37,32 @@ def export(settings: ExportSettings, directory: Path, folder: Path) -> None:
 
     Raises UserError for an attempt that cannot be read or exported, and for a package that is missing.
     """
-    trained = load_trained(directory)
-    order = trained.settings.model.ngrams
-    ngrams = load_ngrams(directory / NGRAMS, len(trained.vocabulary), order) if order else None
-    source = _Source(directory, trained, ngrams)
-    held_out = HeldOut(trained, settings)
-    before = held_out.loss()
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    part.mkdir(parents=True)  # first, since a path that cannot be written is known at once
     try:
-        _write(part, source, settings)
-        manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
-        write_manifest(part, manifest)
-        # LiteRT rounds in its own way, so its own loss is measured; the others multiply by the values of `restored`.
-        loss = held_out.loss_of(load_export(part).model) if settings.format == LITERT else held_out.loss()
+        line = _export_to(part, settings, directory)
         part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     print(f"{folder}: {settings.format}, weights in {settings.weights}, {size_of(folder) / 1e6:.1f} MB")
-    print(held_out.line(loss, None if settings.weights == FLOAT32 else before))
+    print(line)
+
+
+def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
+    """Write all files of an export to an empty folder. Return the line about the loss of its weights."""
+    trained = load_trained(directory)
+    order = trained.settings.model.ngrams
+    ngrams = load_ngrams(directory / NGRAMS, len(trained.vocabulary), order) if order else None
+    held_out = HeldOut(trained, settings)
+    before = None if settings.weights == FLOAT32 else held_out.loss()
+    _write(folder, _Source(directory, trained, ngrams), settings)
+    manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
+    write_manifest(folder, manifest)
+    # LiteRT rounds in its own way, so its own loss is measured; the others multiply by the values of `restored`.
+    loss = held_out.loss_of(load_export(folder).model) if settings.format == LITERT else held_out.loss()
+    return held_out.line(loss, before)
 
 
 def _write(folder: Path, source: _Source, settings: ExportSettings) -> None:
