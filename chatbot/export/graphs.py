@@ -51,13 +51,10 @@ def sequences_in_graph(ids: tf.Tensor) -> Sequences:
     mask = tf.not_equal(ids, PAD)
     positions = tf.range(tf.size(ids, tf.int64))
     unused = dict.fromkeys(Packing._fields)
-    packing = Packing(
-        **{
-            **unused,
-            "lengths": tf.reduce_sum(tf.cast(mask, tf.int32), axis=1),
-            "to_packed": positions,
-            "to_padded": tf.reshape(positions, tf.shape(ids)),
-        }
+    packing = Packing(**unused)._replace(
+        lengths=tf.reduce_sum(tf.cast(mask, tf.int32), axis=1),
+        to_packed=positions,
+        to_padded=tf.reshape(positions, tf.shape(ids)),
     )
     return Sequences(ids, mask, packing)
 
@@ -87,7 +84,7 @@ def step(model: Seq2Seq, settings: ModelSettings, last: tf.Tensor, state: dict[s
     settings: those of the model. last: [hypotheses] int32, the last ids. state: as `encode` returns it; the cells are
     [hypotheses, units] each, and the hypotheses of a question are one after another.
     """
-    cells = [x for name, x in state.items() if name not in QUESTION]
+    cells = [state[f"cell_{i}"] for i in range(len(state.keys() - QUESTION))]  # not in the order of their names
     before: dict[str, Any] = {name: x for name, x in state.items() if name in QUESTION}
     before["cells"] = tf.nest.pack_sequence_as(_cells(settings), cells)
     has_attention = model.decoder.attention is not None

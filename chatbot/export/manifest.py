@@ -29,8 +29,8 @@ class Manifest:
         types = {field.name: field.type for field in dataclasses.fields(self)}
         if not all(type(getattr(self, name)) is kind for name, kind in types.items()):
             raise ValueError("a value of another type")
-        if self.format not in FORMATS or self.weights not in WEIGHTS:
-            raise ValueError("an unknown format")
+        if self.format not in FORMATS or self.weights not in WEIGHTS or not self.attempt.isprintable():
+            raise ValueError("an unknown format, or a name that a terminal would obey")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

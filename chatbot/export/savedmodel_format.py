@@ -132,12 +132,11 @@ class _StoredModel:
         """Return the function (ids, uniform) -> ids and scores of all hypotheses of each question."""
         automaton = reply_automaton(decoding, vocabulary, settings.max_length)
         search = ReplySearch(self._model, automaton, settings.max_length, decoding)
-
         return lambda ids, uniform: search(sequences_in_graph(ids), uniform)
 
 
 def _by_question(function: Any, decoding: DecodingSettings, settings: ModelSettings, types: tuple[Any, ...]) -> Any:
-    """Return the function (ids, uniform) -> results that computes questions one by one, if they have several replies.
+    """Return the function (ids, uniform) -> results that computes questions one by one where a batch is no use.
 
     Candidates of a question are a batch, of which only unfinished ones are computed, and `--rerank` needs much memory.
 
@@ -146,7 +145,7 @@ def _by_question(function: Any, decoding: DecodingSettings, settings: ModelSetti
 
     def of_all(ids: tf.Tensor, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, ...]:
         ids = ids[:, : settings.max_length]
-        if decoding.hypotheses == 1:
+        if not decoding.compares_samples and not decoding.rerank:
             return function(ids, uniform)
 
         def of_question(row: tf.Tensor) -> tuple[tf.Tensor, ...]:

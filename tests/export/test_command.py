@@ -116,7 +116,15 @@ def test_damaged_export_is_refused(folder: Path, tmp_path: Path, name: str, dama
 
 @pytest.mark.parametrize(
     "changes",
-    [{"chatbot_export": 2}, {"format": "pickle"}, {"step": "1"}, {"files": [1]}, {"files": {"a": 1}}, {"more": 1}],
+    [
+        {"chatbot_export": 2},
+        {"format": "pickle"},
+        {"step": "1"},
+        {"files": [1]},
+        {"files": {"a": 1}},
+        {"more": 1},
+        {"attempt": "\x1b[2J"},
+    ],
 )
 def test_manifest_of_another_version_is_refused(folder: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     copy = tmp_path / "copy"

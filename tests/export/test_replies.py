@@ -95,7 +95,8 @@ GRU = {
     "projection_size": 5,
     "ngrams": 2,
 }
-FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False}
+# With more than ten tensors of state, their names are not in the order of their numbers.
+FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False, "decoder_layers": 6}
 NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": "off"}
 
 

@@ -71,7 +71,8 @@ class ExportedModel:
         for row, question in enumerate(questions):
             ids[row, : len(question)] = question
         state = self._engine.encode(ids)
-        cells = [x for name, x in state.items() if name.startswith(CELL)]
+        number = sum(name.startswith(CELL) for name in state)
+        cells = [state[f"{CELL}{i}"] for i in range(number)]  # not in the order of their names
         if self._ngrams is not None and ngrams:
             cells.append(self._ngrams.begins(len(ids)))
         return State({name: x for name, x in state.items() if not name.startswith(CELL)}, cells)
