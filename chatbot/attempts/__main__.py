@@ -18,8 +18,8 @@ from chatbot.flags import compose, parse_flags, program
 MODULE = "-m chatbot.attempts"
 ABOUT = """List the attempts in checkpoints/. Further commands, each with its own --help:
 compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
-prune [ATTEMPT ...] (removes what no attempt needs); rename OLD NEW;
-average ATTEMPT [CHECKPOINT ...] (a new attempt with the mean of their weights)."""
+prune [ATTEMPT ...] (lists what no attempt needs, and removes it with --yes); rename OLD NEW;
+average ATTEMPT [CHECKPOINT ...] (a new attempt with the mean of the weights of checkpoints)."""
 
 
 def main() -> int:

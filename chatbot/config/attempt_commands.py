@@ -60,7 +60,7 @@ class PruneSettings:
     keep: int | None = setting(
         None,
         ATTEMPTS,
-        "newest checkpoints of each attempt that stay, beside the best one; default: its own --keep of train.py",
+        "number of newest checkpoints of an attempt that stay, beside the best one; default: the attempt's own --keep",
         kind=int,
         least=1,
     )
@@ -93,7 +93,7 @@ class AverageSettings:
     checkpoints: tuple[str, ...] = setting(
         (),
         ATTEMPTS,
-        "an attempt, then its checkpoints, such as ckpt-1000; default: all that it has",
+        "the name of an attempt, then those of its checkpoints, such as ckpt-1000; default: all of its checkpoints",
         many=True,
         metavar="ATTEMPT",
     )

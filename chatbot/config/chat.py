@@ -18,8 +18,8 @@ class ChatSettings:
     export: str | None = setting(
         None,
         RUN,
-        "talk to an export for onnx or litert instead, the folder that python -m chatbot.export has written: it starts "
-        "without TensorFlow",
+        "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx or litert; chat "
+        "then needs no TensorFlow",
         metavar="FOLDER",
     )
     history: int | None = setting(

@@ -32,11 +32,12 @@ class ExportSettings:
         "for LiteRT (TensorFlow Lite), on phones and small computers",
         choices=FORMATS,
     )
-    weights: str = setting(FLOAT32, RUN, "type in which the weights are stored", choices=WEIGHTS)
+    weights: str = setting(FLOAT32, RUN, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
     output: str | None = setting(
         None,
         RUN,
-        f"folder to write, which must not exist; default: {EXPORTS}/ATTEMPT-FORMAT, with the type of the weights",
+        f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT, with the type of the weights "
+        "if it is not float32",
         metavar="FOLDER",
     )
     data: tuple[str, ...] = setting(
@@ -70,6 +71,9 @@ class ExportSettings:
 
 def export_settings(arguments: Sequence[str] | None = None) -> ExportSettings:
     """Parse the command line of python -m chatbot.export. Raises UserError for a value that is not allowed."""
-    about = "Export a trained chatbot, so that it answers without this package's training code; docs/export.md."
+    about = (
+        "Export a trained chatbot to SavedModel, ONNX or LiteRT; see docs/export.md. A SavedModel contains its search: "
+        "the flags of search, tokens and ranking are for this format only."
+    )
     values = parse_flags(ExportSettings, "-m chatbot.export", about, arguments, positional="attempt")
     return compose(ExportSettings, **values)

@@ -55,9 +55,9 @@ class RunSettings:
     log_every: int = setting(10, RUN, "steps between two lines of metrics.jsonl", kind=int, least=1)
     save_every: int = setting(500, RUN, "steps between two checkpoints", kind=int, least=1)
     save_minutes: float | None = setting(
-        None, RUN, "write a checkpoint also when the last one is this many minutes old", kind=float, above=0
+        None, RUN, "also write a checkpoint when the last one is this many minutes old", kind=float, above=0
     )
-    keep: int = setting(1, RUN, "newest checkpoints that are kept, beside the best one", kind=int, least=1)
+    keep: int = setting(1, RUN, "number of newest checkpoints that are kept, beside the best one", kind=int, least=1)
     validate_every: int | None = setting(
         None,
         RUN,
@@ -69,7 +69,7 @@ class RunSettings:
     report_to: str = setting(
         TENSORBOARD,
         RUN,
-        f"where the metrics go beside metrics.jsonl, joined by commas: {', '.join(EXPORTERS)}; or none",
+        f"where the metrics go in addition to metrics.jsonl, joined by commas: {', '.join(EXPORTERS)}; or none",
         metavar="NAMES",
     )
     patience_nonfinite: int = setting(
@@ -84,14 +84,14 @@ class RunSettings:
         None,
         RUN,
         "finish, validate and save after this time, and exit with code 0: hours:minutes, such as 35:30, or "
-        "hours:minutes:seconds; the same command goes on from there",
+        "hours:minutes:seconds; the same command resumes the run",
         metavar="H:MM",
         stored=False,
     )
     grace_seconds: float = setting(
         100.0,
         RUN,
-        "time after SIGTERM or SIGHUP for finishing a step and saving; then the process ends without",
+        "seconds after SIGTERM or SIGHUP to finish a step and save a checkpoint; then the process ends without saving",
         kind=float,
         above=0,
         stored=False,
@@ -99,16 +99,16 @@ class RunSettings:
     probe: str | None = setting(
         None,
         RUN,
-        "text file with a question in each line, at most 20; their replies are shown at each validation, or at each "
-        "checkpoint if nothing is validated; none: no questions",
+        "text file with a question in each line, at most 20; the replies to them are shown at each validation, or at "
+        "each checkpoint if nothing is validated; none: no questions",
         metavar="FILE",
     )
-    quiet: bool = setting(False, RUN, "print errors, warnings and the summary at the end only", kind=bool, stored=False)
+    quiet: bool = setting(False, RUN, "print only errors, warnings and the summary at the end", kind=bool, stored=False)
     dry_run: bool = setting(
         False,
         RUN,
-        "print what the run would train, in how much memory and time, by a few measured steps, and exit; nothing is "
-        "written but the cache",
+        "run a few steps, print the model's parameters and the memory and time that the run would take, and exit; "
+        "nothing is written but the cache",
         kind=bool,
         stored=False,
     )
@@ -118,13 +118,14 @@ class RunSettings:
         NONE,
         RUN,
         "write histograms of the weights for TensorBoard at each validation, or at each checkpoint if nothing is "
-        "validated; all: those of the gradients, too",
+        "validated; all: histograms of the gradients, too",
         choices=(NONE, "weights", ALL),
     )
     profile: str | None = setting(
         None,
         RUN,
-        "trace the steps A to B, both included, for TensorBoard's Profile page and for Perfetto; for example 100:110",
+        "record a trace of the steps A to B, both included, for TensorBoard's Profile page and for Perfetto, such as "
+        "100:110",
         metavar="A:B",
         stored=False,
     )

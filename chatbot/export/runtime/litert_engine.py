@@ -22,7 +22,7 @@ class LiteRtEngine:
         try:
             from ai_edge_litert.interpreter import Interpreter
         except ModuleNotFoundError:
-            remedy = "run `pip install 'chatbot[litert]'`"
+            remedy = "run `pip install ai-edge-litert`"
             raise UserError(f"--export {folder}: LiteRT is not installed; {remedy}") from None
         try:
             model = Interpreter(str(folder / "model.tflite"))

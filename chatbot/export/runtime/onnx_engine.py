@@ -20,9 +20,8 @@ class OnnxEngine:
         try:
             import onnxruntime
         except ModuleNotFoundError:
-            raise UserError(
-                f"--export {folder}: ONNX Runtime is not installed; run `pip install 'chatbot[onnx]'`"
-            ) from None
+            remedy = "run `pip install onnxruntime`"
+            raise UserError(f"--export {folder}: ONNX Runtime is not installed; {remedy}") from None
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         # int8 weights are converted to float32 once, when the graph is loaded, and not at each step.
