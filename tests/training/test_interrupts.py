@@ -51,6 +51,11 @@ def script(code: str, grace: float | None = None) -> list[str]:
     return [sys.executable, "-c", SCRIPT.format(code=code, grace=grace, rounds=rounds_per_second())]
 
 
+def hang_up_by_default() -> None:
+    """Undo the effect of a nohup that runs the tests."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def wait_for_start() -> None:
     """Wait until the handlers are there."""
     deadline = time.monotonic() + 60
@@ -77,7 +82,11 @@ def test_signals_end_a_process(
     work_dir: Path, code: str, grace: float | None, numbers: list[signal.Signals], code_expected: int, text: str
 ) -> None:
     with subprocess.Popen(
-        script(code, grace), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT
+        script(code, grace),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=ENVIRONMENT,
+        preexec_fn=hang_up_by_default,
     ) as process:
         wait_for_start()
         for number in numbers:
@@ -93,6 +102,7 @@ def test_closed_terminal_does_not_break_the_output(work_dir: Path) -> None:
     """The process leads the session of the terminal, so it gets a SIGHUP, and can no longer print."""
     pid, terminal = pty.fork()
     if pid == 0:
+        hang_up_by_default()
         command = script(WAIT)
         os.execve(command[0], command, ENVIRONMENT)
     wait_for_start()
@@ -122,7 +132,7 @@ def test_ignored_hangup_stays_ignored(work_dir: Path) -> None:
     ("number", "abandons"), [(signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, False)]
 )
 def test_validation_is_abandoned_unless_it_is_a_ctrl_c(number: signal.Signals, abandons: bool) -> None:
-    finished = False
+    finished, before = False, signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with interrupts(announced=False) as received:
         try:
             with received.abandoned_by_signal():
@@ -131,6 +141,7 @@ def test_validation_is_abandoned_unless_it_is_a_ctrl_c(number: signal.Signals, a
         except AbandonedError:
             pass
         assert received.number == number
+    signal.signal(signal.SIGHUP, before)
     assert finished != abandons
 
 
