@@ -141,7 +141,7 @@ def _read_words(directory: Path, settings: Settings, attempt: Attempt) -> None:
     tokens = (directory / VOCABULARY).read_bytes()
     if vocabulary_fingerprint(tokens) != fingerprint:
         raise UserError(f"{VOCABULARY}: damaged, not the vocabulary that the attempt was begun with")
-    attempt.vocabulary = tokens.count(b"\n")
+    attempt.vocabulary = len(SPECIALS) + tokens.count(b"\n")
     for name, needed in {NGRAMS: settings.model.ngrams, DICTIONARY: settings.corpus.dictionary}.items():
         if needed and not (directory / name).exists():
             raise UserError(f"{name}: missing")

@@ -9,12 +9,13 @@ from typing import NamedTuple
 from chatbot.attempts.attempt import check_not_training, checkpoints_of, is_training, size_of
 from chatbot.attempts.columns import aligned
 from chatbot.attempts.table import megabytes
+from chatbot.attempts.variables import read_variables
 from chatbot.config.attempt_commands import PruneSettings
 from chatbot.config.attempts import BEST, CHECKPOINTS, CONFIG, LAST, TENSORBOARD
 from chatbot.config.run import RunSettings
 from chatbot.config.stored import read_settings
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import read_pointer
+from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 
 # What a run may leave in the folder of an attempt that never saved a checkpoint. A folder with anything else is kept.
 OWN = re.compile(
@@ -76,7 +77,8 @@ def find_unneeded(settings: PruneSettings) -> Iterator[Unneeded]:
 def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
     """Yield what an attempt does not need. keep: the number of newest checkpoints that stay, by default its own.
 
-    Raises UserError for an attempt whose pointers or settings cannot be read: what it needs is not known.
+    Raises UserError for an attempt whose pointers, settings or named checkpoints are damaged: what it needs is not
+    known.
     """
     checkpoints = checkpoints_of(directory)
     complete = [step for step, paths in checkpoints.items() if any(path.suffix == ".index" for path in paths)]
@@ -87,6 +89,10 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
             yield Unneeded(str(directory), "never saved a checkpoint", paths)
         return
     named = {read_pointer(directory / name)["step"] for name in (LAST, BEST) if (directory / name).exists()}
+    for step in named:
+        prefix = directory / f"ckpt-{step}"
+        verified_manifest(prefix)  # if it is damaged, an older one may be the only whole one
+        read_variables(prefix)
     kept = named | {*complete[-(keep or _own_keep(directory)) :]}
     for step, paths in checkpoints.items():
         partial = [path for path in paths if path.is_dir()]

@@ -139,7 +139,9 @@ class RunSettings:
             seconds_of(self.time_limit)
         for name in self.exporters:
             if name not in EXPORTERS:
-                raise UserError(f"--report-to {self.report_to}: {name!r} is not one of {', '.join(EXPORTERS)}, none")
+                raise UserError(
+                    f"--report-to {self.report_to}: {name!r} is not one of {', '.join(EXPORTERS)}; none stands alone"
+                )
         if self.histograms != NONE and TENSORBOARD not in self.exporters:
             raise UserError(f"--histograms {self.histograms}: only for TensorBoard; add tensorboard to --report-to")
         steps = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile or "1:1")

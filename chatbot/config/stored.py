@@ -132,7 +132,7 @@ def as_flags(values: dict[str, Any]) -> str:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON file, by name. Raises UserError for a file that does not hold settings."""
-    remedy = "restore it from a backup, or use another"
+    remedy = "restore it from a backup, or use another file"
     try:
         values = read_json(path)
     except OSError as error:

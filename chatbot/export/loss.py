@@ -47,13 +47,12 @@ class HeldOut:
         """Return the nats per character by an export, of which one pair is computed at a time; None without pairs."""
         if self._shards is None:
             return None
-        longest = self._trained.settings.model.max_length
         nats, characters = 0.0, 0
         with np.errstate(all="ignore"):
             for shard in self._shards:
                 characters += int(shard.characters.sum())
                 for row in range(len(shard)):
-                    source, target = shard.sources.row(row)[:longest].tolist(), shard.targets.row(row).tolist()
+                    source, target = shard.sources.row(row).tolist(), shard.targets.row(row).tolist()
                     nats += _nats(model, source, target)
         return nats / characters
 

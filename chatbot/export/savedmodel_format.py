@@ -56,7 +56,7 @@ def write_savedmodel(
     asset.parent.mkdir()
     asset.write_bytes(vocabulary.content())
     signatures = {
-        "ids": _to_ids(module, vocabulary, asset),
+        "ids": _to_ids(module, vocabulary, asset, settings.max_length),
         "greedy": model.search(settings, _greedy(decoding), vocabulary),
         "beam": model.search(settings, _beam(decoding), vocabulary),
         "sample": model.search(settings, _sample(decoding), vocabulary),
@@ -236,8 +236,11 @@ def _bytes_of_tokens(vocabulary: Vocabulary) -> list[bytes]:
     return texts + [bytes([i]) for i in range(len(vocabulary) - vocabulary.first_byte)]
 
 
-def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path) -> Any:
-    """Return the signature from tokens to ids: those of `Vocabulary.ids`, with marks after that of a question."""
+def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path, max_length: int) -> Any:
+    """Return the signature from tokens to ids: those of `Vocabulary.ids`, with marks after that of a question.
+
+    Longer questions are cut to max_length ids.
+    """
     module.asset = tf.saved_model.Asset(str(asset))
     lines = tf.lookup.TextFileInitializer(
         module.asset, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE, tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER
@@ -279,7 +282,7 @@ def _to_ids(module: tf.Module, vocabulary: Vocabulary, asset: Path) -> Any:
         if vocabulary.has_marks:
             marks = tf.fill([tf.shape(tokens)[0], 1], tf.constant(first_mark, tf.int64))
             ids = tf.concat([tf.RaggedTensor.from_tensor(marks), ids], axis=1)
-        return {"ids": ids.to_tensor(PAD)}
+        return {"ids": ids[:, :max_length].to_tensor(PAD)}  # as chat does before it draws random numbers for them
 
     spec = tf.TensorSpec([None, None], tf.string, name="tokens")
     return tf.function(signature, autograph=False).get_concrete_function(tokens=spec)

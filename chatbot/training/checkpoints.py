@@ -99,7 +99,8 @@ class Checkpoints:
             progress = content.progress
             with suppress(OSError):  # the run goes on, and reports it at the next save
                 if damaged:
-                    print(f"Warning: {damaged[0].found}; the checkpoint of step {step:,} is used instead.")
+                    warning = f"Warning: {damaged[0].found}; the checkpoint of step {step:,} is used instead."
+                    print(warning, file=sys.stderr)
                     self._return_to(progress, pointed)
                 elif progress.best_step == step != pointed.get(BEST):  # killed after `last` was written, before `best`
                     self._point(BEST, progress)
@@ -193,7 +194,7 @@ class Checkpoints:
                 assign_weights(best, self._weights)
             except UserError as error:
                 found = error.found if isinstance(error, DamagedError) else str(error)
-                print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.")
+                print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.", file=sys.stderr)
 
     def _tensors(self, weights: Values, state: Values) -> dict[str, Any]:
         """Return the arrays of a checkpoint by their names."""

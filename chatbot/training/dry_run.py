@@ -185,8 +185,9 @@ def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
     data, calendar = run.data, run.calendar
     left = steps_left(run.progress, calendar, run.settings.learning.patience if data.validation_decides else None)
     training = left.steps * seconds_per_step
-    lines = [f"  training        {duration(training)}, {1000 * seconds_per_step:.1f} ms a step"]
-    total = training
+    milliseconds = f"{1000 * seconds_per_step:.1f} ms"
+    lines = [f"  training        {duration(training)}, {milliseconds} a step among others"]
+    total, validations = training, 0
     if data.validation is not None and calendar.validate_every is not None:
         validations = math.ceil(left.steps / calendar.validate_every)
         each = run.validator.seconds(data.validation)
@@ -196,6 +197,8 @@ def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
     run.train_step.gather_state()
     each = time.perf_counter() - started
     saves = math.ceil(left.steps / calendar.save_every)
+    if validations and calendar.validate_every:  # each is saved, too
+        saves += validations - left.steps // math.lcm(calendar.save_every, calendar.validate_every)
     lines.append(
         f"  {saves:,} checkpoints".ljust(18) + f"{duration(saves * each)}, {each:.2f} s each until it is copied"
     )

@@ -96,7 +96,8 @@ def _watched(announced: bool, grace: float | None) -> Iterator[None]:
             if number == getattr(signal, "SIGHUP", None):
                 _leave_terminal()
             if count == 1 and announced:
-                _print("Finishing this step, then saving. Ctrl-C again exits without saving.")
+                limit = "Ctrl-C again" if number == signal.SIGINT or grace is None else f"After {grace:g} seconds it"
+                _print(f"Finishing this step, then saving. {limit} exits without saving.")
             if count > 1:
                 _start_timer(timers, SECOND_TIMEOUT, "a second signal")
             elif grace is not None and number != signal.SIGINT:

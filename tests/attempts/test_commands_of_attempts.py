@@ -115,6 +115,30 @@ def test_prune_leaves_damaged_attempts(run: Run) -> None:
     assert run("prune", "--yes") == "Nothing to remove.\n"
 
 
+@pytest.mark.parametrize("manifest", [True, False])
+def test_prune_keeps_what_a_damaged_checkpoint_is_replaced_by(run: Run, manifest: bool) -> None:
+    save_attempt("a", {1: 1.0, 2: 1.0})
+    data = Path("checkpoints/a/ckpt-2.data-00000-of-00001")
+    if manifest:
+        write_json(manifest_path(Path("checkpoints/a/ckpt-2")), manifest_of(Path("checkpoints/a/ckpt-2"), {}))
+        data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
+    else:
+        data.write_bytes(data.read_bytes()[:-1])
+    refused = run("prune", "a", "--keep", "1", "--yes")
+    assert refused.startswith("error: ")
+    assert "ckpt-2" in refused
+    assert "damaged" in refused
+    assert "ckpt-1.index" in names("checkpoints/a")
+
+
+def test_average_of_a_broken_attempt_is_refused(run: Run) -> None:
+    save_attempt("a", {1: 1.0, 2: 1.0})
+    vocabulary = Path("checkpoints/a/vocabulary.txt")
+    vocabulary.write_bytes(vocabulary.read_bytes()[:-20])
+    assert run("average", "a").startswith("error: average a: vocabulary.txt: damaged")
+    assert names("checkpoints") == ["a"]
+
+
 def test_rename_moves_both_folders(run: Run) -> None:
     save_attempt("a", {1: 1.0})
     save_attempt("b", {1: 1.0}, distil_from="c,a")

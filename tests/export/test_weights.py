@@ -38,7 +38,7 @@ def test_vectors_and_float32_stay_and_float16_stays_finite() -> None:
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights")
-    (folder / "pairs.tsv").write_text("你好\t你好 a\n今天好吗\t好\n他們\t我\n", encoding="utf-8")
+    (folder / "pairs.tsv").write_text("你好\t你好 a\n今天好吗\t好\n他們\t我\n" + "好" * 60 + "\t我\n", encoding="utf-8")
     return write_attempt(folder / "tiny", bidirectional=False, rnn_size=16, embedding_size=32)
 
 
@@ -53,5 +53,5 @@ def test_printed_loss_is_that_of_the_export(attempt: Path, capsys: pytest.Captur
     exact, of_export = held_out.loss(), held_out.loss_of(load_export(folder).model)
     assert exact is not None
     assert of_export is not None
-    assert loss == f"{of_export:.4f} nats per character on 3 held-out pairs, {of_export - exact:+.4f} against float32"
+    assert loss == f"{of_export:.4f} nats per character on 4 held-out pairs, {of_export - exact:+.4f} against float32"
     assert 1e-4 < abs(of_export - exact) < 0.1

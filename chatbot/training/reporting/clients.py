@@ -19,7 +19,8 @@ def check_clients(names: Sequence[str]) -> None:
         modules, command = NEEDED.get(name, ((), ""))
         missing = [module for module in modules if not _is_installed(module)]
         if missing:
-            raise UserError(f"--report-to {name}: {', '.join(missing)} is not installed; run `{command}`")
+            verb = "is" if len(missing) == 1 else "are"
+            raise UserError(f"--report-to {name}: {', '.join(missing)} {verb} not installed; run `{command}`")
 
 
 def _is_installed(module: str) -> bool:

@@ -33,7 +33,7 @@ def append_values(file: Path, values: Iterable[Any], step: int) -> None:
     summary = tf.compat.v1.Summary(value=values)
     events = [tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary)]
     if not file.exists():
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         events.insert(0, _version())
     with file.open("ab", buffering=0) as appended:
         appended.write(_joined(events))  # at once, so that TensorBoard never reads a part of a record

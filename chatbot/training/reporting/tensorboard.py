@@ -59,6 +59,8 @@ class TensorBoard:
     def record(self, record: dict[str, Any]) -> None:
         """Write the metrics of a logged step."""
         step = record["step"]
+        if not self._folder.exists():  # removed during the run: the files that are open are gone
+            self._writer = tf.summary.create_file_writer(str(self._folder))
         self._tower_curves.add(record.get("tower_losses", ()), record.get("tower_target_tokens_per_s", ()), step)
         with self._writer.as_default():
             for name, value in record.items():

@@ -103,6 +103,8 @@ class Terminal:
 
     def probe(self, samples: Sequence[Sample], replies: Sequence[str]) -> None:
         """Show the questions of --probe with their replies, a line each."""
+        if samples and self._run.data.validation is None:  # else below the line of a validation
+            self._print(f"step {self._run.progress.step:,}: replies")
         for sample, reply in zip(samples, replies, strict=True):
             self._print(question_line(sample.question, reply, self._lines.columns))
 
