@@ -140,7 +140,7 @@ def test_out_of_memory_during_the_update_is_an_error(
     update = new_update("replicated", cpus[:2])
 
     def exhausted(*_: object) -> None:
-        update._replicas[updated][0].updates.assign_add(1)
+        update._replicas[updated][0].calls.assign_add(1)
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
     monkeypatch.setattr(update, "_run_step", exhausted)
