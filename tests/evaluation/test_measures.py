@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chatbot.evaluation.character_index import CharacterIndex
 from chatbot.evaluation.likelihood import Likelihood
 from chatbot.evaluation.measures import measure
-from chatbot.evaluation.overlap import Overlap
+from chatbot.evaluation.overlap import Overlap, TokenizerRegexp, TokenizerZh
 from chatbot.evaluation.relevance import BLOCK, Relevance, ranked_first, relevance
 from chatbot.evaluation.table import COLUMNS, table
 
@@ -86,6 +86,12 @@ def test_sums_of_two_sets_are_those_of_the_whole(first: list[str], second: list[
     expected = whole.values() | {"relevance_at_1": None, "question_nats_per_character": None}
     assert values == pytest.approx(expected)
     assert added.values()["question_nats_per_character"] == 8.0 / 8
+
+
+def test_bleu_keeps_no_lines() -> None:
+    """sacrebleu's caches would grow with every validation of a run."""
+    assert Overlap(("我今天很好啊",), ("他明日 is good",)).bleu < 100
+    assert TokenizerZh.__call__.cache_info().currsize == TokenizerRegexp.__call__.cache_info().currsize == 0
 
 
 def test_overlap_with_references() -> None:
