@@ -46,8 +46,8 @@ def read_checkpoint(prefix: Path, weights: Shapes, optimizer: Shapes, provenance
     own = read_values(prefix, "weights", weights)
     if not _names(prefix, "optimizer"):
         raise UserError(
-            f"{prefix}: only weights, as of an average, so it cannot be resumed; begin another attempt with "
-            f"--init-from {prefix.parent.name}"
+            f"{prefix}: it has no optimizer state, as after `attempts average`, and cannot be resumed; begin another "
+            f"attempt with --init-from {prefix.parent.name}"
         )
     values = read_values(prefix, "optimizer", optimizer), own
     trained, recent = _read_sets(prefix, TRAINED, weights), _read_sets(prefix, RECENT, weights)

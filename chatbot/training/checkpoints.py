@@ -217,7 +217,10 @@ class Checkpoints:
         try:
             if self._write_attempt is not None and not self.directory.exists():
                 self._write_attempt()
-                self._warnings.append(f"{self.directory}: the folder was gone; it is there again, without its past")
+                self._warnings.append(
+                    f"{self.directory}: the folder had been removed and was made again; earlier checkpoints and "
+                    "metrics are lost"
+                )
             if not self.exist:
                 write_file(self.directory / SAVING, b"")
             if manifest_path(path).exists():  # of a damaged checkpoint

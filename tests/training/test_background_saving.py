@@ -198,7 +198,7 @@ def without_fault(tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
             "read-only",
             r"default/ckpt-{}: cannot be written \(Read-only file system\); the checkpoint of step 2 is kept",
         ),
-        ("gone", "default: the folder was gone; it is there again, without its past"),
+        ("gone", "default: the folder had been removed and was made again; earlier checkpoints and metrics are lost"),
     ],
 )
 def test_training_goes_on_when_a_save_fails(
