@@ -57,13 +57,13 @@ def test_damaged_checkpoint_is_replaced_by_the_one_before(
     for step in (4, 3):
         damage(files_of(step)[file])
     assert restored().step == 2
-    out = capsys.readouterr().out
+    out = capsys.readouterr().err
     assert out.startswith(f"Warning: {DIRECTORY}/ckpt-4: checkpoint damaged (ckpt-4.")
     assert out.endswith("; the checkpoint of step 2 is used instead.\n")
     assert read_pointer(directory / "last")["step"] == 2
     save(4, best=False, keep=3)
     assert (restored().step, steps_on_disk()) == (4, {2, 3, 4})
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_damaged_best_does_not_end_a_run_that_is_finished(directory: Path, capsy
     ):
         damage()
         Checkpoints(DIRECTORY, model).load_best(Progress(step=2, best_step=1))
-        out = capsys.readouterr().out
+        out = capsys.readouterr().err
         assert what in out
         assert out.endswith("; the weights of step 2 are used instead.\n")
     assert {float(value) for weight in model.trainable_variables for value in np.unique(weight.numpy())} == {2.0}

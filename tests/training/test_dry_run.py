@@ -49,7 +49,7 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
     assert re.search(rf"\n  cpu_0 {sizes}", plan), plan
     assert re.search(r"\nSteps: 3 an epoch of 10 pairs.*\n.*\n +4 +\d+ +\d+ +3 +\d+\.\d\n", plan)
     assert re.search(r"\nTime: 6 steps; \d+ s left, \d\d:\d\d\n  training +\d+ s, ", plan)
-    assert re.search(r"\n  2 validations +\d+ s, \d+\.\d s each\n  1 checkpoints ", plan)
+    assert re.search(r"\n  2 validations +\d+ s, \d+\.\d s each\n  \d checkpoints ", plan)
 
 
 def test_plan_of_a_new_run_on_two_towers(

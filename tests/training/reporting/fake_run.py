@@ -19,7 +19,7 @@ def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = T
         criterion=Criterion.of(composed.learning),
         calendar=Calendar(log_every=10, save_every=500, validate_every=100, last_step=last_step),
         team=SimpleNamespace(chief=chief, alone=True),
-        data=SimpleNamespace(validation_decides=decides),
+        data=SimpleNamespace(validation_decides=decides, validation=None),
     )
 
 

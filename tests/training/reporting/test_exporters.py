@@ -217,11 +217,14 @@ def test_failing_service_is_left_out(
 @pytest.mark.parametrize(
     ("report_to", "message"),
     [
-        ("tensorbord", "--report-to tensorbord: 'tensorbord' is not one of tensorboard, csv, wandb, mlflow, none"),
+        (
+            "tensorbord",
+            "--report-to tensorbord: 'tensorbord' is not one of tensorboard, csv, wandb, mlflow; none stands alone",
+        ),
         ("csv,,wandb", "--report-to csv,,wandb: '' is not one of"),
         ("none,csv", "--report-to none,csv: 'none' is not one of"),
         ("csv,wandb", "--report-to wandb: wandb is not installed; run `pip install wandb`"),
-        ("mlflow", "--report-to mlflow: mlflow, sqlalchemy, alembic is not installed; run `pip install mlflow-skinny"),
+        ("mlflow", "--report-to mlflow: mlflow, sqlalchemy, alembic are not installed; run `pip install mlflow-skinny"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_pairs_are_read(
