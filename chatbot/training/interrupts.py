@@ -82,7 +82,7 @@ def interrupts(announced: bool = True, grace: float | None = None) -> Iterator[I
 def _watched(announced: bool, grace: float | None) -> Iterator[None]:
     """Announce the first signal within the block, and end the process if a signal does not end it in time.
 
-    A thread is told of each signal by the interpreter's C handler, also while the main thread waits in TensorFlow, when
+    A thread receives each signal from the interpreter's C handler, also while the main thread waits in TensorFlow, when
     no Python handler runs.
     """
     reader, writer = socket.socketpair()

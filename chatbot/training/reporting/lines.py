@@ -76,9 +76,9 @@ def question_line(question: str, reply: str, columns: int | None) -> str:
     """Return a question and its reply. A long question leaves half of the columns to the reply."""
     question, reply = one_line(question), one_line(reply)
     if columns is not None:
-        room = max(columns - len("   -> "), 2)
-        question = cut(question, max(room // 2, room - width(reply)))
-        reply = cut(reply, room - width(question))
+        available = max(columns - len("   -> "), 2)
+        question = cut(question, max(available // 2, available - width(reply)))
+        reply = cut(reply, available - width(question))
     return f"  {question} -> {reply}"
 
 
