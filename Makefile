@@ -6,13 +6,17 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate
 ARGS ?=
 
-.PHONY: train test chat tensorboard bench mutants check format install install-dev gpu beam lock clean
+.PHONY: train test chat serve tensorboard bench mutants check format install install-dev gpu beam lock clean
 
 train: install
 	$(BIN)/python train.py $(ARGS)
 
 chat: install
 	@$(BIN)/python chat.py $(ARGS)
+
+# The API and the page in a browser. SERVE=0.0.0.0:80 is another address.
+serve: .venv/installed-serve
+	@$(BIN)/python chat.py --serve $(or $(SERVE),127.0.0.1:8000) $(ARGS)
 
 bench: install-dev
 	$(BIN)/python -m benchmarks $(or $(ARGS),corpus)
@@ -59,6 +63,11 @@ install-dev: .venv/installed-dev
 	$(PIP) install --use-pep517 --require-hashes -r requirements-dev.txt
 	touch $@
 
+.venv/installed-serve: .venv/installed requirements-serve.txt
+	@echo "Installing the packages of the server ..."
+	$(PIP) install --use-pep517 --require-hashes -r requirements-serve.txt
+	touch $@
+
 # The CUDA libraries that TensorFlow needs. The NVIDIA driver must already be installed. Linux only.
 gpu: install
 	$(PIP) install --use-pep517 --require-hashes -r requirements-gpu.txt
@@ -74,6 +83,7 @@ lock: install
 	$(COMPILE) pyproject.toml --extra dev --constraint requirements.txt -o requirements-dev.txt
 	$(COMPILE) pyproject.toml --extra gpu --constraint requirements.txt -o requirements-gpu.txt
 	$(COMPILE) pyproject.toml --extra beam -o requirements-beam.txt
+	$(COMPILE) pyproject.toml --extra serve --extra telegram --constraint requirements.txt -o requirements-serve.txt
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants

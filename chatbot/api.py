@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.default_search import with_default_search
 from chatbot.config.stored import settings_over_config
 from chatbot.config.training import Settings
 from chatbot.errors import UserError, as_user_errors
@@ -24,16 +23,16 @@ from chatbot.flags import compose, fields_of, flag_of, unknown_flags
 from chatbot.training.result import INTERRUPTED, TrainingResult
 
 if TYPE_CHECKING:
-    from chatbot.inference.responder import Responder
+    from chatbot.inference.text_responder import TextResponder
 
 
 class Bot:
     """A trained chatbot, made by `load`.
 
-    directory: the attempt's directory. step: the step of the loaded checkpoint.
+    directory: of the attempt or the export. step: the step of the loaded checkpoint.
     """
 
-    def __init__(self, directory: Path, step: int, responder: "Responder") -> None:
+    def __init__(self, directory: Path, step: int, responder: "TextResponder") -> None:
         self.directory = directory
         self.step = step
         self._responder = responder
@@ -97,7 +96,9 @@ def _turns(history: Sequence[str]) -> Sequence[str]:
 
 
 def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
-    """Load the best checkpoint in the directory of an attempt, which need not be below checkpoints/.
+    """Load the best checkpoint in the directory of an attempt, or an export for ONNX Runtime or LiteRT.
+
+    The directory may be anywhere. An export needs no TensorFlow.
 
     decoding: the decoding flags of `python chat.py --help` with underscores: beam_size=1, temperature=0.8, ban="foo" or
     a list of words. Raises UserError for a missing or damaged directory or file, and for settings that cannot be used.
@@ -110,16 +111,10 @@ def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
     """
     settings = compose(DecodingSettings, **_values(DecodingSettings, decoding))
     with as_user_errors():
-        from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
+        from chatbot.chat.loading import load_model
 
-        import_tensorflow()
-        let_gpu_memory_grow()
-        from chatbot.inference.responder import Responder
-        from chatbot.model.saved import load_trained
-
-        path = Path(directory)
-        trained = load_trained(path)
-        return Bot(path, trained.step, Responder(trained, with_default_search(settings, path)))
+        model = load_model(Path(directory))
+        return Bot(Path(directory), model.card.step, model.responder_of(settings))
 
 
 def train(**settings: Any) -> TrainingResult:

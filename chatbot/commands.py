@@ -7,8 +7,7 @@
 from pathlib import Path
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.chat import ChatSettings, chat_settings
-from chatbot.config.default_search import with_default_search
+from chatbot.config.chat import chat_settings
 from chatbot.config.stored import train_settings
 from chatbot.errors import exit_code_of
 
@@ -46,29 +45,12 @@ def _train() -> int:
 
 def _chat() -> int:
     settings = chat_settings()
+    from chatbot.chat.loading import load_attempt, load_exported
+    from chatbot.chat.terminal import chat
+
     if settings.export is not None:
-        return _chat_with_export(settings, Path(settings.export))
-    directory = trained_directory(settings.attempt)
-    decoding = with_default_search(settings.decoding, directory)
-    from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
-
-    import_tensorflow()
-    let_gpu_memory_grow()
-    from chatbot.chat.terminal import chat
-    from chatbot.inference.responder import Responder
-    from chatbot.model.saved import load_trained
-
-    trained = load_trained(directory)
-    history = settings.turns_of(trained.settings.encoding.history)
-    return chat(Responder(trained, decoding), f"{settings.attempt} (step {trained.step:,})", history)
-
-
-def _chat_with_export(settings: ChatSettings, folder: Path) -> int:
-    """Talk to an export. Nothing here imports TensorFlow."""
-    from chatbot.chat.terminal import chat
-    from chatbot.export.runtime.load import ExportedResponder, load_export
-
-    export = load_export(folder)
-    history = settings.turns_of(export.settings.encoding.history)
-    name = f"{export.manifest.attempt} (step {export.manifest.step:,}, {export.manifest.format})"
-    return chat(ExportedResponder(export, settings.decoding), name, history)
+        model = load_exported(Path(settings.export))
+    else:
+        model = load_attempt(trained_directory(settings.attempt))
+    history = settings.turns_of(model.turns)
+    return chat(model.responder_of(settings.decoding), model.card.line(), history)

@@ -26,10 +26,10 @@ MAY_IMPORT = {
     "inference": BASE | {"corpus", "model", "decoding"},
     "evaluation": BASE | {"corpus", "model", "inference"},
     "training": BASE | {"corpus", "model", "inference", "evaluation"},
-    "chat": BASE | {"corpus", "model", "inference"},
     "attempts": BASE | {"corpus", "model", "evaluation", "training"},
     "export": BASE | {"corpus", "model", "decoding", "inference", "evaluation"},
-    "api": BASE | {"corpus", "model", "inference", "training"},
+    "chat": BASE | {"corpus", "model", "inference", "attempts", "export"},
+    "api": BASE | {"corpus", "model", "inference", "training", "chat"},
     "__init__": {"api", "errors", "version"},
     "commands": BASE | {"corpus", "model", "inference", "training", "chat", "attempts", "export"},
 }

@@ -1,6 +1,5 @@
 """The chat in a terminal, and through a pipe: one reply line for each input line."""
 
-import collections
 import contextlib
 import io
 import locale
@@ -10,43 +9,13 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table
+from chatbot.chat.conversation import Conversation
 from chatbot.errors import in_c_locale
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 
 EXIT = ("exit", "quit")
 WHY = "/why"
 NEW_CONVERSATION = "/new"
-
-
-class Conversation:
-    """The last turns of a chat, which the next reply depends on. history: the maximum number of turns."""
-
-    def __init__(self, responder: TextResponder, history: int) -> None:
-        self.responder = responder
-        self.turns: collections.deque[str] = collections.deque(maxlen=history)
-        self._last: tuple[str, str, list[str]] | None = None  # the last question, its reply, and the turns before
-
-    def reply(self, text: str) -> str:
-        """Return the reply, and remember both turns."""
-        reply = self.responder.reply(text, list(self.turns))
-        self.remember(text, reply)
-        return reply
-
-    def remember(self, text: str, reply: str) -> None:
-        """Remember a question and its reply, unless the text had no visible characters."""
-        if reply == EMPTY_QUESTION_REPLY:
-            self._last = None
-        else:
-            self._last = text, reply, list(self.turns)
-            self.turns.extend((text, reply))
-
-    def explanation(self) -> list[str]:
-        """Return the lines of /why about the last reply."""
-        if self._last is None:
-            return [NO_REPLY]
-        attention = self.responder.attention(*self._last)
-        return [NO_ATTENTION] if attention is None else table(attention)
 
 
 def chat(responder: TextResponder, name: str, history: int = 0) -> int:

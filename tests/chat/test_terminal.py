@@ -9,7 +9,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from chatbot.chat.terminal import Conversation, answer_lines, chat, set_encoding
+from chatbot.chat.conversation import Conversation
+from chatbot.chat.terminal import answer_lines, chat, set_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.replier import Reply
 from chatbot.inference.responder import Responder

@@ -1,0 +1,47 @@
+"""What a user should know about a model: what it was trained on, and its quality."""
+
+import dataclasses
+from pathlib import Path
+
+from chatbot.attempts.attempt import data_names, read_attempt
+from chatbot.config.training import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What a model was trained on, and its quality."""
+
+    name: str
+    step: int  # of the checkpoint
+    data: tuple[str, ...]  # names of the files of training pairs
+    pairs: int | None = None  # None: not known
+    nats_per_character: float | None = None  # of the held-out pairs; None: not validated, or not known
+    validated: bool = False
+    format: str | None = None  # of an export
+
+    def line(self) -> str:
+        """Return the card as one line."""
+        parts = [f"{self.name}: {self._pairs()}" if self.data else self.name, f"step {self.step:,}"]
+        if self.nats_per_character is not None:
+            parts.append(f"{self.nats_per_character:.3f} nats per character on held-out pairs")
+        elif not self.validated:
+            parts.append("no validation: it knows its pairs by heart")
+        if self.format is not None:
+            parts.append(self.format)
+        return "; ".join(parts)
+
+    def _pairs(self) -> str:
+        pairs = "pairs" if self.pairs is None else f"{self.pairs:,} pairs"
+        return f"{pairs} of {self.data[0] if len(self.data) == 1 else f'{len(self.data)} files'}"
+
+
+def card_of_attempt(directory: Path, step: int) -> ModelCard:
+    """Return the card of an attempt. step: of the checkpoint that was loaded."""
+    attempt = read_attempt(directory)
+    nats = attempt.best_nats_per_character
+    return ModelCard(directory.name, step, attempt.data, attempt.pairs, nats, validated=nats is not None)
+
+
+def card_of_export(name: str, step: int, settings: Settings, validated: bool, form: str) -> ModelCard:
+    """Return the card of an export."""
+    return ModelCard(name, step, data_names(settings), validated=validated, format=form)

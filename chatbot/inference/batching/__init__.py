@@ -1,0 +1,1 @@
+"""Replies to questions that arrive one by one, from many threads, in batches."""
