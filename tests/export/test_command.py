@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import chatbot
 from chatbot.commands import chat
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings, export_settings
@@ -174,6 +175,12 @@ def test_default_search_is_that_of_the_attempt(folder: Path) -> None:
     found = load_export(folder / "exports" / "tiny-onnx")
     assert ExportedResponder(found, DecodingSettings()).decoding.beam_size == 5  # no validation chose the checkpoint
     assert ExportedResponder(found, DecodingSettings(top_p=0.5)).decoding.top_p == 0.5
+
+
+def test_python_api_loads_an_export(folder: Path) -> None:
+    bots = [chatbot.load(folder / place, beam_size=2) for place in ("exports/tiny-onnx", "checkpoints/tiny")]
+    assert bots[0].reply("你好") == bots[1].reply("你好")
+    assert bots[0].step == bots[1].step
 
 
 def test_export_has_no_path_of_the_training_data(folder: Path) -> None:
