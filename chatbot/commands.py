@@ -7,9 +7,9 @@
 from pathlib import Path
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.chat import chat_settings
+from chatbot.config.chat import ChatSettings, chat_settings
 from chatbot.config.stored import train_settings
-from chatbot.errors import exit_code_of
+from chatbot.errors import UserError, exit_code_of
 
 
 def train() -> int:
@@ -45,6 +45,8 @@ def _train() -> int:
 
 def _chat() -> int:
     settings = chat_settings()
+    if settings.server.serve is not None:
+        return _serve(settings)
     from chatbot.chat.loading import load_attempt, load_exported
     from chatbot.chat.terminal import chat
 
@@ -54,3 +56,12 @@ def _chat() -> int:
         model = load_attempt(trained_directory(settings.attempt))
     history = settings.turns_of(model.turns)
     return chat(model.responder_of(settings.decoding), model.card.line(), history)
+
+
+def _serve(settings: ChatSettings) -> int:
+    try:
+        from chatbot.chat.server.run import serve
+    except ModuleNotFoundError as error:
+        raise UserError(f'--serve: {error}; run `make serve`, or pip install "chatbot[serve]"') from error
+
+    return serve(settings)

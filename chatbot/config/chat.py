@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.serve import ServeSettings
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, setting
 
@@ -30,11 +31,16 @@ class ChatSettings:
         least=0,
     )
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
+    server: ServeSettings = dataclasses.field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.export is not None and self.attempt != ChatSettings.attempt:
             raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
+        if self.server.serve is not None and self.decoding.n_best > 1:
+            raise UserError(
+                "--n-best and --serve: a request asks for several replies by its field n; leave --n-best out"
+            )
 
     def turns_of(self, trained: int) -> int:
         """Return the number of turns to remember. trained: the attempt's --history.

@@ -111,6 +111,14 @@ class DecodingSettings:
         least=1,
         most=100,
     )
+    presence_penalty: float = setting(
+        0.0,
+        TOKENS,
+        "subtract R nats from the log-probabilities of tokens that the reply already has",
+        kind=float,
+        least=0,
+        most=100,
+    )
     frequency_penalty: float = setting(
         0.0,
         TOKENS,

@@ -16,6 +16,7 @@ from chatbot.decoding.processors.anti_lm import anti_lm
 from chatbot.decoding.processors.frequency_penalty import frequency_penalty
 from chatbot.decoding.processors.min_length import min_length
 from chatbot.decoding.processors.no_repeat_ngram import no_repeat_ngram
+from chatbot.decoding.processors.presence_penalty import presence_penalty
 from chatbot.decoding.processors.repetition_penalty import repetition_penalty
 from chatbot.decoding.sampling import Truncation, sampling
 from chatbot.decoding.search import Hypotheses, Pick, Search
@@ -144,6 +145,8 @@ class ReplySearch:
         decoding, processors = self.decoding, []
         if decoding.repetition_penalty != 1:
             processors.append(repetition_penalty(decoding.repetition_penalty))
+        if decoding.presence_penalty:
+            processors.append(presence_penalty(decoding.presence_penalty))
         if decoding.frequency_penalty:
             processors.append(frequency_penalty(decoding.frequency_penalty))
         if decoding.anti_lm:

@@ -14,6 +14,7 @@ from chatbot.decoding.processors.anti_lm import anti_lm
 from chatbot.decoding.processors.frequency_penalty import frequency_penalty
 from chatbot.decoding.processors.min_length import min_length
 from chatbot.decoding.processors.no_repeat_ngram import no_repeat_ngram
+from chatbot.decoding.processors.presence_penalty import presence_penalty
 from chatbot.decoding.processors.repetition_penalty import repetition_penalty
 
 Array = npt.NDArray[Any]
@@ -44,14 +45,16 @@ def processed(processor: Processor, log_probs: Array, ids: list[list[int]]) -> A
 @hypothesis.settings(max_examples=30)
 def test_penalties(drawn: tuple[Array, list[list[int]]], penalty: float) -> None:
     log_probs, ids = drawn
-    repeated, frequent = log_probs.copy(), log_probs.copy()
+    repeated, present, frequent = log_probs.copy(), log_probs.copy(), log_probs.copy()
     for row, row_ids in enumerate(ids):
         for i in set(row_ids):
             value = log_probs[row, i]
             repeated[row, i] = value / penalty if value > 0 else value * penalty
+            present[row, i] -= penalty
         for i in row_ids:
             frequent[row, i] -= penalty
     np.testing.assert_allclose(processed(repetition_penalty(penalty), log_probs, ids), repeated, rtol=1e-4)
+    np.testing.assert_allclose(processed(presence_penalty(penalty), log_probs, ids), present, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(processed(frequency_penalty(penalty), log_probs, ids), frequent, rtol=1e-3, atol=1e-4)
 
 

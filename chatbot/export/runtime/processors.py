@@ -34,6 +34,8 @@ class Processors:
         decoding = self._decoding
         if decoding.repetition_penalty != 1:
             log_probs = _repetition_penalty(log_probs, prefix, np.float32(decoding.repetition_penalty))
+        if decoding.presence_penalty:
+            log_probs = _presence_penalty(log_probs, prefix, np.float32(decoding.presence_penalty))
         if decoding.frequency_penalty:
             log_probs = _frequency_penalty(log_probs, prefix, np.float32(decoding.frequency_penalty))
         if self._generic is not None and prefix.position < decoding.anti_lm_tokens:
@@ -54,6 +56,10 @@ class Processors:
 def _repetition_penalty(log_probs: Floats, prefix: Prefix, penalty: np.float32) -> Floats:
     of_ids = np.take_along_axis(log_probs, prefix.ids, axis=1)
     return _replaced(log_probs, prefix.ids, np.where(of_ids > 0, of_ids / penalty, of_ids * penalty))
+
+
+def _presence_penalty(log_probs: Floats, prefix: Prefix, penalty: np.float32) -> Floats:
+    return _replaced(log_probs, prefix.ids, np.take_along_axis(log_probs, prefix.ids, axis=1) - penalty)
 
 
 def _frequency_penalty(log_probs: Floats, prefix: Prefix, penalty: np.float32) -> Floats:

@@ -1,0 +1,1 @@
+"""The server: OpenAI's chat-completions API over the models of this machine."""

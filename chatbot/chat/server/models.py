@@ -1,0 +1,209 @@
+"""Models in memory: loaded at first use, replaced by newer checkpoints, and removed when memory is needed."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chatbot.attempts.attempt import size_of
+from chatbot.chat.loading import LoadedModel, load_model
+from chatbot.chat.server.model_names import pointer_of, version_of
+from chatbot.chat.server.problems import ApiError
+from chatbot.chat.server.questions import Searches
+from chatbot.config.decoding import DecodingSettings
+from chatbot.errors import UserError
+from chatbot.export.manifest import MANIFEST
+from chatbot.inference.batching.engine import Engine
+from chatbot.inference.text_responder import TextResponder
+from chatbot.model.checkpoint_files import read_pointer, verified_manifest
+
+log = logging.getLogger(__name__)
+# Memory of a model beside its weights: graphs and buffers.
+BESIDE_WEIGHTS = 50_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedModel:
+    """A model that answers. turns: the number of turns before a question that it reads."""
+
+    engine: Engine
+    responder: TextResponder
+    loaded: LoadedModel
+    turns: int
+    searches: Searches
+
+    @property
+    def fingerprint(self) -> str:
+        """What changes with the weights."""
+        return f"{self.loaded.card.name}-step-{self.loaded.card.step}"
+
+
+Open = Callable[[Path], ServedModel]
+
+
+def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -> Open:
+    """Return the function that loads a model by its directory. It raises UserError as `load_model`.
+
+    decoding: of the command line. history: the maximum number of turns to read; None: as many as the model was trained
+    with. most_waiting: as for `Engine`.
+    """
+
+    def open_model(directory: Path) -> ServedModel:
+        loaded = load_model(directory)
+        responder = loaded.responder_of(decoding)
+        turns = loaded.turns if history is None else min(history, loaded.turns)
+        searches = Searches(decoding, responder.decoding)
+        return ServedModel(Engine(responder, most_waiting), responder, loaded, turns, searches)
+
+    return open_model
+
+
+@dataclasses.dataclass
+class _Entry:
+    model: ServedModel
+    directory: Path
+    version: Any
+    bytes: int
+    users: int = 0
+    used: float = 0.0  # the time of the last use
+    retired: bool = False  # another one has taken its place
+
+
+class Models:
+    """The models of a server. All methods are for the thread of its event loop.
+
+    directories: returns the models that there are now, the default one first. open_model: loads one; called in another
+    thread. limit: bytes of models in memory.
+    """
+
+    def __init__(self, directories: Callable[[], Mapping[str, Path]], open_model: Open, limit: int) -> None:
+        self.directories, self._open, self._limit = directories, open_model, limit
+        self._entries: dict[str, _Entry] = {}
+        self._lock = asyncio.Lock()  # one model is loaded at a time
+        self._loading: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._refused: dict[str, Any] = {}  # the version of a newer checkpoint that could not be loaded
+
+    @property
+    def loaded(self) -> dict[str, ServedModel]:
+        """The models in memory."""
+        return {name: entry.model for name, entry in self._entries.items()}
+
+    def name_of(self, name: str | None) -> str:
+        """Return the name of a model that a client asks for, by default the first one. Raises ApiError (404)."""
+        models = self.directories()
+        if name is None and models:
+            return next(iter(models))
+        if name is None or name not in models:
+            shown = "" if name is None else f" {name[:100]!r}"
+            raise ApiError(404, f"No model{shown}; /v1/models lists them", param="model", code="model_not_found")
+        return name
+
+    def put(self, name: str, directory: Path, model: ServedModel) -> None:
+        """Add a model that was loaded before the event loop runs. Raises OSError."""
+        self._entries[name] = _Entry(model, directory, version_of(directory), estimated_bytes(directory))
+
+    @contextlib.asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[ServedModel]:
+        """Load a model, unless it is in memory, and keep it there in the block.
+
+        Raises ApiError for a name that there is not, for a damaged model, and if all memory is in use.
+        """
+        while (entry := self._entries.get(name)) is None:
+            if name not in self._loading:
+                self._loading[name] = asyncio.create_task(self._load(name))
+                self._loading[name].add_done_callback(lambda _: self._loading.pop(name))
+            await asyncio.shield(self._loading[name])
+        entry.users += 1
+        entry.used = asyncio.get_running_loop().time()
+        try:
+            yield entry.model
+        finally:
+            entry.users -= 1
+            if entry.retired and not entry.users:
+                self._close(entry)
+
+    async def refresh(self) -> None:
+        """Load the newer checkpoints of the models in memory. One that cannot be loaded is logged, and left out."""
+        for name, entry in [*self._entries.items()]:
+            with contextlib.suppress(OSError):
+                version = version_of(entry.directory)
+                if version not in (entry.version, self._refused.get(name)):
+                    async with self._lock:
+                        await self._replace(name, entry, version)
+
+    async def close(self) -> None:
+        """Remove all models, after they have answered the questions that wait."""
+        for name in [*self._entries]:
+            self._retire(name)
+        await asyncio.gather(*self._closing)
+
+    async def _load(self, name: str) -> None:
+        async with self._lock:
+            directory = self.directories().get(self.name_of(name))
+            assert directory is not None
+            size = await asyncio.to_thread(estimated_bytes, directory)
+            self._make_room(size)
+            await asyncio.gather(*self._closing)
+            try:
+                version = version_of(directory)
+                model = await asyncio.to_thread(self._open, directory)
+            except (UserError, OSError) as error:
+                log.error("%s: %s", name, error)
+                raise ApiError(
+                    503, f"The model {name!r} cannot be loaded; the server's log says why", code="model_unavailable"
+                ) from error
+            self._entries[name] = _Entry(model, directory, version, size)
+
+    def _make_room(self, size: int) -> None:
+        """Remove the models that were used least recently. Raises ApiError (503) if those that are left are in use.
+
+        A model that is larger than all memory is loaded alone.
+        """
+        idle = sorted((entry.used, name) for name, entry in self._entries.items() if not entry.users)
+        while self._entries and size + sum(entry.bytes for entry in self._entries.values()) > self._limit:
+            if not idle:
+                raise ApiError(503, "Other models use all memory; try again", code="memory", retry_after=5)
+            self._retire(idle.pop(0)[1])
+
+    async def _replace(self, name: str, old: _Entry, version: Any) -> None:
+        try:
+            await asyncio.to_thread(check_pointed, old.directory)
+            model = await asyncio.to_thread(self._open, old.directory)
+        except Exception as error:  # whatever is wrong with it, the old one answers
+            self._refused[name] = version
+            log.warning("%s: the newer checkpoint is not used: %s", name, error)
+            return
+        if self._entries.get(name) is old:
+            self._retire(name)
+        self._entries[name] = _Entry(model, old.directory, version, old.bytes, used=old.used)
+        log.warning("%s: now at step %s", name, f"{model.loaded.card.step:,}")
+
+    def _retire(self, name: str) -> None:
+        """Give no more questions to a model, and close it when it has answered all."""
+        entry = self._entries.pop(name)
+        entry.retired = True
+        if not entry.users:
+            self._close(entry)
+
+    def _close(self, entry: _Entry) -> None:
+        task = asyncio.create_task(asyncio.to_thread(entry.model.engine.close))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def estimated_bytes(directory: Path) -> int:
+    """Return about how many bytes of memory a model takes: those of the files of its weights, and some more."""
+    if (directory / MANIFEST).exists():
+        return size_of(directory) + BESIDE_WEIGHTS
+    sizes = [path.stat().st_size for path in directory.glob("ckpt-*.data-*")]
+    return max(sizes, default=0) + BESIDE_WEIGHTS
+
+
+def check_pointed(directory: Path) -> None:
+    """Raise UserError if the newest checkpoint of an attempt is damaged, for which loading would take an older one."""
+    if not (directory / MANIFEST).exists():
+        verified_manifest(directory / read_pointer(pointer_of(directory))["checkpoint"])

@@ -1,0 +1,134 @@
+"""/v1/chat/completions and /v1/completions."""
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from chatbot.chat.server.answers import ClientLeftError, answers
+from chatbot.chat.server.completions import chunks, first_chunks, new_completion, usage_chunk, whole
+from chatbot.chat.server.event_stream import DONE, EventStream, event
+from chatbot.chat.server.exchange import Exchange
+from chatbot.chat.server.models import ServedModel
+from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
+from chatbot.chat.server.questions import chat_question, completion_questions, prompts_of
+from chatbot.chat.server.requests import ChatRequest, CompletionRequest, DecodingFields
+from chatbot.chat.server.state import ServerState, state_of
+from chatbot.inference.batching.question import Piece, Question, Usage
+
+log = logging.getLogger(__name__)
+QuestionsOf = Callable[[ServedModel], Sequence[Question]]
+STREAM_OR_JSON: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A completion, or with stream a stream of its chunks that ends with [DONE]",
+        "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},
+    },
+    **ERROR_RESPONSES,
+}
+
+
+def add_reply_routes(app: FastAPI) -> None:
+    """Add the routes that answer questions."""
+
+    @app.post("/v1/chat/completions", tags=["replies"], responses=STREAM_OR_JSON, response_class=Response)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        """Reply to the last message of a chat."""
+
+        def questions_of(model: ServedModel) -> list[Question]:
+            return [chat_question(body, model.searches, model.turns)]
+
+        return await _respond(request, body, questions_of, (), chat=True, log_probs=bool(body.logprobs))
+
+    @app.post("/v1/completions", tags=["replies"], responses=STREAM_OR_JSON, response_class=Response)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Reply to one or more prompts, each without turns before it."""
+
+        def questions_of(model: ServedModel) -> list[Question]:
+            return completion_questions(body, model.searches)
+
+        echoes = prompts_of(body) if body.echo else ()
+        return await _respond(request, body, questions_of, echoes, chat=False, log_probs=body.logprobs is not None)
+
+
+async def _respond(
+    request: Request,
+    body: DecodingFields,
+    questions_of: QuestionsOf,
+    echoes: Sequence[str],
+    *,
+    chat: bool,
+    log_probs: bool,
+) -> Response:
+    """Return the response: a completion, or the stream of its chunks. echoes: the beginnings of replies."""
+    state = state_of(request)
+    name = state.models.name_of(body.model)
+    async with contextlib.AsyncExitStack() as stack:
+        model = await stack.enter_async_context(state.models.use(name))
+        questions = questions_of(model)
+        exchange = Exchange(new_completion(name, model.fingerprint, chat), questions, echoes, log_probs)
+        found = answers(model.engine, questions, request, state.request_timeout)
+        stack.push_async_callback(found.aclose)
+        first = await anext(found)  # an error before it has a status of its own
+        if body.stream:
+            options = body.stream_options
+            usage = options is not None and bool(options.include_usage)
+            return EventStream(_events(state, exchange, first, found, stack.pop_all(), usage=usage))
+        exchange.add(first)
+        async for item in found:
+            exchange.add(item)
+        _note(state, exchange)
+        body_object = whole(exchange.completion, exchange.replies, exchange.usage, log_probs)
+        return Response(orjson.dumps(body_object), media_type="application/json")
+    raise AssertionError  # the stack suppresses no exception
+
+
+async def _events(
+    state: ServerState,
+    exchange: Exchange,
+    first: Piece | Usage,
+    rest: AsyncGenerator[Piece | Usage, None],
+    stack: contextlib.AsyncExitStack,
+    *,
+    usage: bool,
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a stream. stack: what ends with it. usage: whether it was asked for."""
+    completion, no_usage = exchange.completion, {"usage": None} if usage else {}
+
+    def as_events(objects: Sequence[dict[str, Any]]) -> bytes:
+        return b"".join(event(orjson.dumps({**value, **no_usage})) for value in objects)
+
+    async with stack:
+        try:
+            yield as_events(first_chunks(completion, exchange.beginnings))
+            item: Piece | Usage | None = first
+            while item is not None:
+                exchange.add(item)
+                if isinstance(item, Piece):
+                    yield as_events(chunks(completion, item, exchange.log_probs))
+                item = await anext(rest, None)
+            _note(state, exchange)
+            if usage:
+                yield event(orjson.dumps(usage_chunk(completion, exchange.usage)))
+            yield DONE
+        except ClientLeftError:
+            return
+        except ApiError as error:
+            yield event(error.body())
+        except Exception as error:
+            log.error("%s: %s: %s", completion.id, type(error).__name__, error)
+            yield event(ApiError(500, "The server failed; its log says why").body())
+
+
+def _note(state: ServerState, exchange: Exchange) -> None:
+    """Count an answered request, and log it if conversations are logged."""
+    name, usage = exchange.completion.model, exchange.usage
+    state.metrics.replies.labels(name).inc(len(exchange.replies))
+    state.metrics.tokens.labels(name, "question").inc(usage.question_tokens)
+    state.metrics.tokens.labels(name, "reply").inc(usage.reply_tokens)
+    if state.log_conversation is not None:
+        for line in exchange.lines():
+            state.log_conversation(line)

@@ -1,0 +1,72 @@
+"""The bodies of requests, as declared by OpenAI. Fields that are not here are ignored; null is the default."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Body(BaseModel):
+    """A part of a body: no text is converted to a number, and the other way round."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class ContentPart(Body):
+    """A part of a message. Parts without text, such as images, are ignored."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(Body):
+    """A message of a chat. Those of users and of the assistant are its turns, and the others are ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+
+
+class StreamOptions(Body):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+
+
+class DecodingFields(Body):
+    """The fields of both protocols. If none of temperature, top_p, top_k and min_p is given, the model's own search
+    finds the replies.
+    """
+
+    model: str | None = Field(None, description="An id of /v1/models; without one, the first of them")
+    n: Annotated[int, Field(ge=1, le=MOST_REPLIES)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="0: greedy search")
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="0 or -1: all tokens")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class ChatRequest(DecodingFields):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS)] | None = None
+
+
+class CompletionRequest(DecodingFields):
+    """The body of /v1/completions. Each prompt is a question without turns before it."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS)] | None = None
+    echo: bool | None = None

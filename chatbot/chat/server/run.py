@@ -1,0 +1,154 @@
+"""chat.py --serve: the server as a process, until a signal ends it."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.connection import Connection
+from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.keys import read_keys
+from chatbot.chat.server.model_names import models_of
+from chatbot.chat.server.models import Models, opener
+from chatbot.chat.server.state import ServerState
+from chatbot.config.attempts import trained_directory
+from chatbot.config.chat import ChatSettings
+from chatbot.errors import UserError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+SHOWN_MODELS = 5
+
+
+def serve(settings: ChatSettings) -> int:
+    """Serve the API until SIGTERM or Ctrl-C. Returns the exit code, always 0.
+
+    Raises UserError for an address that cannot be used, a key file without keys, and a model that cannot be loaded.
+    """
+    server = settings.server
+    keys = read_keys(Path(server.api_key_file)) if server.api_key_file is not None else []
+    host, _ = server.address
+    listener = listening_socket(*server.address)
+    with contextlib.closing(listener):
+        directories = models_of(_named(settings))
+        open_model = opener(settings.decoding, settings.history, server.queue)
+        models = Models(directories, open_model, memory_limit(server.serve_memory))
+        name, directory = next(iter(directories().items()))
+        model = open_model(directory)
+        settings.turns_of(model.loaded.turns)
+        models.put(name, directory, model)
+        hosts = {*LOOPBACK, host} if is_loopback(host) else None
+        limits = Limits(tuple(keys), hosts, server.rate_limit, server.queue)
+        app = create_app(
+            models,
+            limits,
+            request_timeout=server.request_timeout,
+            cors_origins=server.cors_origin,
+            log_conversation=(lambda line: print(line, flush=True)) if server.log_conversations else None,
+        )
+        _log_to_standard_error()
+        names = list(directories())
+        shown = ", ".join(names[:SHOWN_MODELS]) + (", ..." if len(names) > SHOWN_MODELS else "")
+        print(f"Serving {shown} at {url_of(listener)}; Ctrl-C stops it", flush=True)
+        if not is_loopback(host) and not keys:
+            print(
+                f"Warning: {host} may be reached from other machines, and no key is needed; add --api-key-file FILE",
+                file=sys.stderr,
+                flush=True,
+            )
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(server.request_timeout) + 1,
+        )
+        _Server(config, app.state.server).run(sockets=[listener])
+    return 0
+
+
+def _named(settings: ChatSettings) -> Path | None:
+    """Return the directory of the model that the command line names; None if it names none and there are others.
+
+    Raises UserError if there is no model.
+    """
+    if settings.export is not None:
+        return Path(settings.export).absolute()
+    if settings.attempt == ChatSettings.attempt and models_of(None)():
+        with contextlib.suppress(UserError):
+            return trained_directory(settings.attempt)
+        return None
+    return trained_directory(settings.attempt)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address; uvicorn makes it listen. Raises UserError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--serve {host}:{port}: {reason}; give an address of this machine and a free port") from None
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host."""
+    return host in LOOPBACK or host.startswith("127.")
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a bound socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def memory_limit(megabytes: int | None) -> int:
+    """Return the bytes that models may take at once: --serve-memory, by default half of the machine's memory."""
+    if megabytes is not None:
+        return megabytes * 10**6
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, ValueError, OSError):  # not of this system
+        return 4 * 10**9
+
+
+def _log_to_standard_error() -> None:
+    """Log warnings as lines without tracebacks."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(message)s")
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+class _Server(uvicorn.Server):
+    """Ends gracefully with exit code 0 at the first signal, and at once at the second."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals in the block. uvicorn would raise them again after it."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.handle_exit)
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop: at once if this was called before."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self._state.stopping = self.should_exit = True

@@ -1,0 +1,74 @@
+"""The settings of chat.py --serve."""
+
+import dataclasses
+
+from chatbot.errors import UserError
+from chatbot.flags import check_fields, flag_of, setting
+
+SERVER = "server"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """The settings of the server of the API and the page. Raises UserError for a flag without --serve."""
+
+    serve: str | None = setting(
+        None,
+        SERVER,
+        "serve OpenAI's chat-completions API and a page at this address, such as 127.0.0.1:8000, instead of a chat in "
+        "the terminal; see docs/serving.md",
+        metavar="HOST:PORT",
+    )
+    api_key_file: str | None = setting(
+        None, SERVER, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
+    )
+    cors_origin: tuple[str, ...] = setting(
+        (),
+        SERVER,
+        "origins of web pages that may use the API, such as https://example.org",
+        many=True,
+        metavar="ORIGIN",
+    )
+    rate_limit: int = setting(
+        0, SERVER, "requests a minute of one client; beyond it status 429; 0: no limit", kind=int, least=0, most=10**6
+    )
+    queue: int = setting(
+        256,
+        SERVER,
+        "requests that are computed or wait at once; beyond it status 429",
+        kind=int,
+        least=1,
+        most=10**5,
+    )
+    request_timeout: float = setting(
+        60.0, SERVER, "seconds for a request, also while the server stops", kind=float, above=0, most=3600
+    )
+    serve_memory: int | None = setting(
+        None,
+        SERVER,
+        "megabytes for models in memory at once, as estimated from their weights; default: half of the machine's",
+        kind=int,
+        least=1,
+        metavar="MB",
+    )
+    log_conversations: bool = setting(
+        False, SERVER, "print each question and its replies as one JSON object a line", kind=bool
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.serve is None:
+            for field in dataclasses.fields(self):
+                if getattr(self, field.name) != field.default:
+                    raise UserError(f"{flag_of(field.name)}: for the server; add --serve HOST:PORT")
+        else:
+            _ = self.address
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port of --serve. Raises UserError for text that has not both."""
+        host, _, port = (self.serve or "").rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise UserError(f"--serve {self.serve}: expected HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")
+        return host, int(port)

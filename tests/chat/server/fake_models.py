@@ -1,0 +1,81 @@
+"""Models of a server whose engine answers at once, without computing anything."""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.model_card import ModelCard
+from chatbot.chat.server.models import Models, ServedModel
+from chatbot.chat.server.questions import Searches
+from chatbot.config.decoding import DecodingSettings
+from chatbot.inference.batching.engine import BusyError, Engine, Receive, Ticket
+from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.text_responder import TextResponder
+
+# What the engine receives for a question, in this order.
+Answer = Callable[[Question], list[Piece | Usage | Exception]]
+
+
+def echo(question: Question) -> list[Piece | Usage | Exception]:
+    """Each reply is the question, in two pieces."""
+    half = len(question.text) // 2
+    items: list[Piece | Usage | Exception] = []
+    for reply in range(question.replies):
+        for text in (question.text[:half], question.text[half:]):
+            top = tuple((token, -1.0) for token in "ab"[: question.top_log_probs or 0])
+            tokens = (TokenLogProb(text, -0.5, top),) if question.top_log_probs is not None else ()
+            items.append(Piece(reply, text, tokens))
+        items.append(Piece(reply, "", finish_reason="length" if question.max_tokens == 1 else "stop"))
+    return [*items, Usage(len(question.text), question.replies)]
+
+
+class FakeEngine:
+    """An engine that answers in the thread that asks. silent: it never answers; most: questions before BusyError."""
+
+    def __init__(self, answer: Answer = echo, silent: bool = False, most: int = 10**9) -> None:
+        self.answer, self.silent, self.most = answer, silent, most
+        self.questions: list[Question] = []
+        self.tickets: list[Ticket] = []
+        self.closed = threading.Event()
+        self.waiting = 0
+
+    def submit(self, question: Question, receive: Receive) -> Ticket:
+        """Answer."""
+        assert not self.closed.is_set()
+        if len(self.questions) >= self.most:
+            raise BusyError
+        self.questions.append(question)
+        self.tickets.append(Ticket())
+        for item in [] if self.silent else self.answer(question):
+            receive(item)
+        return self.tickets[-1]
+
+    def close(self) -> None:
+        """End."""
+        self.closed.set()
+
+
+def served(
+    engine: FakeEngine, *, turns: int = 2, own: DecodingSettings | None = None, step: int = 1, directory: str = "a"
+) -> ServedModel:
+    """A model with a fake engine. own: the search of the model."""
+    given = DecodingSettings()
+    card = ModelCard(directory, step, ("pairs.tsv",))
+    loaded = LoadedModel(Path(directory), card, turns, lambda decoding: cast(TextResponder, None))
+    searches = Searches(given, own or DecodingSettings(beam_size=5))
+    return ServedModel(cast(Engine, engine), cast(TextResponder, None), loaded, turns, searches)
+
+
+def fake_models(engines: Mapping[str, FakeEngine], folder: Path, limit: int = 10**12, **changes: Any) -> Models:
+    """Models with these engines. folder: gets an empty directory for each."""
+    directories = {name: folder / name for name in engines}
+    for directory in directories.values():
+        directory.mkdir(exist_ok=True)
+        (directory / "last").write_text('{"checkpoint": "ckpt-1", "step": 1}', encoding="utf-8")
+
+    def open_model(directory: Path) -> ServedModel:
+        return served(engines[directory.name], directory=directory.name, **changes)
+
+    return Models(lambda: directories, open_model, limit)
