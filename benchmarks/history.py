@@ -19,6 +19,7 @@ from chatbot.corpus.encoding.history import History
 from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
 from chatbot.corpus.encoding.workers import worker_pool
+from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.pair import NEW
 from chatbot.errors import UserError
@@ -77,7 +78,7 @@ def _split(data: str, work: Path) -> tuple[Path, Path]:
     """Write the conversations to a file to train on and a file of held-out ones. Raises UserError for too few."""
     lines = Path(data).read_bytes().splitlines(keepends=True)
     if len(lines) < HELD_OUT:
-        raise UserError(f"{data}: {len(lines)} conversations; at least {HELD_OUT} are needed")
+        raise UserError(f"{data}: {counted(len(lines), 'conversation')}; at least {HELD_OUT} are needed")
     training, held_out = work / "training.jsonl", work / "held_out.jsonl"
     held_out.write_bytes(b"".join(lines[HELD_OUT - 1 :: HELD_OUT]))
     training.write_bytes(b"".join(line for number, line in enumerate(lines, 1) if number % HELD_OUT))

@@ -18,6 +18,7 @@ from benchmarks.report import print_json
 from chatbot.config.attempts import CONFIG, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.presets import PRESETS
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.table import COLUMNS, table
 from chatbot.flags import check_fields, parse_flags, setting
@@ -83,7 +84,9 @@ def split(data: str, held_out: int, folder: Path) -> tuple[Path, Path]:
     except (OSError, ValueError):
         raise UserError(f"{data}: cannot be read as UTF-8; give a file with one pair on each line") from None
     if len(lines) <= held_out:
-        raise UserError(f"--held-out {held_out}: {data} has {len(lines)} lines, and training needs the others")
+        raise UserError(
+            f"--held-out {held_out}: {data} has {counted(len(lines), 'line')}, and training needs the others"
+        )
     random.Random(SEED).shuffle(lines)
     suffix = Path(data).suffix
     paths = folder / f"train{suffix}", folder / f"held_out{suffix}"

@@ -15,6 +15,7 @@ from tensorflow.python.eager.context import context  # the public API does not c
 from benchmarks.report import print_json
 from benchmarks.synthetic import write_corpus
 from chatbot.config.training import Settings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, setting
 from chatbot.model.seq2seq import Seq2Seq
@@ -78,7 +79,7 @@ def soak_benchmark(arguments: Sequence[str]) -> int:
     flat = abs(result["memory_growth"]) <= MOST_GROWTH
     constant = all(result[name][0] == result[name][1] for name in ("files", "threads", "functions"))
     print(
-        f"Verdict: after {flags.minutes:g} minutes and {steps:,} steps, memory has "
+        f"Verdict: after {counted(flags.minutes, 'minute')} and {counted(steps, 'step')}, memory has "
         f"{'stayed' if flat else 'NOT stayed'} within {MOST_GROWTH:.0%} ({result['memory_growth']:+.2%}); open files, "
         f"threads and traced functions are {'constant' if constant else 'NOT constant'}."
     )

@@ -1,7 +1,7 @@
 """The commands. Each function parses the flags before it imports TensorFlow, and returns the exit code.
 
 `train.py` and `chat.py` call these functions, and so do the installed commands `chatbot-train`, `chatbot-chat`,
-`chatbot-data` and `chatbot-attempts`.
+`chatbot-data`, `chatbot-attempts` and `chatbot-export`.
 """
 
 from pathlib import Path
@@ -32,6 +32,13 @@ def data() -> int:
 def attempts() -> int:
     """List, compare, prune, rename or average attempts; equal to `python -m chatbot.attempts`."""
     from chatbot.attempts.__main__ import main
+
+    return exit_code_of(main)
+
+
+def export() -> int:
+    """Write a trained chatbot in another format; equal to `python -m chatbot.export`."""
+    from chatbot.export.__main__ import main
 
     return exit_code_of(main)
 

@@ -26,6 +26,7 @@ INSTALLED = {
     "chat.py": "chatbot-chat",
     "-m chatbot.corpus": "chatbot-data",
     "-m chatbot.attempts": "chatbot-attempts",
+    "-m chatbot.export": "chatbot-export",
 }
 
 # Of a whole number, also in a file.
@@ -146,9 +147,12 @@ def check_fields(settings: Any) -> None:
             check_value(field, item)
 
 
-def check_value(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Raise UserError if the value is not allowed. value: a single one, also for a flag that takes several."""
-    meta, flag = field.metadata, flag_of(field.name)
+def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = None) -> None:
+    """Raise UserError if the value is not allowed.
+
+    value: a single one, also for a flag that takes several. name: in the message, by default the flag.
+    """
+    meta, flag = field.metadata, name or flag_of(field.name)
     kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
     if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
         raise UserError(f"{flag} {value!r}: {meta['kind'].__name__} expected")
@@ -231,7 +235,8 @@ def parse_flags(
         if name == positional:
             metavar, text = field.metadata["metavar"], field.metadata["text"]
             number = "*" if field.metadata["many"] else "?"
-            groups[heading].add_argument(name, nargs=number, metavar=metavar, help=text)
+            convert = functools.partial(_value, field, name=metavar)
+            groups[heading].add_argument(name, nargs=number, type=convert, metavar=metavar, help=text)
         else:
             groups[heading].add_argument(flag_of(name), dest=name, **_argparse_options(field))
     given, unknown = parser.parse_known_args(arguments)
@@ -269,10 +274,10 @@ def _argparse_options(field: "dataclasses.Field[Any]") -> dict[str, Any]:
     return options
 
 
-def _value(field: "dataclasses.Field[Any]", text: str) -> Any:
-    """Convert and check a value of the command line. Raises UserError as `check_value` does."""
+def _value(field: "dataclasses.Field[Any]", text: str, name: str | None = None) -> Any:
+    """Convert and check a value of the command line. Raises UserError as `check_value` does, with the same name."""
     value: Any = text
     with contextlib.suppress(ValueError):
         value = field.metadata["kind"](text)
-    check_value(field, value)
+    check_value(field, value, name)
     return value

@@ -44,15 +44,35 @@ def import_tensorflow() -> None:
     TF_CPP_MIN_LOG_LEVEL=0 in the environment shows the lines that follow the import.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with _captured_stderr():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def without_info_lines() -> Iterator[None]:
+    """Discard the lines of C++ code on standard error that begin with "INFO: ", unless the block raises."""
+    with _captured_stderr() as captured:
+        yield
+    for line in b"".join(captured).splitlines(keepends=True):
+        if not line.startswith(b"INFO: "):
+            os.write(2, line)
+
+
+@contextlib.contextmanager
+def _captured_stderr() -> Iterator[list[bytes]]:
+    """Redirect file descriptor 2, and append what is written to the list after the block; show it if the block raises.
+
+    Python's own errors and those of C++ code both go there.
+    """
     if sys.stderr is not None:
         sys.stderr.flush()
-    stderr = os.dup(2)
+    stderr, contents = os.dup(2), list[bytes]()
     with tempfile.TemporaryFile() as captured:
         os.dup2(captured.fileno(), 2)
         try:
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
+            yield contents
         except BaseException:
             captured.seek(0)
             os.write(stderr, captured.read())
@@ -60,6 +80,8 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+        captured.seek(0)
+        contents.append(captured.read())
 
 
 def let_gpu_memory_grow() -> None:

@@ -51,7 +51,7 @@ def test_version_flag_prints_package_version(script: str) -> None:
         (["--data", "good.tsv", "--validation", "none.tsv"], "none.tsv: no such file"),
         (
             ["--data", "good.tsv", "--validation", "good.tsv"],
-            "none of its 1 pairs is left: pairs that are in the validation file too: 1",
+            "1 pair, none of them left: pairs that are in the validation file too: 1",
         ),
         (
             ["--data", "good.tsv", "--max-length", "2"],

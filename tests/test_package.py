@@ -12,7 +12,7 @@ from chatbot.version import __version__
 
 ROOT = Path(__file__).parents[1]
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
-COMMANDS = ("chatbot-train", "chatbot-chat", "chatbot-data", "chatbot-attempts")
+COMMANDS = ("chatbot-train", "chatbot-chat", "chatbot-data", "chatbot-attempts", "chatbot-export")
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from chatbot.config.attempt_commands import (
 )
 from chatbot.config.attempts import CHECKPOINTS
 from chatbot.errors import UserError, exit_code_of
-from chatbot.flags import compose, parse_flags, program
+from chatbot.flags import Composed, compose, parse_flags, program
 
 MODULE = "-m chatbot.attempts"
 ABOUT = """List the attempts in checkpoints/. Further commands, each with its own --help:
@@ -53,8 +53,7 @@ def list_command(arguments: Sequence[str]) -> int:
 def compare_command(arguments: Sequence[str]) -> int:
     """Print what differs between attempts, and draw their curves. Return the exit code."""
     about = "Compare attempts: the settings that differ, sizes, best values, and a picture of the curves."
-    values = parse_flags(CompareSettings, f"{MODULE} compare", about, arguments, positional="attempts")
-    settings = compose(CompareSettings, **values)
+    settings = _parsed(CompareSettings, "compare", about, arguments, "attempts")
     from chatbot.attempts.compare import compare
 
     compare(settings)
@@ -67,8 +66,7 @@ def prune_command(arguments: Sequence[str]) -> int:
         "List what no attempt needs, with its size, and remove it with --yes: checkpoints that neither `last` nor "
         "`best` names, attempts that never saved a checkpoint, and curves in tensorboard/ of attempts that are gone."
     )
-    values = parse_flags(PruneSettings, f"{MODULE} prune", about, arguments, positional="attempts")
-    settings = compose(PruneSettings, **values)
+    settings = _parsed(PruneSettings, "prune", about, arguments, "attempts")
     from chatbot.attempts.prune import prune
 
     prune(settings)
@@ -78,8 +76,7 @@ def prune_command(arguments: Sequence[str]) -> int:
 def rename_command(arguments: Sequence[str]) -> int:
     """Rename an attempt. Return the exit code."""
     about = "Rename an attempt: its folders in checkpoints/ and tensorboard/, and its name in config.json."
-    values = parse_flags(RenameSettings, f"{MODULE} rename", about, arguments, positional="names")
-    settings = compose(RenameSettings, **values)
+    settings = _parsed(RenameSettings, "rename", about, arguments, "names")
     from chatbot.attempts.rename import rename
 
     rename(*settings.names)
@@ -92,12 +89,16 @@ def average_command(arguments: Sequence[str]) -> int:
         "Write a new attempt whose weights are the mean of those of an attempt's checkpoints. Chat, evaluation and "
         "--init-from can use it; without a state of the optimizer, it cannot be resumed."
     )
-    values = parse_flags(AverageSettings, f"{MODULE} average", about, arguments, positional="checkpoints")
-    settings = compose(AverageSettings, **values)
+    settings = _parsed(AverageSettings, "average", about, arguments, "checkpoints")
     from chatbot.attempts.average import average
 
     average(settings)
     return 0
+
+
+def _parsed(kind: type[Composed], command: str, about: str, arguments: Sequence[str], positional: str) -> Composed:
+    """Return the settings of a command. positional: the setting whose values are positional arguments."""
+    return compose(kind, **parse_flags(kind, f"{MODULE} {command}", about, arguments, positional=positional))
 
 
 COMMANDS = {

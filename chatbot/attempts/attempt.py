@@ -205,6 +205,14 @@ def is_training(directory: Path) -> bool:
         return False
 
 
+def check_saved(attempt: Attempt, command: str) -> None:
+    """Raise UserError for an attempt that is broken or has no checkpoint yet."""
+    if attempt.state == BROKEN:
+        raise UserError(f"{command} {attempt.name}: {attempt.problem}; leave it out, or restore the file from a backup")
+    if attempt.step is None:
+        raise UserError(f"{command} {attempt.name}: no checkpoint was saved yet; train it first")
+
+
 def check_not_training(directory: Path) -> None:
     """Raise UserError if a process trains the attempt."""
     if is_training(directory):

@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from chatbot.attempts.attempt import BROKEN, checkpoints_of, read_attempt
+from chatbot.attempts.attempt import check_saved, checkpoints_of, read_attempt
 from chatbot.attempts.variables import Variable, read_variables
 from chatbot.config.attempt_commands import AverageSettings
 from chatbot.config.attempts import (
@@ -33,9 +33,7 @@ def average(settings: AverageSettings) -> None:
     source, target = trained_directory(settings.checkpoints[0], "average"), CHECKPOINTS / settings.target
     if target.exists():
         raise UserError(f"average {source.name}: {target} exists already; give another name with --to")
-    attempt = read_attempt(source)
-    if attempt.state == BROKEN:
-        raise UserError(f"average {source.name}: {attempt.problem}; restore the file from a backup")
+    check_saved(read_attempt(source), "average")
     steps = chosen_steps(source, settings.checkpoints[1:])
     shapes = common_shapes(source, steps)
     values = {**read_settings(source / CONFIG), "attempt": target.name}

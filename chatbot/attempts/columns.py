@@ -38,6 +38,11 @@ def shortened(text: str, width: int) -> str:
     return kept + "…"
 
 
+def end_of(text: str, width: int) -> str:
+    """Return the text, or … and its end if it is wider than this."""
+    return shortened(text[::-1], width)[::-1]
+
+
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], widths: Sequence[int] | None = None) -> list[str]:
     """Return the lines of a table.
 

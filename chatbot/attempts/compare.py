@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.attempts.attempt import BROKEN, Attempt, read_attempt
-from chatbot.attempts.columns import aligned, column_widths, terminal_width, total_width
+from chatbot.attempts.attempt import Attempt, check_saved, read_attempt
+from chatbot.attempts.columns import aligned, column_widths, end_of, terminal_width, total_width
 from chatbot.attempts.table import NONE, megabytes, millions, nats, number
 from chatbot.config.attempt_commands import CompareSettings
 from chatbot.config.attempts import CONFIG, LAST, trained_directory
 from chatbot.config.stored import storable, stored_settings
-from chatbot.errors import UserError
-from chatbot.flags import flag_of
+from chatbot.config.training import Settings
+from chatbot.flags import fields_of, flag_of
 
+# The flags whose values are paths of files.
+FILES = {flag_of(name) for name, field in fields_of(Settings).items() if "FILE" in (field.metadata["metavar"] or "")}
 # The narrowest column of an attempt.
 LEAST_WIDTH = 8
 # Beyond so many names, the name of the picture has only their number.
@@ -26,8 +28,7 @@ def compare(settings: CompareSettings) -> None:
     values = [storable(stored_settings(directory / CONFIG)) for directory in directories]
     attempts = [read_attempt(directory) for directory in directories]
     for attempt in attempts:
-        if attempt.state == BROKEN:
-            raise UserError(f"compare {attempt.name}: {attempt.problem}; compare the others without it")
+        check_saved(attempt, "compare")
     from chatbot.evaluation.curves import METRICS, draw, read_records  # NumPy
 
     records = [read_records(directory / METRICS) for directory in directories]
@@ -80,10 +81,14 @@ def default_picture(names: Sequence[str]) -> Path:
 
 
 def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Return the lines of the table. The columns of attempts are narrowed where the terminal is too narrow."""
+    """Return the lines of the table. The columns of attempts are narrowed where the terminal is too narrow.
+
+    Paths of files then keep their ends.
+    """
     widths = column_widths(rows)
     while width is not None and total_width(widths) > width and max(widths[1:]) > LEAST_WIDTH:
         widths[1 + widths[1:].index(max(widths[1:]))] -= 1
+    rows = [[*map(end_of, row, widths)] if row[0] in FILES else row for row in rows]
     return aligned(rows, [True, *[False] * (len(widths) - 1)], widths)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from chatbot.attempts.attempt import data_names, read_attempt
 from chatbot.config.training import Settings
+from chatbot.corpus.reading.display import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ModelCard:
         return "; ".join(parts)
 
     def _pairs(self) -> str:
-        pairs = "pairs" if self.pairs is None else f"{self.pairs:,} pairs"
+        pairs = "pairs" if self.pairs is None else counted(self.pairs, "pair")
         return f"{pairs} of {self.data[0] if len(self.data) == 1 else f'{len(self.data)} files'}"
 
 

@@ -19,6 +19,8 @@ LAST, BEST = "last", "best"
 DICTIONARY = "dictionary.txt"
 # The description of the training pairs.
 DATA = "data.json"
+# Says that a folder is an export, which has the settings and the vocabulary of its attempt, too.
+EXPORT = "export.json"
 # Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.
 LOCK, SAVING = "lock", "saving"
 
@@ -38,7 +40,8 @@ def is_validated(directory: Path) -> bool:
 
 
 def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
-    """Return the absolute directory of an existing attempt. Raises UserError, with the existing names, without one.
+    """Return the absolute directory of an existing attempt. Raises UserError, with the existing names, without one, and
+    for an export.
 
     attempt: the name of a folder in checkpoints/, or the path of a folder anywhere. flag: the one that names it.
     """
@@ -46,12 +49,26 @@ def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
     if path.name != attempt:  # it has a slash
         if not path.is_dir():
             raise UserError(f"{flag} {attempt}: no such attempt, {path.absolute()} is not a folder; check the path")
-        return path.absolute()
+        return _no_export(path, f"{flag} {attempt}")
     for directory in (CHECKPOINTS / attempt, path):
-        if (directory / CONFIG).exists():
-            return directory.absolute()
+        if (directory / CONFIG).exists() or (directory / EXPORT).exists():
+            return _no_export(directory, f"{flag} {attempt}")
+    if (CHECKPOINTS / attempt).is_dir():
+        raise UserError(
+            f"{flag} {attempt}: {CHECKPOINTS / attempt} has no {CONFIG}; train it first, or restore the file from a "
+            "backup"
+        )
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
     have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train.py')}"
     raise UserError(
         f"{flag} {attempt}: no such attempt in {CHECKPOINTS.absolute()}; {have}, or give the path of its folder"
     )
+
+
+def _no_export(directory: Path, given: str) -> Path:
+    """Return the absolute path of a directory. Raises UserError for an export. given: the flag and its value."""
+    if (directory / EXPORT).exists():
+        raise UserError(
+            f"{given}: an export, not an attempt; talk to it with {program('chat.py')} --export {directory}"
+        )
+    return directory.absolute()

@@ -172,8 +172,8 @@ class ModelSettings:
         encoder, decoder = self.encoder_depth, self.decoder_depth
         if encoder != decoder and self.attention == NONE:
             raise UserError(
-                f"--attention none: {encoder} layers of the encoder cannot pass their states to {decoder} of the "
-                "decoder; use an attention, or as many layers on both sides"
+                f"--attention none: {encoder} layer{'s' * (encoder > 1)} of the encoder cannot pass their states to "
+                f"{decoder} of the decoder; use an attention, or as many layers on both sides"
             )
         if self.input_feeding and self.attention == NONE:
             raise UserError("--input-feeding: feeds the result of attention; choose another --attention than none")

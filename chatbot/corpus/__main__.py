@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from chatbot.config.corpus import EncodeSettings, InspectSettings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import VERSION, compose, parse_flags, program
 
@@ -85,10 +86,10 @@ def encode_command(arguments: Sequence[str]) -> int:
         runner, history = (settings.runner, settings.runner_options), History(encoding.history)
         corpus = encode_on_beam(files, selection, encoding.vocabulary_size, *runner, history)
     for report in corpus.reports:
-        print(f"{report.file}: {report.pairs:,} pairs")
+        print(f"{report.file}: {counted(report.pairs, 'pair')}")
         for line in report.lines():
             print(f"  left out: {line}")
-    print(f"Encoded: {corpus.pairs:,} pairs, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
+    print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
     return 0
 
 

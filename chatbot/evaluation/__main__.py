@@ -7,6 +7,7 @@ import sys
 from chatbot.config.attempts import trained_directory
 from chatbot.config.default_search import with_default_search
 from chatbot.config.evaluation import check_report, evaluation_settings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import exit_code_of
 
 
@@ -55,7 +56,12 @@ def main() -> int:
     elif settings.baseline:
         baseline = Baseline(training_pairs(trained.settings, settings.cache))
     measures = evaluate(trained, files, decoding, baseline, settings.report, directory.name)
-    print(f"{measures['pairs']:,} replies to held-out questions:", *table(rows_of(measures)), sep="\n", file=sys.stderr)
+    print(
+        f"Replies to {counted(measures['pairs'], 'held-out question')}:",
+        *table(rows_of(measures)),
+        sep="\n",
+        file=sys.stderr,
+    )
     print(json.dumps(measures))
     return 0
 

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.entries import MOST_ATTENTION, Entry
 from chatbot.evaluation.table import cells, rows_of
@@ -47,7 +48,8 @@ def report(title: str, search: str, measures: Mapping[str, Any], entries: Sequen
 def _likelihood(measures: Mapping[str, Any]) -> str:
     """Return the likelihood of the references in words."""
     return (
-        f"{measures['pairs']:,} pairs. Likelihood of the references: perplexity {measures['perplexity']:,.2f}, "
+        f"{counted(measures['pairs'], 'pair')}. Likelihood of the references: "
+        f"perplexity {measures['perplexity']:,.2f}, "
         f"{measures['nats_per_token']:.3f} nats per token, {measures['nats_per_character']:.3f} nats per character."
     )
 

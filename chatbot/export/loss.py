@@ -12,6 +12,7 @@ from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import corpus_files
 from chatbot.corpus.encoding.vocabulary import BOS, EOS
+from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_parts
 from chatbot.corpus.text.utterance import without_pair_rules
 from chatbot.corpus.training_set import validation_set
@@ -62,7 +63,7 @@ class HeldOut:
             return f"No loss was measured: {self._reason}; give pairs with --data FILE."
         assert self._shards is not None
         change = "" if before is None else f", {loss - before:+.4f} against float32"
-        return f"{loss:.4f} nats per character on {self._shards.lengths.pairs:,} held-out pairs{change}"
+        return f"{loss:.4f} nats per character on {counted(self._shards.lengths.pairs, 'held-out pair')}{change}"
 
 
 def _nats(model: ExportedModel, source: list[int], target: list[int]) -> float:

@@ -6,10 +6,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from chatbot.config.attempts import EXPORT
 from chatbot.config.export import FORMATS, WEIGHTS
 from chatbot.errors import UserError
 
-MANIFEST = "export.json"
+MANIFEST = EXPORT
 # Increase this whenever the files of an export mean something else.
 VERSION = 1
 BLOCK = 1 << 20

@@ -13,6 +13,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.history import question_of
 from chatbot.corpus.encoding.spelling import spelling_automaton
 from chatbot.corpus.encoding.vocabulary import EOS, PAD, Vocabulary
+from chatbot.corpus.reading.display import counted
 from chatbot.corpus.text.cleaning import cleaner
 from chatbot.decoding.automaton import Automaton
 from chatbot.errors import UserError
@@ -135,11 +136,13 @@ def for_attempt(decoding: DecodingSettings, settings: Settings) -> DecodingSetti
 def check_decoding(decoding: DecodingSettings, vocabulary: Vocabulary, settings: ModelSettings) -> None:
     """Raise UserError for decoding settings that the model or the vocabulary does not admit."""
     if decoding.top_k is not None and decoding.top_k > len(vocabulary):
-        raise UserError(f"--top-k {decoding.top_k}: the vocabulary has {len(vocabulary):,} tokens; give at most that")
+        raise UserError(
+            f"--top-k {decoding.top_k}: the vocabulary has {counted(len(vocabulary), 'token')}; give at most that"
+        )
     if decoding.min_reply_length > settings.max_length:
         raise UserError(
             f"--min-reply-length {decoding.min_reply_length}: replies of this attempt have at most "
-            f"{settings.max_length} tokens (--max-length); give at most that"
+            f"{counted(settings.max_length, 'token')} (--max-length); give at most that"
         )
     if decoding.coverage_penalty and settings.attention == "none":
         raise UserError("--coverage-penalty: this attempt has no attention; leave it out")

@@ -8,6 +8,7 @@ Checkpoints of earlier versions have no manifest.
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def manifest_of(prefix: Path, content: dict[str, Any]) -> dict[str, Any]:
 def verified_manifest(prefix: Path) -> dict[str, Any] | None:
     """Compare the files of a checkpoint with its manifest, and return the manifest; None without one.
 
-    Raises DamagedError when they differ.
+    A manifest that is missing gives a warning, unless it is as in attempts of earlier versions: older checkpoints have
+    none either. Raises DamagedError when files and manifest differ.
     """
     path = manifest_path(prefix)
     try:
@@ -89,6 +91,8 @@ def verified_manifest(prefix: Path) -> dict[str, Any] | None:
         if f"{prefix.name}.index" not in files or not all(_has_tensors(name, prefix) for name in files):
             raise ValueError("it names no files of this checkpoint")
     except FileNotFoundError:
+        if any(step_of(name) < step_of(prefix.name) for name in with_manifest(prefix.parent)):
+            print(f"Warning: {prefix}: not verified, {path.name} is missing.", file=sys.stderr, flush=True)
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(prefix, "damaged", f"{path.name}: {_one_line(error)}") from None

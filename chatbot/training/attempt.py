@@ -30,10 +30,12 @@ from chatbot.config.stored import changed_corpus_settings, changed_settings, sto
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.model.checkpoint_files import check_model_size
 from chatbot.training.durable import write_file, write_json
+from chatbot.training.streams import print_wrapped
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
@@ -64,12 +66,17 @@ def attempt_lock(settings: Settings) -> Iterator[None]:
         lock.release()
 
 
+def lock_of(directory: Path) -> filelock.BaseFileLock:
+    """Return the lock of an attempt, not acquired yet. Any thread may acquire and release it."""
+    return filelock.FileLock(directory / LOCK, timeout=LOCK_TIMEOUT, thread_local=False)
+
+
 def _acquired_lock(settings: Settings) -> tuple[filelock.BaseFileLock, list[Path]]:
     """Return the lock and the folders that were made for it, the innermost first."""
     directory = settings.run.directory
     while True:
         made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-        lock = filelock.FileLock(directory / LOCK, timeout=LOCK_TIMEOUT)
+        lock = lock_of(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             lock.acquire()
@@ -144,9 +151,10 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
         changed = changed_corpus_settings(stored_settings(settings.run.directory / CONFIG), settings)
         few = abs(now["pairs"] - pairs) <= MOST_CHANGED_PAIRS * pairs
         if few and not changed and then.get("version") != now["version"]:
-            print(
+            print_wrapped(
                 f"--attempt {settings.run.attempt} was begun by an earlier version, which cleaned some pairs otherwise "
-                f"({pairs:,} pairs then, {now['pairs']:,} now); it goes on with the pairs as they are cleaned now."
+                f"({counted(pairs, 'pair')} then, {now['pairs']:,} now); it goes on with the pairs as they are cleaned "
+                "now."
             )
             return both
         why = f"changed were {'; '.join(changed)}" if changed else "the flags are the same, a file has changed"

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from chatbot.model.checkpoint_files import (
 )
 from chatbot.model.saved import assign_weights, tensor_name, weights_of
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.attempt import lock_of
 from chatbot.training.averages import Averages
 from chatbot.training.checkpoint_reader import RECENT, TRAINED, read_checkpoint
 from chatbot.training.disk_space import check_space
@@ -41,8 +42,8 @@ class Checkpoints:
     """Saves and restores the checkpoints of one attempt.
 
     keep: the number of the newest checkpoints that stay, beside the best one. provenance: what the run trains with,
-    which is compared with that of a checkpoint to resume. write_attempt: writes the other files of
-    the attempt, should its folder vanish.
+    which is compared with that of a checkpoint to resume. write_attempt: writes the other files of the attempt, should
+    its folder vanish; the new folder is locked.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Checkpoints:
         self._writing: Future[None] | None = None
         self._warnings: list[str] = []
         self._saved_at = time.monotonic()
+        self._locks = ExitStack()  # of a folder that was made again
 
     @property
     def exist(self) -> bool:
@@ -166,7 +168,10 @@ class Checkpoints:
                 step = self._snapshot.progress.step
                 print(f"Warning: the checkpoint of step {step:,} could not be written.", file=sys.stderr)
             raise
-        self.finish()
+        else:
+            self.finish()
+        finally:
+            self._locks.close()
 
     def finish(self) -> None:
         """Wait as `wait` does, and write the last checkpoint again if that has failed. Raises UserError."""
@@ -217,6 +222,7 @@ class Checkpoints:
         try:
             if self._write_attempt is not None and not self.directory.exists():
                 self._write_attempt()
+                self._locks.enter_context(lock_of(self.directory))  # the run's own was removed with the folder
                 self._warnings.append(
                     f"{self.directory}: the folder had been removed and was made again; earlier checkpoints and "
                     "metrics are lost"

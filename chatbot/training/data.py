@@ -16,6 +16,7 @@ from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import VERSION
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.encoding.word_vectors import check_readable
+from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.training_set import left_out, training_set, validation_parts, validation_set
@@ -25,8 +26,10 @@ from chatbot.evaluation.samples import Sample
 from chatbot.flags import replace
 from chatbot.training.attempt import check_data, check_settings, has_checkpoint
 from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
+from chatbot.training.lines import question_line
 from chatbot.training.preset import kept_values, preset_values
 from chatbot.training.probe import probe_samples
+from chatbot.training.streams import output_columns, print_wrapped
 from chatbot.training.teacher_attempts import check_teachers, teacher_directories
 
 SAMPLES = 3
@@ -107,14 +110,14 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         parts = source == AUTO and validation_parts(settings.corpus) is not None
         _describe_validation(source, validation, parts, encoding.history)
     if names := left_out(settings.corpus):
-        print(f"Left out: {', '.join(names)}.")
+        print_wrapped(f"Left out: {', '.join(names)}.")
     _describe(settings, corpus, pairs)
     if not resumed:
         preset = preset_values(settings, pairs, validation is not None)
         settings = replace(settings, **preset)
     if encoding.history:
         later = sum(with_history(part.sources, vocabulary.first_mark) for part in shards)
-        print(f"--history {encoding.history}: {later:,} of these pairs have turns before the question.")
+        print_wrapped(f"--history {encoding.history}: {later:,} of these pairs have turns before the question.")
     # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
     few = validation is not None and validation.pairs >= FEWEST_DECIDING and pairs < MOST_PAIRS_BOTH_DIRECTIONS
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
@@ -133,7 +136,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
             f"--best-by {QUESTION_NATS}: only one direction is learned; add --both-directions on to a new attempt"
         )
     if both:
-        print("Each pair is learned in both directions (--both-directions).")
+        print_wrapped("Each pair is learned in both directions (--both-directions).")
     samples = _samples(validation or corpus, SAMPLES, vocabulary)
     measured = _samples(validation, MEASURED, vocabulary) if validation else []
     training = dataclasses.replace(shards, both_directions=both)
@@ -156,35 +159,44 @@ def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
     if not pairs:
         needed = corpus.shards.lengths.sides.max(axis=0).min()
         raise UserError(
-            f"--max-length {settings.model.max_length}: every pair is longer, the shortest has {needed} tokens; "
-            "set --max-length to at least this number"
+            f"--max-length {settings.model.max_length}: every pair is longer, the shortest has "
+            f"{counted(needed, 'token')}; set --max-length to at least this number"
         )
     names = ", ".join(report.file for report in corpus.reports[:FILES_SHOWN])
     if len(corpus.reports) > FILES_SHOWN:
-        names += f" and {len(corpus.reports) - FILES_SHOWN:,} other files"
-    print(f"Training on {pairs:,} pairs of {names}; {len(corpus.vocabulary):,} tokens in the vocabulary.")
+        names += f" and {counted(len(corpus.reports) - FILES_SHOWN, 'other file')}"
+    print_wrapped(
+        f"Training on {counted(pairs, 'pair')} of {names}; "
+        f"{counted(len(corpus.vocabulary), 'token')} in the vocabulary."
+    )
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
-        print(f"  left out: pairs longer than --max-length {settings.model.max_length}: {corpus.pairs - pairs:,}")
+        print_wrapped(
+            f"  left out: pairs longer than --max-length {settings.model.max_length}: {corpus.pairs - pairs:,}"
+        )
+    columns = output_columns()
     for pair in _spread(corpus, SAMPLES):
-        print("  " + " -> ".join(" ".join(corpus.vocabulary.tokens_of(side)) for side in pair))
+        question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
+        print(f"  {question} -> {reply}" if columns is None else question_line(question, reply, columns))
 
 
 def _describe_validation(source: str, validation: Corpus, parts: bool, history: int) -> None:
     """Print the validation pairs. parts: whether they are the validation parts of the files to train on."""
     if source == AUTO and not parts:
         chosen_by = "their conversation" if history else "their question"
-        print(
-            f"Validating on {validation.pairs:,} pairs held out of the training data, chosen by {chosen_by} "
+        print_wrapped(
+            f"Validating on {counted(validation.pairs, 'pair')} held out of the training data, chosen by {chosen_by} "
             "(--validation none trains on all)."
         )
     else:
-        print(f"Validating on {validation.pairs:,} pairs of {', '.join(r.file for r in validation.reports)}.")
+        print_wrapped(
+            f"Validating on {counted(validation.pairs, 'pair')} of {', '.join(r.file for r in validation.reports)}."
+        )
         _print_reports(validation.reports)
     if validation.pairs < FEWEST_DECIDING:
-        print(
-            f"  {validation.pairs:,} pairs are too few to judge by (at least {FEWEST_DECIDING}): their likelihood is "
-            "reported, but does not end the run, and the last checkpoint is used."
+        print_wrapped(
+            f"  {counted(validation.pairs, 'pair')}, too few to judge by (at least {FEWEST_DECIDING}): the likelihood "
+            "is reported, but does not end the run, and the last checkpoint is used."
         )
 
 
@@ -192,11 +204,12 @@ def _print_reports(reports: list[Report]) -> None:
     for report in reports:
         if not report.dropped and len(reports) > FILES_SHOWN:
             continue  # of many files, only those with dropped pairs are shown
-        print(f"  {report.file}: {', '.join(report.formats)}, {', '.join(report.encodings)}, {report.pairs:,} pairs")
+        kinds = ", ".join([*report.formats, *report.encodings])
+        print_wrapped(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
         for rule, count in report.changed.items():
-            print(f"    changed by --clean {rule}: {count:,} utterances")
+            print_wrapped(f"    changed by --clean {rule}: {counted(count, 'utterance')}")
         for line in report.lines():
-            print(f"    left out: {line}")
+            print_wrapped(f"    left out: {line}")
 
 
 def _samples(corpus: Corpus, number: int, vocabulary: Vocabulary) -> list[Sample]:

@@ -9,11 +9,13 @@ import re
 import sys
 from typing import Any, NamedTuple
 
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 from chatbot.training.cuda_requirements import why_unusable
 from chatbot.training.gpus import Gpu
+from chatbot.training.lines import aligned
 
 
 class Parts(NamedTuple):
@@ -118,8 +120,8 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     physical = tf.config.list_physical_devices("GPU")
     if running and len(physical) != len(gpus):
         raise UserError(
-            f"{len(gpus)} GPUs selected, but TensorFlow already computes in this process with {len(physical)}; "
-            "train in a new process"
+            f"{counted(len(gpus), 'GPU')} selected, but TensorFlow already computes in this process with "
+            f"{len(physical)}; train in a new process"
         )
     unusable = why_unusable(gpus, len(physical), tf.sysconfig.get_build_info())
     if unusable:
@@ -155,16 +157,16 @@ def _split(device: Any, towers: int, configuration: Any) -> None:
             ) from None
 
 
-def table(towers: list[Tower]) -> str:
-    """Return a table with one line for each tower: tower, physical id, logical device, name, memory."""
+def table(towers: list[Tower], columns: int | None = None) -> str:
+    """Return a table with one line for each tower: tower, physical id, logical device, name, memory.
+
+    columns: of the terminal, where a line that does not fit becomes several.
+    """
     rows = [("tower", "physical", "logical", "name", "memory")]
     for i, tower in enumerate(towers):
         memory = "" if tower.memory is None else f"{tower.memory / 2**30:.1f} GiB"
         rows.append((str(i), tower.name, tower.device, tower.model, memory))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(aligned(rows, len(rows[0]), columns, indent=""))
 
 
 def cpu_name() -> str:

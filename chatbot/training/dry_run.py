@@ -13,16 +13,18 @@ from typing import Any, NamedTuple
 from chatbot.config.stored import as_flags, storable
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.buckets import Bucket
+from chatbot.corpus.reading.display import counted
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.freezing import part_names
+from chatbot.training.lines import aligned, wrapped
 from chatbot.training.machines.team import ALONE
-from chatbot.training.reporting.streams import line_stream
 from chatbot.training.reporting.time_left import duration, steps_left, time_left
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.share import Prepared
 from chatbot.training.step_memory import peak_growth, process_memory
+from chatbot.training.streams import line_stream
 from chatbot.training.variable_update.choose import chosen_update
 
 DRY_RUN = "--dry-run"
@@ -49,16 +51,16 @@ def dry_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: 
     timed_step(run, batches[-1][1])  # traces the graphs
     growth = peak_growth(towers, lambda: timed_step(run, batches[0][1]))
     times = measured_times(run, batches)
+    output = line_stream()
     lines = [
         f"Settings: {as_flags(storable(run.settings))}",
-        *parameter_table(run),
-        *memory_table(run, towers, growth),
-        *step_table(run, times),
+        *parameter_table(run, output.columns),
+        *memory_table(run, towers, growth, output.columns),
+        *step_table(run, times, output.columns),
         *time_table(run, times),
         f"Nothing was written. {WITHOUT}.",
     ]
-    output = line_stream()
-    output.write("".join(f"{line}\n" for line in lines))
+    output.write("".join(f"{wrapped(line, output.columns)}\n" for line in lines))
     output.flush()
     progress = run.progress
     return TrainingResult(run.settings.run.directory, progress.step, DRY_RUN, progress.best_step, progress.best_nats)
@@ -124,7 +126,7 @@ def timed_step(run: Run, batch: Prepared) -> float:
     return time.perf_counter() - started
 
 
-def parameter_table(run: Run) -> list[str]:
+def parameter_table(run: Run, columns: int | None) -> list[str]:
     """Return the weights by layer: their part of the model, shapes, and millions of parameters."""
     layers: dict[tuple[str, str], list[Any]] = defaultdict(list)
     variables = run.model.trainable_variables
@@ -135,7 +137,7 @@ def parameter_table(run: Run) -> list[str]:
         shapes = " + ".join("x".join(map(str, weight.shape)) for weight in weights)
         rows.append((part, layer, shapes, f"{sum(map(parameters, weights)) / 1e6:.3f}"))
     total = sum(map(parameters, variables))
-    return [f"Parameters: {total:,}", *aligned(rows, texts=3)]
+    return [f"Parameters: {total:,}", *aligned(rows, 3, columns)]
 
 
 def parameters(variable: Any) -> int:
@@ -143,7 +145,7 @@ def parameters(variable: Any) -> int:
     return math.prod(variable.shape)
 
 
-def memory_table(run: Run, towers: Sequence[Tower], growth: Sequence[int] | None) -> list[str]:
+def memory_table(run: Run, towers: Sequence[Tower], growth: Sequence[int] | None, columns: int | None) -> list[str]:
     """Return the memory of each tower. growth: in bytes, during a step of the largest batch.
 
     With the variable update parameter_server, one device has the weights and the optimizer's state, and the others copy
@@ -162,20 +164,20 @@ def memory_table(run: Run, towers: Sequence[Tower], growth: Sequence[int] | None
         if not growth:
             cells[3:] = ["not measured", f"over {cells[4]}"]
         rows.append((tower.name, *cells, "" if tower.memory is None else f"{tower.memory / 1e6:,.0f} MB"))
-    lines = ["Memory, at the largest batch:", *aligned(rows, texts=1)]
+    lines = ["Memory, at the largest batch:", *aligned(rows, 1, columns)]
     with suppress(OSError):
         lines.append(f"  The process had {process_memory('VmHWM') / 1e6:,.0f} MB at the peak.")
     return lines
 
 
-def step_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
+def step_table(run: Run, times: Sequence[BucketTime], columns: int | None) -> list[str]:
     """Return the measured steps, those of the largest batches first."""
     rows: list[tuple[str, ...]] = [("pairs", "question", "reply", "batches", "ms a step")]
     for bucket, seconds in times:
         source, target = bucket.shape
         rows.append((*(f"{n:,}" for n in (bucket.batch_size, source, target, bucket.batches)), f"{1000 * seconds:.1f}"))
-    epoch = f"Steps: {run.batches.steps_per_epoch:,} an epoch of {run.batches.pairs:,} pairs"
-    return [f"{epoch}; pairs of a batch, and the lengths that they are padded to:", *aligned(rows)]
+    epoch = f"Steps: {run.batches.steps_per_epoch:,} an epoch of {counted(run.batches.pairs, 'pair')}"
+    return [f"{epoch}; pairs of a batch, and the lengths that they are padded to:", *aligned(rows, 0, columns)]
 
 
 def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
@@ -191,7 +193,9 @@ def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
     if data.validation is not None and calendar.validate_every is not None:
         validations = math.ceil(left.steps / calendar.validate_every)
         each = run.validator.seconds(data.validation)
-        lines.append(f"  {validations:,} validations".ljust(18) + f"{duration(validations * each)}, {each:.1f} s each")
+        lines.append(
+            f"  {counted(validations, 'validation')}".ljust(18) + f"{duration(validations * each)}, {each:.1f} s each"
+        )
         total += validations * each
     started = time.perf_counter()
     run.train_step.gather_state()
@@ -200,24 +204,12 @@ def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
     if validations and calendar.validate_every:  # each is saved, too
         saves += validations - left.steps // math.lcm(calendar.save_every, calendar.validate_every)
     lines.append(
-        f"  {saves:,} checkpoints".ljust(18) + f"{duration(saves * each)}, {each:.2f} s each until it is copied"
+        f"  {counted(saves, 'checkpoint')}".ljust(18)
+        + f"{duration(saves * each)}, {each:.2f} s each until it is copied"
     )
     total += saves * each
     deadline = run.settings.run.deadline
     limit = None if deadline is None else max(0.0, deadline - time.time())
     end = time_left(left, total / max(left.steps, 1), limit, datetime.datetime.now())
-    count = f"{left.bound} {left.steps:,} steps".lstrip()
+    count = f"{left.bound} {counted(left.steps, 'step')}".lstrip()
     return [f"Time: {count}; {end or 'the run is over'}", *lines]
-
-
-def aligned(rows: Sequence[Sequence[str]], texts: int = 0) -> list[str]:
-    """Return the rows of a table, indented. The first columns, texts, are on the left, and the others on the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(columns) if number < texts else cell.rjust(columns)
-            for number, (cell, columns) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

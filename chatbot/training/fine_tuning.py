@@ -6,7 +6,9 @@ from chatbot.config.attempts import CONFIG, VOCABULARY, trained_directory
 from chatbot.config.stored import changed_sizes, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
+from chatbot.training.streams import print_wrapped
 
 
 def other_attempt(settings: Settings) -> Path:
@@ -35,8 +37,9 @@ def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
     tokens = new.tokens[len(SPECIALS) : new.first_byte]
     known = set(tokens)
     kept = [token for token in old.tokens[len(SPECIALS) : old.first_byte] if token not in known]
-    print(
-        f"Beginning with the weights of {directory}: {len(known - set(old.tokens)):,} tokens of the pairs are new, and "
-        f"{len(kept):,} that are not in the pairs are kept."
+    added = counted(len(known - set(old.tokens)), "new token")
+    print_wrapped(
+        f"Beginning with the weights of {directory}: {added} of the pairs, and {len(kept):,} kept that the pairs "
+        "do not have."
     )
     return Vocabulary([*tokens, *kept, *BYTES])

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pynvml
@@ -58,6 +59,12 @@ def silent_gpus() -> dict[int, str]:
             except pynvml.NVMLError as error:
                 reasons[i] = str(error)
     return reasons
+
+
+def warn_without_gpu(found: Sequence[Gpu]) -> None:
+    """Print on standard error that a run without a GPU is slow. found: the GPUs that it uses."""
+    if not found:
+        print(f"NO GPU: training on the CPU, many times slower than on a GPU.{nvml_error()}", file=sys.stderr)
 
 
 def nvml_error() -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from chatbot.corpus.reading.display import counted
+
 # Seconds after a second signal in which an operation of TensorFlow that is running may end.
 SECOND_TIMEOUT = 2.0
 # As in shells: 128 + SIGINT. A run that ends within the grace time has this exit code after every signal.
@@ -96,12 +98,16 @@ def _watched(announced: bool, grace: float | None) -> Iterator[None]:
             if number == getattr(signal, "SIGHUP", None):
                 _leave_terminal()
             if count == 1 and announced:
-                limit = "Ctrl-C again" if number == signal.SIGINT or grace is None else f"After {grace:g} seconds it"
+                limit = (
+                    "Ctrl-C again"
+                    if number == signal.SIGINT or grace is None
+                    else f"After {counted(grace, 'second')} it"
+                )
                 _print(f"Finishing this step, then saving. {limit} exits without saving.")
             if count > 1:
                 _start_timer(timers, SECOND_TIMEOUT, "a second signal")
             elif grace is not None and number != signal.SIGINT:
-                _start_timer(timers, grace, f"not finished within {grace:g} seconds (--grace-seconds)")
+                _start_timer(timers, grace, f"not finished within {counted(grace, 'second')} (--grace-seconds)")
 
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=wait_for_signals, daemon=True, name="signals")

@@ -6,6 +6,7 @@ three times as fast as one. Several such towers train in parallel.
 
 from collections.abc import Sequence
 
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.training.devices import Parts, Tower
 
@@ -18,8 +19,8 @@ def spread(towers: Sequence[Tower]) -> list[Tower]:
     size = next((size for size in (3, 2) if len(towers) % size == 0), None)
     if size is None:
         raise UserError(
-            f"--model-parallel: {len(towers)} devices cannot be grouped in twos or threes; use 2, 3, 4, 6, ..., "
-            "with --gpus, or with --towers if there is no GPU"
+            f"--model-parallel: {counted(len(towers), 'device')} cannot be grouped in twos or threes; use 2, 3, 4, 6, "
+            "..., with --gpus, or with --towers if there is no GPU"
         )
     return [_spread_tower(towers[i : i + size]) for i in range(0, len(towers), size)]
 
@@ -39,7 +40,7 @@ def _spread_tower(devices: Sequence[Tower]) -> Tower:
     )
 
 
-def plan(towers: Sequence[Tower]) -> str:
+def plan(towers: Sequence[Tower]) -> list[str]:
     """Return a line for each tower with the devices of its parts."""
     lines = []
     for i, tower in enumerate(towers):
@@ -49,4 +50,4 @@ def plan(towers: Sequence[Tower]) -> str:
             f"tower {i}: encoder on {encoder}, decoder and attention on {decoder}, embedding, projection and loss on "
             f"{projection}"
         )
-    return "\n".join(lines)
+    return lines

@@ -22,6 +22,7 @@ from chatbot.corpus.encoding.cache import key_of
 from chatbot.model.matmul import matmul
 from chatbot.training.attempt import has_checkpoint, write_json
 from chatbot.training.devices import cpu_name
+from chatbot.training.streams import print_wrapped
 
 AUTO = "auto"
 # The other precision must be faster by this factor to make up for its rounding. Products are about half of a step, so
@@ -58,7 +59,7 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str, towe
     gain = _stored_gain(other, products(settings, vocabulary_size, towers), settings.corpus.cache, device)
     float32 = "float32 (TF32)" if has_tf32(device) else "float32"
     faster = gain >= LEAST_GAIN
-    print(
+    print_wrapped(
         f"Precision: {other if faster else float32}; on this device, {other} products of this model's sizes take "
         f"{1 / gain:.0%} of the time of {float32} (--precision to choose)."
     )

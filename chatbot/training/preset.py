@@ -6,8 +6,10 @@ from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.presets import PRESETS, preset_for
 from chatbot.config.stored import as_flags
 from chatbot.config.training import Settings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import flatten, replace
+from chatbot.training.streams import print_wrapped
 
 
 def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, 
             chosen[setting] = value
     values = as_flags({key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
     without = f"; without {as_flags(excluded)}, which other settings exclude" if excluded else ""
-    print(f"Preset {name}, for {pairs:,} pairs (--preset): {values}{without}.")
+    print_wrapped(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
     return chosen
 
 

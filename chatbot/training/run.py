@@ -19,6 +19,7 @@ from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.corpus.batching.token_weights import inverse_frequency_weights, target_counts
 from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
@@ -102,8 +103,7 @@ class Run:
             if self.progress.best_value is not None:
                 value = self.criterion.shown(self.progress.best_value)
                 best = f"; the best was {value} at step {self.progress.best_step:,}"
-            validations = "validation" if failures == 1 else "validations"
-            return f"no improvement in {failures} {validations}{best}; continue with a larger --patience"
+            return f"no improvement in {counted(failures, 'validation')}{best}; continue with a larger --patience"
         return ""
 
     def due(self, step: int) -> Due:

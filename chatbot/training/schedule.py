@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from chatbot.config.learning import CONSTANT, COSINE, INVERSE_SQUARE_ROOT, ONE_CYCLE, PLATEAU, LearningSettings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 
 # The batch size that --learning-rate refers to if --scale-learning-rate is given.
@@ -76,7 +77,7 @@ def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) 
     elif warm_up is None:
         warm_up = min(steps_per_epoch, MOST_WARM_UP) if settings.scale_learning_rate != "none" else 0
     if settings.schedule in (COSINE, ONE_CYCLE) and warm_up >= length:
-        raise UserError(f"--warm-up {warm_up}: the run has {length:,} steps; choose less, or a longer run")
+        raise UserError(f"--warm-up {warm_up}: the run has {counted(length, 'step')}; choose less, or a longer run")
     return Schedule(
         settings.learning_rate * factor,
         warm_up,
@@ -96,7 +97,9 @@ def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> st
             f"{settings.scale_learning_rate} of {pairs:,.0f}/{BASE_BATCH} pairs in a batch"
         )
     if schedule.warm_up:
-        line = (line or f"Learning rate {schedule.highest:.4g}") + f", reached after {schedule.warm_up:,} steps"
+        line = (
+            line or f"Learning rate {schedule.highest:.4g}"
+        ) + f", reached after {counted(schedule.warm_up, 'step')}"
     falls = {
         COSINE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",
         ONE_CYCLE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",

@@ -9,13 +9,14 @@ from typing import Any
 from chatbot.config.parallel import ParallelSettings
 from chatbot.config.run import seconds_of
 from chatbot.config.training import Settings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.quiet import quiet
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
 from chatbot.training.devices import Tower, choose_gpus, cpu_name, open_towers, table
-from chatbot.training.gpus import Gpu, find_gpus, nvml_error, silent_gpus
+from chatbot.training.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.interrupts import EXIT_INTERRUPTED
 from chatbot.training.machines.cluster import (
     CHIEF,
@@ -34,6 +35,7 @@ from chatbot.training.model_parallel import plan, spread
 from chatbot.training.probe import read_probe
 from chatbot.training.reporting.clients import check_clients
 from chatbot.training.result import TrainingResult
+from chatbot.training.streams import output_columns, print_wrapped
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
@@ -112,10 +114,15 @@ def run_local_asynchronous(settings: Settings) -> int:
     common = for_one_process(
         settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None
     )
+    gpus = divide_gpus(settings, workers)
+    with quiet(settings.run.quiet):
+        found = visible_gpus(settings)
+        warn_without_gpu(found)
+        print(table(worker_towers(found, workers), output_columns()), flush=True)  # before the processes are forked
     server = for_one_process(common, job_name=PS)
     jobs = [Job("ps 0", run_process, (server, None), parallel.restarts, quiet=True, server=True)]
-    for i, gpus in enumerate(divide_gpus(settings, workers)):
-        worker = for_one_process(common, job_name=WORKER, task_index=i, gpus=gpus)
+    for i in range(workers):
+        worker = for_one_process(common, job_name=WORKER, task_index=i, gpus=gpus[i])
         jobs.append(Job(f"worker {i}", run_process, (worker, None), WORKER_RESTARTS, quiet=True, server=True))
     jobs.append(Job("chief", run_process, (for_one_process(common, job_name=CHIEF),), parallel.restarts))
     return run_jobs(jobs)
@@ -128,10 +135,23 @@ def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
     """
     gpus = visible_gpus(settings)
     if len(gpus) % workers:
-        raise UserError(f"{len(gpus)} GPUs cannot be divided evenly among {workers} workers; select some with --gpus")
+        raise UserError(
+            f"{counted(len(gpus), 'GPU')} cannot be divided evenly among {counted(workers, 'worker')}; "
+            "select some with --gpus"
+        )
     if any(gpu.is_instance for gpu in gpus):
         return [None] * workers  # a single instance and worker, which reads the same CUDA_VISIBLE_DEVICES
     return [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
+
+
+def worker_towers(gpus: list[Gpu], workers: int) -> list[Tower]:
+    """Return the towers of the workers of an asynchronous run on this machine: the first GPU of each, or the CPU."""
+    devices = [f"/job:{WORKER}/task:{i}/{'GPU' if gpus else 'CPU'}:0" for i in range(workers)]
+    if not gpus:
+        return [Tower("cpu_0", device, cpu_name(), None) for device in devices]
+    return [
+        Tower(f"gpu_{gpu.number}", device, gpu.name, gpu.memory) for gpu, device in zip(gpus, devices, strict=False)
+    ]
 
 
 def visible_gpus(settings: Settings) -> list[Gpu]:
@@ -205,7 +225,9 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
     try:
         team = join(cluster, heartbeat, towers)
         check_identical_settings(team, settings, data, towers)
-        print(f"{team.machines} workers with {len(towers)} towers each train together.")
+        print_wrapped(
+            f"Synchronous training on {counted(team.machines, 'worker')} with {counted(len(towers), 'tower')} each."
+        )
         with device_errors(towers):
             return train(settings, data, towers, lambda model, chosen: open_update(model, chosen, towers, team), team)
     except tf.errors.OpError as error:
@@ -233,7 +255,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     try:
         coordinator = connect(cluster, watch)
         workers, servers = len(cluster.workers), len(cluster.ps)
-        print(f"{workers} workers train without waiting for each other; {servers} parameter servers.")
+        print_wrapped(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
         return train(
             settings,
             data,
@@ -250,8 +272,8 @@ def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
     """Create and print the towers of this machine. fewest: the number of towers with fewer GPUs and no --towers."""
     parallel = settings.parallel
     gpus = choose_gpus(parallel.gpus, parallel.towers, find_gpus())
-    if not gpus and not parallel.selftest and not parallel.task_index:  # the first of several processes prints it
-        print(f"NO GPU: training on the CPU, many times slower than on a GPU.{nvml_error()}", file=sys.stderr)
+    if not parallel.selftest and not parallel.task_index:  # the first of several processes prints it
+        warn_without_gpu(gpus)
     for number, reason in silent_gpus().items():
         print(f"GPU {number} does not answer, and is left out: {reason}", file=sys.stderr)
     count = parallel.towers or (fewest if len(gpus) < fewest else None)
@@ -260,8 +282,9 @@ def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
         import tensorflow as tf
 
         tf.config.experimental.enable_op_determinism()
-    print(table(towers))
+    print(table(towers, output_columns()))
     if parallel.model_parallel:
         towers = spread(towers)
-        print(plan(towers))
+        for line in plan(towers):
+            print_wrapped(line)
     return towers

@@ -20,6 +20,7 @@ from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
 from chatbot.training.skipped_updates import MOST_RETURNS, SkippedUpdates
+from chatbot.training.streams import print_wrapped
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.window import Window
 
@@ -178,10 +179,10 @@ def announce(run: Run) -> None:
     """Print the learning rate, the step to resume from, and a note if nothing is validated."""
     learning_rate = describe(run.settings.learning, run.schedule, run.pairs_per_step)
     if learning_rate:
-        print(learning_rate)
+        print_wrapped(learning_rate)
     if run.progress.step:
-        print(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
+        print_wrapped(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
     if run.data.validation is None:
         best = run.progress.best_step
         kept = f"best checkpoint so far, of step {best:,}," if best else "last checkpoint"
-        print(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")
+        print_wrapped(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")

@@ -1,5 +1,6 @@
 """Checkpoints are written while training goes on, and training goes on when they cannot be written."""
 
+import functools
 import re
 import resource
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chatbot.attempts.attempt import is_training
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 from chatbot.training.checkpoints import Checkpoints
@@ -211,9 +213,13 @@ def test_training_goes_on_when_a_save_fails(
 ) -> None:
     """Steps 4 and 6 cannot be saved, step 8 can. The run ends as one without the fault."""
     data = {"data": ("pairs.tsv",), "save_every": 2}
+    locked = []
     with monkeypatch.context() as patch:
-        at_steps(patch, {3: lambda: begin_fault(fault, disk), 8: lambda: end_fault(fault, disk)})
+        begin, end = (functools.partial(change, fault, disk) for change in (begin_fault, end_fault))
+        at_steps(patch, {3: begin, 7: lambda: locked.append(is_training(DIRECTORY)), 8: end})
         assert train_small(1, **data, steps=8) == 0
+    assert locked == [fault == "gone"], "a folder that is made again is locked, as the one before was by train.py"
+    assert not is_training(DIRECTORY)
     err = capsys.readouterr().err
     for step in (4, 6) if fault != "gone" else (4,):
         assert len(re.findall(f"Warning: .*{warning.format(step)}", err)) == 1, err

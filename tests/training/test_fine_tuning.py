@@ -40,7 +40,7 @@ def test_vocabulary_keeps_the_old_tokens_after_those_of_the_pairs(
     grown = grown_vocabulary(work_dir, Vocabulary(["好", "▁", "新", *BYTES]))
     assert grown.tokens == [*SPECIALS, "好", "▁", "新", "你", "再见", *BYTES]
     assert grown.has_bytes
-    assert "1 tokens of the pairs are new, and 2 that are not in the pairs are kept." in capsys.readouterr().out
+    assert "1 new token of the pairs, and 2 kept that the pairs do not have." in capsys.readouterr().out
 
 
 def test_rows_follow_their_tokens() -> None:
@@ -79,7 +79,7 @@ def test_fine_tuned_attempt_needs_the_other_no_more(
     train(**TUNED, clean=("control",), steps=3, learning_rate=0.1)
     out = capsys.readouterr().out
     assert all(flags in out for flags in ("base/dictionary.txt", "--rnn-size 16 --embedding-size 8"))
-    assert re.search(r"Beginning with the weights of .*base: [1-9] tokens of the pairs are new, and \d+ that", out)
+    assert re.search(r"Beginning with the weights of .*base: [1-9] new tokens? of the pairs, and \d+ kept", out)
     base, tuned = (load_trained(Path("checkpoints", name)) for name in ("base", "tuned"))
     assert {"新", "旧", "癸"} <= set(load_vocabulary(Path("checkpoints/tuned/vocabulary.txt")).tokens)
     for part, changed in (("encoder", False), ("decoder", True)):

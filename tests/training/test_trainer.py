@@ -144,7 +144,7 @@ def test_few_validation_pairs_decide_nothing(pairs_file: Path, capsys: pytest.Ca
     held_out.write_text("".join(f"甲{i}\t癸癸癸\n" for i in range(49)))
     train_small(1, data=(str(pairs_file),), validation=str(held_out), patience=1, steps=12, validate_every=2)
     out = capsys.readouterr().out
-    assert "49 pairs are too few to judge by (at least 50)" in out
+    assert "49 pairs, too few to judge by (at least 50)" in out
     assert "step 12 was the last one" in out
     assert "validation.nats_per_character" in metrics()[-1]
     assert not Path("checkpoints/default/best").exists()

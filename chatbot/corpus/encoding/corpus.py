@@ -35,6 +35,7 @@ from chatbot.corpus.encoding.vocabulary import (
     longer_token_capacity,
 )
 from chatbot.corpus.encoding.workers import in_order, progress_bar, worker_pool
+from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
@@ -156,7 +157,7 @@ def check_not_empty(pairs: int, reports: Sequence[Report]) -> None:
 def _why_empty(report: Report) -> str:
     reasons = ", ".join(report.lines())
     if report.pairs:
-        return f"{report.file}: none of its {report.pairs:,} pairs is left: {reasons}"
+        return f"{report.file}: {counted(report.pairs, 'pair')}, none of them left: {reasons}"
     nothing = f"nothing in it is {' or '.join(report.formats)}" if report.formats else "the file is empty"
     return f"{report.file}: no question-answer pairs: {reasons or nothing}"
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from chatbot.corpus.encoding.vocabulary import SPECIALS, Vocabulary
 from chatbot.corpus.encoding.workers import progress_bar
+from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.text_file import OpenFile, open_files
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import SPACE
@@ -69,8 +70,13 @@ def read_word_vectors(path: Path, vocabulary: Vocabulary, size: int) -> WordVect
         raise _unreadable(path, error) from None
     words = vocabulary.first_byte - len(SPECIALS)
     if not rows:
-        raise UserError(f"{path}: has none of the {words:,} tokens in the vocabulary; check its language and format")
-    print(f"{path}: vectors of {len(rows):,} of the {words:,} tokens in the vocabulary; the others start at random.")
+        raise UserError(
+            f"{path}: has none of the {counted(words, 'token')} in the vocabulary; check its language and format"
+        )
+    print(
+        f"{path}: vectors of {len(rows):,} of the {counted(words, 'token')} in the vocabulary; "
+        "the others start at random."
+    )
     return WordVectors(np.array(list(rows), np.int64), np.stack(list(rows.values())))
 
 
@@ -92,7 +98,7 @@ def _entries(file: OpenFile, size: int) -> Iterator[Entry]:
     width = int(fields[1]) if has_header else len(fields) - 1
     if width != size:
         raise UserError(
-            f"{file.place}: its vectors have {width:,} numbers, and --embedding-size is {size:,}; "
+            f"{file.place}: its vectors have {counted(width, 'number')}, and --embedding-size is {size:,}; "
             f"use --embedding-size {width} or another file"
         )
     if not has_header:
@@ -132,7 +138,7 @@ def _vector_of_line(line: bytes, place: str, number: int, size: int) -> Row:
 
 
 def _broken_line(place: str, number: int, size: int) -> UserError:
-    return UserError(f"{place}, line {number:,}: not a word and {size:,} numbers; repair or remove the line")
+    return UserError(f"{place}, line {number:,}: not a word and {counted(size, 'number')}; repair or remove the line")
 
 
 def _binary_entries(stream: io.BufferedReader, place: str, count: int, size: int) -> Iterator[Entry]:
@@ -144,7 +150,9 @@ def _binary_entries(stream: io.BufferedReader, place: str, count: int, size: int
                 raise UserError(f"{place}, vector {number:,}: no word before it; download the file again")
             block = stream.read(BLOCK)
             if not block:
-                raise UserError(f"{place}: ends after {number - 1:,} of {count:,} vectors; download the file again")
+                raise UserError(
+                    f"{place}: ends after {number - 1:,} of {counted(count, 'vector')}; download the file again"
+                )
             buffer, start = buffer[start:] + block, 0
         row = np.frombuffer(buffer, "<f4", size, end + 1)
         yield buffer[start:end].lstrip(b"\n"), functools.partial(_finite, row, place, number)

@@ -9,6 +9,7 @@ from chatbot.config.corpus import NONE, CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.shards import SOURCE, TARGET
 from chatbot.corpus.inspection.measurements import FITTING, File, Measurements
+from chatbot.corpus.reading.display import counted
 from chatbot.flags import command_line, program
 
 BARS, BAR_WIDTH = 12, 40
@@ -26,14 +27,17 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
     for file in measured.files:
         report = file.report
         kind = f"{', '.join(report.formats)}; {', '.join(report.encodings)}"
-        lines.append(f"{report.file}: {kind}; {report.pairs:,} pairs, {file.kept:,} kept")
+        lines.append(f"{report.file}: {kind}; {counted(report.pairs, 'pair')}, {file.kept:,} kept")
         lines += [f"  left out: {line}" for line in report.lines()]
-        lines += [f"  --clean {rule} changed {count:,} utterances" for rule, count in report.changed.items()]
+        lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]
     lines += ["", "The first pairs:"]
     lines += [f"  {question} -> {answer}" for question, answer in measured.samples]
     for name, side in (("Questions", SOURCE), ("Replies", TARGET)):
         lines += ["", f"{name}, in tokens:", *histogram(measured.lengths[:, side])]
-    lines += ["", f"Vocabulary: {measured.tokens:,} different tokens, {measured.characters:,} of them characters."]
+    lines += [
+        "",
+        f"Vocabulary: {counted(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
+    ]
     lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
     lines += [
         f"  {size:>6,} entries cover {cover.tokens:6.1%} of all tokens and {cover.characters:7.2%} of all characters"
@@ -43,10 +47,14 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
     lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
     lines += [
         "",
-        f"Near duplicates (other punctuation, case or repeated characters): {measured.near_duplicates:,} pairs.",
+        f"Near duplicates (other punctuation, case or repeated characters): "
+        f"{counted(measured.near_duplicates, 'pair')}.",
     ]
     longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
-    lines += ["", f"Longer than train.py's default --max-length {MAX_LENGTH}: {longer:,} pairs, which it drops."]
+    lines += [
+        "",
+        f"Longer than train.py's default --max-length {MAX_LENGTH}: {counted(longer, 'pair')}, which it drops.",
+    ]
     flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
     lines += ["", f"Suggested: {program('train.py')} {command_line(settings)} {flags}"]
     lines += [f"Warning: {warning}" for warning in warnings(measured, settings)] or ["No warnings."]
@@ -65,7 +73,7 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
             reason = max(dropped, key=lambda reason: dropped[reason])
             lines.append(f"{file.report.file}: {total / (file.kept + total):.0%} left out, mostly {reason}")
     if measured.pairs < FEW_PAIRS:
-        lines.append(f"only {measured.pairs:,} pairs: a model will memorise them and learn little else")
+        lines.append(f"only {counted(measured.pairs, 'pair')}: a model will memorise them and learn little else")
     limit = max(FREQUENT_REPLY, measured.pairs // 1000)
     repeated = measured.top_share > TOP_REPLIES_SHARE and measured.top_replies[0][1] > limit
     if settings.max_reply_frequency is None and repeated:

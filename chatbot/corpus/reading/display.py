@@ -32,3 +32,8 @@ def cut(text: str, columns: int) -> str:
     while width(text[:end]) > columns - len(mark):
         end -= 1
     return text[:end] + mark
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number and what it counts, for a noun that takes an s: "1 step", "2,000 steps", "0.5 minutes"."""
+    return f"{number:{'g' if isinstance(number, float) else ','}} {noun}{'' if number == 1 else 's'}"

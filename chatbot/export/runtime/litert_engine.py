@@ -10,6 +10,7 @@ from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.export.manifest import damaged
 from chatbot.export.runtime.model import CELL, Array, Ids
+from chatbot.quiet import without_info_lines
 
 
 class LiteRtEngine:
@@ -25,8 +26,9 @@ class LiteRtEngine:
             remedy = "run `pip install ai-edge-litert`"
             raise UserError(f"--export {folder}: LiteRT is not installed; {remedy}") from None
         try:
-            model = Interpreter(str(folder / "model.tflite"))
-            self._encode, self._step = (model.get_signature_runner(name) for name in ("encode", "step"))
+            with without_info_lines():  # "Created TensorFlow Lite XNNPACK delegate for CPU."
+                model = Interpreter(str(folder / "model.tflite"))
+                self._encode, self._step = (model.get_signature_runner(name) for name in ("encode", "step"))
             (self._time,) = self._encode.get_input_details()["ids"]["shape"][1:]
         except (ValueError, RuntimeError, LookupError) as error:
             raise damaged(folder, error) from None

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Any
 
+from chatbot.corpus.reading.display import counted
 from chatbot.training.machines.cluster import WORKER, Cluster, host_and_port
 from chatbot.training.machines.watch import (
     PEER_TIMEOUT,
@@ -123,12 +124,13 @@ class Heartbeat:
                 missing = ", ".join(f"{name} ({address})" for name, address in unseen.items())
                 if now - started > self._limit:
                     self.exit_process(
-                        f"{missing or 'a worker'} did not start within {self._limit:.0f} seconds (--start-limit): "
-                        "start it with the same command and its own --task-index, or allow connections to its port"
+                        f"{missing or 'a worker'} did not start within {counted(round(self._limit), 'second')} "
+                        "(--start-limit): start it with the same command and its own --task-index, or allow "
+                        "connections to its port"
                     )
                 if missing and now > next_report:
                     next_report = now + REPORT_INTERVAL
-                    waited = f"{now - started:.0f} of at most {self._limit:.0f} seconds"
+                    waited = f"{now - started:.0f} of at most {counted(round(self._limit), 'second')}"
                     print_status(f"Waiting for {missing}: {waited}.")
         for link in accepted:
             if link not in self._links.values():

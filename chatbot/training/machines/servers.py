@@ -7,10 +7,11 @@ import time
 from typing import Any
 
 from chatbot.config.training import Settings
-from chatbot.training.devices import choose_gpus, open_towers
-from chatbot.training.gpus import find_gpus
+from chatbot.training.devices import choose_gpus, open_towers, table
+from chatbot.training.gpus import find_gpus, warn_without_gpu
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
+from chatbot.training.streams import output_columns
 
 
 def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:
@@ -20,7 +21,12 @@ def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEE
     that its parent ends.
     """
     on_gpu = cluster.job == WORKER
-    open_towers(choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else [], None)
+    gpus = choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else []
+    if on_gpu and not cluster.index and peer_timeout is not None:  # else the parent prints it
+        warn_without_gpu(gpus)
+    towers = open_towers(gpus, None)
+    if on_gpu:
+        print(table(towers, output_columns()))
     import tensorflow as tf
 
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import WORKER, host_and_port
 
@@ -105,13 +106,13 @@ class Watch:
         waited = now - self._started
         if waited > self._limit:
             self.exit_process(
-                f"{missing} did not start within {self._limit:.0f} seconds (--start-limit): "
+                f"{missing} did not start within {counted(round(self._limit), 'second')} (--start-limit): "
                 "start it with the same command and its own --task-index, or allow connections to its port"
             )
         due = self._last_report is None or now - self._last_report > REPORT_INTERVAL
         if due and waited > 2 * PROBE_INTERVAL:
             self._last_report = now
-            print_status(f"Waiting for {missing}: {waited:.0f} of at most {self._limit:.0f} seconds.")
+            print_status(f"Waiting for {missing}: {waited:.0f} of at most {counted(round(self._limit), 'second')}.")
 
     def _check_workers(self) -> None:
         """End this process when all workers have been lost for too long."""

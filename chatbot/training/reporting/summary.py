@@ -4,13 +4,14 @@ from chatbot.config.attempts import CHECKPOINTS, is_validated
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
 from chatbot.config.run import TENSORBOARD
+from chatbot.corpus.reading.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
-from chatbot.training.reporting.lines import question_line, wrapped
-from chatbot.training.reporting.streams import error_stream, line_stream
+from chatbot.training.lines import question_line, wrapped
 from chatbot.training.reporting.time_left import duration
 from chatbot.training.result import INTERRUPTED
 from chatbot.training.run import Run
+from chatbot.training.streams import error_stream, line_stream
 
 CURVES = "curves.png"
 # With fewer records, a curve shows nothing.
@@ -30,7 +31,7 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     lines = [wrapped(stopped, output.columns)]
     if stop != INTERRUPTED:
         lines += ["Sample replies:", *_replies(run, output.columns)]
-    lines.append(f"Time: {duration(seconds)} for {max(0, progress.step - first_step):,} steps")
+    lines.append(f"Time: {duration(seconds)} for {counted(max(0, progress.step - first_step), 'step')}")
     lines.append(f"Best: {_best(run)}")
     if _drawn(run):
         lines.append(f"Picture: {CHECKPOINTS / attempt / CURVES}")

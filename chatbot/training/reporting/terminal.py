@@ -10,10 +10,10 @@ from tqdm import tqdm
 
 from chatbot.config.learning import NATS
 from chatbot.evaluation.samples import Sample
-from chatbot.training.reporting.lines import STEP, bar_format, fitting, header, metrics_line, question_line, wrapped
-from chatbot.training.reporting.streams import Stream, error_stream, line_stream
+from chatbot.training.lines import STEP, bar_format, fitting, header, metrics_line, question_line, wrapped
 from chatbot.training.reporting.time_left import Speed, steps_left, time_left
 from chatbot.training.run import Run
+from chatbot.training.streams import Stream, error_stream, line_stream
 from chatbot.training.validator import Validation
 
 # Seconds between two lines of metrics, on a terminal and elsewhere. They grow to a sixtieth of the time since the

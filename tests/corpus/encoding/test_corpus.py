@@ -214,5 +214,5 @@ def test_held_out_pairs_are_dropped_despite_other_spaces(tmp_path: Path) -> None
 def test_corpus_without_pairs_is_an_error_with_reasons(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         encoded_corpus(settings(tmp_path, [("", "空"), ("甲", "")]))
-    assert "pairs.tsv: none of its 2 pairs is left: pairs with an empty side: 2" in str(error.value)
+    assert "pairs.tsv: 2 pairs, none of them left: pairs with an empty side: 2" in str(error.value)
     assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("encoded") and p.is_dir()]

@@ -129,7 +129,7 @@ def test_separately_started_processes_end_with_the_chief(pairs_folder: Path) -> 
     )
     others = [train(*shared, "--job-name", job, "--task-index", "0") for job in ("worker", "ps")]
     assert chief_process.wait() == 0
-    assert "1 workers train without waiting for each other; 1 parameter servers." in chief_process.output
+    assert "Asynchronous training on 1 worker; 1 parameter server." in chief_process.output
     assert "step 30 was the last one" in chief_process.output
     for command, name, address in zip(others, ("worker", "ps"), (worker, ps), strict=True):
         assert command.wait(30) == 0

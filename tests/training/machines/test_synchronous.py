@@ -52,7 +52,7 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(pairs_fo
     first.wait_for("Waiting for worker 1")
     time.sleep(3)
     second = train(*shared, *flags[1])
-    second.wait_for("2 workers with 2 towers each train together.")
+    second.wait_for("Synchronous training on 2 workers with 2 towers each.")
     waiting = re.findall(r"Waiting for worker 1 \((\S+)\): \d+ of at most 600 seconds", first.output)
     assert waiting == [flags[1][1].split(",")[1]], first.output
     until(lambda: saved_step("two") >= 10, 120)

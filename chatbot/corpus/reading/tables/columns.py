@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.display import counted, one_line
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.tables.header import (
     holds_dates,
@@ -121,7 +121,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
         problem = (
             f"no columns {' and '.join(columns)}"
             if columns
-            else f"{width} columns, and no header names the question and the answer"
+            else f"{counted(width, 'column')}, and no header names the question and the answer"
         )
         raise UserError(f"{place}: {problem}; {_advice(first)}")
     below = rows[layout.skip] if len(rows) > layout.skip > 0 else ["text"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.display import counted, one_line
 from chatbot.corpus.reading.files.lines import lines
 from chatbot.corpus.reading.files.text_file import TextFile, open_text_files
 from chatbot.corpus.reading.pair import NEW, Pair
@@ -44,6 +44,6 @@ def _pairs(questions: TextFile, answers: TextFile, report: Report) -> Iterator[P
             yield question, answer, NEW
     if asked != answered:
         raise UserError(
-            f"{questions.place} has {asked:,} lines and {answers.place} has {answered:,}; "
+            f"{questions.place} has {counted(asked, 'line')} and {answers.place} has {answered:,}; "
             "line i of the second answers line i of the first, so the numbers must be equal"
         )

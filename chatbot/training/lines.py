@@ -41,7 +41,32 @@ def fitting(lines: Sequence[str], columns: int | None) -> str:
 
 def wrapped(text: str, columns: int | None) -> str:
     """Return a text in lines of at most these columns, broken between words. None: in one line."""
-    return text if columns is None else textwrap.fill(text, columns, subsequent_indent="  ", break_on_hyphens=False)
+    if columns is None:
+        return text
+    indent = " " * (len(text) - len(text.lstrip())) + "  "
+    return textwrap.fill(text, columns, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: int, columns: int | None, indent: str = "  ") -> list[str]:
+    """Return the lines of a table. The first columns, texts, are on the left, and the others on the right.
+
+    Where the table is wider than `columns`, its last columns continue on further lines. None: no limit.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    parts: list[list[int]] = [[]]  # the numbers of the columns on each line of a row
+    for number in range(len(widths)):
+        used = sum(widths[other] + 2 for other in parts[-1])
+        if columns is not None and parts[-1] and len(indent) + 2 * (len(parts) > 1) + used + widths[number] > columns:
+            parts.append([])
+        parts[-1].append(number)
+    lines = []
+    for row in rows:
+        for before, part in zip(["", *["  "] * len(parts)], parts, strict=False):
+            cells = [row[i].ljust(widths[i]) if i < texts else row[i].rjust(widths[i]) for i in part]
+            if any(cell.strip() for cell in cells):
+                line = indent + before + "  ".join(cells).rstrip()
+                lines.append(line if columns is None else cut(line, columns))
+    return lines
 
 
 def header(columns: int | None, time_left: bool) -> str:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from chatbot.training.reporting.lines import bar_format, header, metrics_line, question_line, wrapped
+from chatbot.training.lines import bar_format, header, metrics_line, question_line, wrapped
 from tests.training.reporting.fake_run import record_of
 
 

@@ -7,6 +7,7 @@ import sys
 from typing import Any, TextIO
 
 from chatbot.quiet import kept_output
+from chatbot.training.lines import wrapped
 
 # The reader of a pipe has exited, or the terminal is closed.
 GONE = (errno.EPIPE, errno.EIO)
@@ -93,6 +94,16 @@ def line_stream() -> Stream:
     """
     output = kept_output()
     return Stream(sys.stderr if _is_null(output) and not _is_null(sys.stderr) else output)
+
+
+def print_wrapped(text: str) -> None:
+    """Print a line, on a terminal several if it is long."""
+    print(wrapped(text, output_columns()))
+
+
+def output_columns() -> int | None:
+    """Return the columns of standard output; None if it is no terminal."""
+    return Stream(sys.stdout).columns
 
 
 def _is_null(stream: Any) -> bool:
