@@ -118,6 +118,18 @@ def test_trained_attempt_is_found_by_name_and_path(work_dir: Path, inside: str) 
         trained_directory("other/talk")
 
 
+def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> None:
+    """An export has a config.json, too. An attempt that has only begun has none yet."""
+    (begin("onnx").parent / "export.json").touch()
+    for name in ("onnx", "checkpoints/onnx"):
+        talk = "talk to it with python chat.py --export checkpoints/onnx"
+        with pytest.raises(UserError, match=f"--attempt {name}: an export, not an attempt; {talk}"):
+            trained_directory(name)
+    Path("checkpoints/begun").mkdir()
+    with pytest.raises(UserError, match=r"--attempt begun: checkpoints/begun has no config.json; train it first"):
+        trained_directory("begun")
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -53,6 +53,16 @@ def test_compare_prints_what_differs_and_draws_the_curves(run: Run) -> None:
     assert "Curves: b.svg" in run("compare", "checkpoints/a", "微博", "--plot", "b.svg")
 
 
+def test_compare_keeps_the_ends_of_paths(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.attempts.compare.terminal_width", lambda: 46)
+    for name in ("a", "b"):
+        save_attempt(name, {1: 1.0}, data=(f"/a/long/path/of/a/folder/{name}.tsv",), distil_from="a-long-name-" + name)
+    rows = run("compare", "a", "b").splitlines()
+    assert max(map(len, rows)) <= 46
+    assert next(row.split() for row in rows if row.startswith("--data")) == ["--data", "…r/a.tsv", "…er/b.tsv"]
+    assert next(row.split() for row in rows if row.startswith("--distil")) == ["--distil-from", "a-long-…", "a-long-n…"]
+
+
 def test_compare_warns_of_different_validation_pairs(run: Run) -> None:
     for name in ("a", "b"):
         last = save_attempt(name, {1: 1.0}, best=1) / "last"
@@ -205,6 +215,10 @@ def test_average_of_different_weights_is_refused(run: Run) -> None:
         (["compare", "a", "broken"], "compare broken: vocabulary.txt: damaged"),
         (["compare", "a", "b", "--plot", "x.gif"], "--plot x.gif: give the name of a file that ends in .png"),
         (["compare", "a", "b", "--plot", "none/x.png"], "--plot none/x.png: give the name of a file in an existing"),
+        (["compare", "a", "empty"], "compare empty: no checkpoint was saved yet; train it first"),
+        (["average", "empty"], "average empty: no checkpoint was saved yet; train it first"),
+        (["prune", ""], "ATTEMPT '': expected printable text"),
+        (["rename", "", "x"], "NAME '': expected printable text"),
         (["prune", "none"], "prune none: no such attempt in "),
         (["prune", "../a"], "prune '../a': a short name"),
         (["rename", "a"], "rename a: give the old name and the new one"),
@@ -226,6 +240,8 @@ def test_invalid_input_is_a_one_line_error(run: Run, arguments: list[str], messa
         shutil.copytree(whole, f"checkpoints/{name}")
     Path("checkpoints/broken/vocabulary.txt").write_text("")
     Path("checkpoints/locked/lock").touch()
+    Path("checkpoints/empty").mkdir()
+    shutil.copy(whole / "config.json", "checkpoints/empty")
     Path("tensorboard/c").mkdir(parents=True)
     before = sorted(map(str, Path().rglob("*")))
     with filelock.FileLock("checkpoints/locked/lock"):

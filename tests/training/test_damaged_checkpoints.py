@@ -108,15 +108,27 @@ def test_no_whole_checkpoint_is_an_error_that_changes_nothing(directory: Path) -
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_checkpoint_of_an_earlier_version_has_no_manifest(directory: Path) -> None:
+def test_checkpoint_of_an_earlier_version_has_no_manifest(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(1)
     (directory / "ckpt-1.json").unlink()
     assert restored().step == 1
     save(2, best=False)
+    Checkpoints(DIRECTORY, model_of(2)).load_best(Progress(step=2, best_step=1))
+    assert capsys.readouterr().err == ""
     flip_a_bit(files_of(2)[0])
     assert restored().step == 1
     save(3)
     assert steps_on_disk() == {3}
+
+
+def test_missing_manifest_of_a_newer_checkpoint_gives_a_warning(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (1, 2):
+        save(step, best=False, keep=2)
+    (directory / "ckpt-2.json").unlink()
+    assert restored().step == 2
+    assert capsys.readouterr().err == f"Warning: {directory}/ckpt-2: not verified, ckpt-2.json is missing.\n"
 
 
 def test_run_keeps_resumes_and_replies_from_whole_checkpoints(

@@ -15,6 +15,7 @@ from chatbot.training.dry_run import dry_run
 from chatbot.training.start import start
 from chatbot.training.step_memory import PROCESS, peak_growth
 from chatbot.training.variable_update.choose import open_update
+from tests.training.reporting.pseudo_terminal import PseudoTerminal
 from tests.training.small_run import TOWERS, small_settings, train_small
 
 
@@ -58,7 +59,11 @@ def test_plan_of_a_new_run_on_two_towers(
     """On a system that does not report the peak of a process's memory."""
     monkeypatch.setattr("chatbot.training.step_memory.PROCESS", pairs_file.with_name("missing"))
     settings = small_settings(data=(str(pairs_file),), dry_run=True)
-    dry_run(settings, prepare(settings), TOWERS, lambda model, chosen: open_update(model, chosen, TOWERS))
+    with PseudoTerminal(40) as terminal, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", terminal.stream)
+        data = prepare(settings)
+    assert 30 < terminal.widest < 40, "lines are wrapped, and sample pairs are cut"
+    dry_run(settings, data, TOWERS, lambda model, chosen: open_update(model, chosen, TOWERS))
     plan = capsys.readouterr().out
     assert re.search(r"\n  cpu_1 +0\.0 MB +0\.0 MB +(0\.\d MB) +not measured +over \1\n", plan), "cpu_0 has the weights"
     assert "Time: 1,000 steps; " in plan

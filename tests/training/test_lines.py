@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from chatbot.training.lines import bar_format, header, metrics_line, question_line, wrapped
+from chatbot.training.lines import aligned, bar_format, header, metrics_line, question_line, wrapped
 from tests.training.reporting.fake_run import record_of
 
 
@@ -48,3 +48,11 @@ def test_questions_and_replies_are_cut_to_the_width() -> None:
 def test_long_texts_are_broken_between_words() -> None:
     assert wrapped("one two three", 8) == "one two\n  three"
     assert wrapped("one two three", None) == "one two three"
+    assert wrapped("  one two three", 9) == "  one two\n    three"
+
+
+def test_columns_of_a_wide_table_continue_on_further_lines() -> None:
+    rows = [("part", "shape", "ms", "sum"), ("a", "123456789", "5", "")]
+    assert aligned(rows, 2, None) == ["  part  shape      ms  sum", "  a     123456789   5"]
+    assert aligned(rows, 2, 12) == ["  part", "    shape", "    ms  sum", "  a", "    12345...", "     5"]
+    assert aligned(rows, 2, 20, indent="") == ["part  shape      ms", "  sum", "a     123456789   5"]

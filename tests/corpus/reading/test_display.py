@@ -1,9 +1,19 @@
 """The width of text in a terminal."""
 
-from chatbot.corpus.reading.display import cut, padded, width
+from chatbot.corpus.reading.display import counted, cut, padded, width
 
 
 def test_wide_and_combining_characters() -> None:
     assert [width(text) for text in ("你a", "é", "e\u0301", "。")] == [3, 1, 1, 2]
     assert padded("你", 4) == "你  "
     assert [cut("你好a吗", columns) for columns in (7, 6, 5, 2, 0)] == ["你好a吗", "你...", "你...", "..", ""]
+
+
+def test_one_is_counted_in_the_singular() -> None:
+    assert [counted(n, "step") for n in (0, 1, 2000, 1.0, 0.5)] == [
+        "0 steps",
+        "1 step",
+        "2,000 steps",
+        "1 step",
+        "0.5 steps",
+    ]
