@@ -35,6 +35,7 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "chatbot-chat": chat_settings,
     "python -m chatbot.evaluation": evaluation_settings,
     "python -m chatbot.export": export_settings,
+    "chatbot-export": export_settings,
     **{f"python -m chatbot.corpus {name}": command for name, command in CORPUS.items()},
     **{f"chatbot-data {name}": command for name, command in CORPUS.items()},
     "python -m chatbot.attempts": list_command,

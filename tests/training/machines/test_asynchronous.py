@@ -26,7 +26,7 @@ from tests.training.machines.running import (
     write_pairs,
 )
 
-KILLS = 6
+KILLS = 4
 LOCAL = ("--asynchronous", "--batch-size", "6", "--save-every", "20")
 
 
