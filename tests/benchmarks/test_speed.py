@@ -1,6 +1,5 @@
 """The benchmarks of training, decoding and reading, with the systems that they are compared with."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -79,10 +78,10 @@ def test_growth_compares_the_ends_after_the_warm_up() -> None:
 
 
 def test_missing_peer_file_is_reported(pairs: str, tmp_path: Path) -> None:
-    """By the command, in one line."""
+    """By the command, with exit code 2."""
     completed = run("benchmarks", "train", "--data", pairs, "--peers", str(tmp_path))
     assert completed.returncode == 2
-    assert re.fullmatch(rb"error: .*torch_seq2seq.py: not found.*\n", completed.stderr)
+    assert b"torch_seq2seq.py: not found" in completed.stderr
 
 
 @pytest.mark.parametrize("tied", [True, False])
