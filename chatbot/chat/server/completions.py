@@ -39,11 +39,15 @@ def new_completion(model: str, fingerprint: str, chat: bool) -> Completion:
 
 @dataclasses.dataclass
 class Reply:
-    """A whole reply."""
+    """A whole reply. beginning: the number of characters that it began with."""
 
     text: str = ""
     tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
     finish_reason: str = "stop"
+    beginning: int = 0
+
+    def __post_init__(self) -> None:
+        self.beginning = len(self.text)
 
     def add(self, piece: Piece) -> None:
         """Add the next piece."""
@@ -56,7 +60,7 @@ def whole(completion: Completion, replies: Sequence[Reply], usage: Usage, log_pr
     """Return a completion that is not streamed. log_probs: whether those of its tokens were asked for."""
     choices: list[dict[str, Any]] = []
     for index, reply in enumerate(replies):
-        shown = _log_probs(completion, reply.tokens) if log_probs else None
+        shown = _log_probs(completion, reply.tokens, reply.beginning) if log_probs else None
         end = {"logprobs": shown, "finish_reason": reply.finish_reason}
         if completion.chat:
             message = {"role": "assistant", "content": reply.text, "refusal": None}
@@ -75,11 +79,14 @@ def first_chunks(completion: Completion, beginnings: Sequence[str]) -> list[dict
     return [_chunk(completion, index, text=text) for index, text in enumerate(beginnings) if text]
 
 
-def chunks(completion: Completion, piece: Piece, log_probs: bool) -> list[dict[str, Any]]:
-    """Return the chunks of a piece: its text, if any, then the reason why its reply ended, if it did."""
+def chunks(completion: Completion, piece: Piece, log_probs: bool, before: int = 0) -> list[dict[str, Any]]:
+    """Return the chunks of a piece: its text, if any, then the reason why its reply ended, if it did.
+
+    before: the number of characters of the reply before the piece.
+    """
     made = []
     if piece.text or piece.tokens:
-        shown = _log_probs(completion, piece.tokens) if log_probs else None
+        shown = _log_probs(completion, piece.tokens, before) if log_probs else None
         text = {"delta": {"content": piece.text}} if completion.chat else {"text": piece.text}
         made.append(_chunk(completion, piece.reply, log_probs=shown, **text))
     if piece.finish_reason is not None:
@@ -119,15 +126,15 @@ def _chunk_kind(completion: Completion) -> str:
     return "chat.completion.chunk" if completion.chat else "text_completion"
 
 
-def _log_probs(completion: Completion, tokens: Sequence[TokenLogProb]) -> dict[str, Any]:
-    """Return the log-probabilities of tokens in the form of the protocol."""
+def _log_probs(completion: Completion, tokens: Sequence[TokenLogProb], offset: int) -> dict[str, Any]:
+    """Return the log-probabilities of tokens in the form of the protocol. offset: characters before them."""
     if completion.chat:
         content = [
             {**_token(token.text, token.log_prob), "top_logprobs": [_token(text, value) for text, value in token.top]}
             for token in tokens
         ]
         return {"content": content, "refusal": None}
-    offsets, offset = [], 0
+    offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token.text)

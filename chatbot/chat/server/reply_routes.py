@@ -17,24 +17,21 @@ from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
 from chatbot.chat.server.questions import chat_question, completion_questions, prompts_of
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest, DecodingFields
+from chatbot.chat.server.responses import ChatCompletion, TextCompletion, reply_or_stream
 from chatbot.chat.server.state import ServerState, state_of
 from chatbot.inference.batching.question import Piece, Question, Usage
 
 log = logging.getLogger(__name__)
 QuestionsOf = Callable[[ServedModel], Sequence[Question]]
-STREAM_OR_JSON: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "A completion, or with stream a stream of its chunks that ends with [DONE]",
-        "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},
-    },
-    **ERROR_RESPONSES,
-}
 
 
 def add_reply_routes(app: FastAPI) -> None:
     """Add the routes that answer questions."""
 
-    @app.post("/v1/chat/completions", tags=["replies"], responses=STREAM_OR_JSON, response_class=Response)
+    chat_responses = {**reply_or_stream(ChatCompletion), **ERROR_RESPONSES}
+    text_responses = {**reply_or_stream(TextCompletion), **ERROR_RESPONSES}
+
+    @app.post("/v1/chat/completions", tags=["replies"], responses=chat_responses, response_class=Response)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Reply to the last message of a chat."""
 
@@ -43,7 +40,7 @@ def add_reply_routes(app: FastAPI) -> None:
 
         return await _respond(request, body, questions_of, (), chat=True, log_probs=bool(body.logprobs))
 
-    @app.post("/v1/completions", tags=["replies"], responses=STREAM_OR_JSON, response_class=Response)
+    @app.post("/v1/completions", tags=["replies"], responses=text_responses, response_class=Response)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Reply to one or more prompts, each without turns before it."""
 
@@ -106,9 +103,10 @@ async def _events(
             yield as_events(first_chunks(completion, exchange.beginnings))
             item: Piece | Usage | None = first
             while item is not None:
-                exchange.add(item)
                 if isinstance(item, Piece):
-                    yield as_events(chunks(completion, item, exchange.log_probs))
+                    before = len(exchange.replies[item.reply].text)
+                    yield as_events(chunks(completion, item, exchange.log_probs, before))
+                exchange.add(item)
                 item = await anext(rest, None)
             _note(state, exchange)
             if usage:

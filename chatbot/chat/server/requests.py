@@ -1,12 +1,18 @@
 """The bodies of requests, as declared by OpenAI. Fields that are not here are ignored; null is the default."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
 
-Text = Annotated[str, Field(min_length=1)]
+
+def _without_fraction(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# In JSON, 2.0 is an integer, too.
+WHOLE = BeforeValidator(_without_fraction)
 
 
 class Body(BaseModel):
@@ -41,16 +47,16 @@ class DecodingFields(Body):
     """
 
     model: str | None = Field(None, description="An id of /v1/models; without one, the first of them")
-    n: Annotated[int, Field(ge=1, le=MOST_REPLIES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_REPLIES), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="0: greedy search")
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = Field(None, description="0 or -1: all tokens")
+    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = Field(None, description="0 or -1: all tokens")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    seed: int | None = None
+    seed: Annotated[int, WHOLE] | None = None
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -59,14 +65,14 @@ class ChatRequest(DecodingFields):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
 
 
 class CompletionRequest(DecodingFields):
     """The body of /v1/completions. Each prompt is a question without turns before it."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
-    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
     echo: bool | None = None

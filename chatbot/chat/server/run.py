@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
@@ -63,17 +65,21 @@ def serve(settings: ChatSettings) -> int:
                 file=sys.stderr,
                 flush=True,
             )
-        config = uvicorn.Config(
-            app,
-            http=Connection,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(server.request_timeout) + 1,
-        )
-        _Server(config, app.state.server).run(sockets=[listener])
+        _Server(server_config(app, server.request_timeout), app.state.server).run(sockets=[listener])
     return 0
+
+
+def server_config(app: FastAPI, request_timeout: float) -> uvicorn.Config:
+    """Return the settings of uvicorn for an app. request_timeout: seconds to finish what it answers when it stops."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(request_timeout) + 1,
+    )
 
 
 def _named(settings: ChatSettings) -> Path | None:

@@ -1,0 +1,76 @@
+"""From what the engine answers to the objects of the API."""
+
+from chatbot.chat.server.completions import Completion, chunks, first_chunks, new_completion, usage_chunk, whole
+from chatbot.chat.server.exchange import Exchange
+from chatbot.chat.server.responses import ChatCompletion, TextCompletion
+from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
+
+CHAT = Completion("chatcmpl-1", 9, "a", "a-step-1", chat=True)
+TEXT = Completion("cmpl-1", 9, "a", "a-step-1", chat=False)
+TOKENS = (TokenLogProb("你", -0.5, (("你", -0.5), ("我", -1.0))), TokenLogProb("好", -0.25))
+COMMON = {"id": "chatcmpl-1", "created": 9, "model": "a", "system_fingerprint": "a-step-1"}
+
+
+def answered(completion: Completion, echoes: tuple[str, ...] = ()) -> Exchange:
+    """A question with two replies, which arrive in turns."""
+    exchange = Exchange(completion, [Question("q", ("h",), replies=2)], echoes, log_probs=True)
+    for item in (Piece(1, "b"), Piece(0, "你好", TOKENS), Piece(1, "", (), "length"), Piece(0, "", (), "stop")):
+        exchange.add(item)
+    exchange.add(Usage(3, 4))
+    return exchange
+
+
+def test_whole_chat() -> None:
+    exchange = answered(CHAT)
+    found = whole(CHAT, exchange.replies, exchange.usage, log_probs=True)
+    ChatCompletion.model_validate(found)
+    first, second = found.pop("choices")
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert found == {**COMMON, "object": "chat.completion", "usage": usage}
+    assert first["message"] == {"role": "assistant", "content": "你好", "refusal": None}
+    assert (second["index"], second["message"]["content"], second["finish_reason"]) == (1, "b", "length")
+    token = {"token": "你", "logprob": -0.5, "bytes": [228, 189, 160]}
+    other = {"token": "我", "logprob": -1.0, "bytes": [230, 136, 145]}
+    assert first["logprobs"]["content"][0] == {**token, "top_logprobs": [token, other]}
+    assert whole(CHAT, exchange.replies, exchange.usage, log_probs=False)["choices"][0]["logprobs"] is None
+
+
+def test_whole_completion() -> None:
+    exchange = answered(TEXT, ("q",))
+    found = whole(TEXT, exchange.replies, exchange.usage, log_probs=True)
+    TextCompletion.model_validate(found)
+    assert found["choices"][0] == {
+        "index": 0,
+        "text": "q你好",
+        "finish_reason": "stop",
+        "logprobs": {
+            "tokens": ["你", "好"],
+            "token_logprobs": [-0.5, -0.25],
+            "top_logprobs": [{"你": -0.5, "我": -1.0}, {}],
+            "text_offset": [1, 2],
+        },
+    }
+
+
+def test_chunks_of_a_chat() -> None:
+    roles = first_chunks(CHAT, ["", ""])
+    assert [chunk["choices"][0]["delta"]["role"] for chunk in roles] == ["assistant"] * 2
+    text, end = chunks(CHAT, Piece(1, "好", (), "stop"), log_probs=False)
+    choice = {"index": 1, "logprobs": None}
+    object_ = {**COMMON, "object": "chat.completion.chunk"}
+    assert text == {**object_, "choices": [{**choice, "delta": {"content": "好"}, "finish_reason": None}]}
+    assert end == {**object_, "choices": [{**choice, "delta": {}, "finish_reason": "stop"}]}
+    assert chunks(CHAT, Piece(0, ""), log_probs=False) == []
+    assert usage_chunk(CHAT, Usage(1, 2))["choices"] == []
+
+
+def test_chunks_of_a_completion() -> None:
+    assert [chunk["choices"][0]["text"] for chunk in first_chunks(TEXT, ["q", ""])] == ["q"]
+    text, end = chunks(TEXT, Piece(0, "好", TOKENS[1:], "stop"), log_probs=True, before=1)
+    assert text["choices"][0]["logprobs"]["text_offset"] == [1]
+    assert (text["object"], end["choices"][0]["text"]) == ("text_completion", "")
+
+
+def test_ids_differ_and_lines_of_the_log_hold_the_turns() -> None:
+    assert new_completion("a", "f", True).id != new_completion("a", "f", True).id
+    assert list(answered(CHAT).lines()) == ['{"model":"a","created":9,"turns":["h","q"],"replies":["你好","b"]}']

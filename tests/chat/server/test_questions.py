@@ -1,0 +1,123 @@
+"""From the body of a request to questions to the engine."""
+
+from typing import Any
+
+import pytest
+
+from chatbot.chat.server.questions import Searches, chat_question, completion_questions, one_hypothesis
+from chatbot.chat.server.requests import ChatRequest, CompletionRequest
+from chatbot.config.decoding import MEMORISED, RERANKED, SAMPLED, DecodingSettings
+from chatbot.inference.batching.question import Question
+
+GIVEN = DecodingSettings(ban=("词",))
+BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **MEMORISED))
+SAMPLE = Searches(GIVEN, DecodingSettings(ban=("词",), **SAMPLED))  # type: ignore[arg-type]
+BEST_OF_MANY = Searches(GIVEN, DecodingSettings(ban=("词",), **RERANKED))  # type: ignore[arg-type]
+
+
+def asked(searches: Searches = BEAM, turns: int = 2, text: Any = "你好", **fields: Any) -> Question:
+    """The question of a chat of one message."""
+    body = ChatRequest.model_validate({"messages": [{"role": "user", "content": text}], **fields})
+    return chat_question(body, searches, turns)
+
+
+def turns_of(turns: int, *messages: tuple[str, Any]) -> tuple[str, ...]:
+    """The turns that are read of a chat, the question last."""
+    body = ChatRequest.model_validate({"messages": [{"role": role, "content": text} for role, text in messages]})
+    question = chat_question(body, BEAM, turns)
+    return (*question.history, question.text)
+
+
+CHAT = (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e"))
+
+
+@pytest.mark.parametrize(
+    ("turns", "messages", "read"),
+    [
+        (0, CHAT, ("e",)),
+        (2, CHAT, ("c", "d", "e")),
+        (9, CHAT, ("a", "b", "c", "d", "e")),
+        (9, (("system", "s"), ("developer", "s"), ("user", "a"), ("tool", "t"), ("assistant", None), ("user", "c")),
+         ("a", "", "c")),
+        (9, (("user", "a"), ("user", "b"), ("assistant", "c"), ("user", "d"), ("user", "e")), ("a\nb", "c", "d\ne")),
+        (9, (("user", "a"), ("assistant", "b")), ("a",)),
+        (9, (("assistant", "hello"), ("user", "a")), ("hello", "a")),
+        (9, (("system", "s"),), ("",)),
+        (9, (("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}},
+                       {"type": "text", "text": "b"}]),), ("a\nb",)),
+        (1, (("user", "x" * 5000), ("assistant", "y" * 5000), ("user", "z" * 5000)), ("y" * 2000, "z" * 2000)),
+    ],
+)  # fmt: skip
+def test_turns_are_the_last_messages_of_users_and_assistant(
+    turns: int, messages: tuple[tuple[str, Any], ...], read: tuple[str, ...]
+) -> None:
+    assert turns_of(turns, *messages) == read
+
+
+def test_a_thousand_turns_are_cut() -> None:
+    messages = [("assistant" if i % 2 else "user", str(i)) for i in range(1001)]
+    assert turns_of(3, *messages) == ("997", "998", "999", "1000")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"temperature": None, "top_p": None, "stop": None, "seed": None, "n": None, "presence_penalty": 0},
+        {"seed": 3},  # beam search has no random numbers
+        {"stop": ["\n", ""]},  # a reply has one line
+        {"min_p": 0, "top_k": -1, "frequency_penalty": -1.0},
+        {"tools": [], "user": "u", "metadata": {"chat_id": "1"}, "logit_bias": None, "response_format": {"type": "x"}},
+    ],
+)
+def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields: dict[str, Any]) -> None:
+    assert asked(**fields) == Question("你好")
+
+
+@pytest.mark.parametrize(
+    ("searches", "fields", "expected"),
+    [
+        (BEAM, {"temperature": 0}, {"beam_size": 1}),
+        (SAMPLE, {"temperature": 0.001}, {"beam_size": 1}),
+        (SAMPLE, {"top_p": 0}, {"beam_size": 1}),
+        (BEAM, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5, "seed": -1, "stop": "x"},
+         {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5, "seed": 2**31 - 1, "stop": ("x",)}),
+        (BEAM, {"stop": ["x", "y"]}, {"beam_size": 1, "stop": ("x", "y")}),
+        (SAMPLE, {"seed": 7}, {**SAMPLED, "seed": 7}),
+        (BEST_OF_MANY, {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
+        (BEAM, {"temperature": 1, "seed": 1, "presence_penalty": 2, "frequency_penalty": -2},
+         {"temperature": 1.0, "presence_penalty": 2.0}),
+    ],
+)  # fmt: skip
+def test_decoding_fields(searches: Searches, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    """What the command line forbids stays forbidden; the search of a model is not mixed with that of a request."""
+    decoding = asked(searches, **fields).decoding
+    assert decoding is not None
+    seed = {} if "seed" in expected else {"seed": decoding.seed}
+    assert decoding == DecodingSettings(ban=("词",), **{**seed, **expected})
+
+
+def test_sampling_without_seed_differs_each_time() -> None:
+    seeds = {decoding.seed for _ in range(8) if (decoding := asked(temperature=1.0).decoding)}
+    assert len(seeds) > 1
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"beam_size": 5, "coverage_penalty": 0.1, "diverse_groups": 5}, {"beam_size": 1}),
+        ({"candidates": 3}, {"temperature": 1.0}),
+        ({"candidates": 3, "typical": 0.9}, {"typical": 0.9}),
+    ],
+)
+def test_a_search_for_one_hypothesis(own: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert one_hypothesis(DecodingSettings(**own)) == DecodingSettings(**expected)
+
+
+def test_fields_of_the_replies() -> None:
+    question = asked(n=3, max_tokens=5, max_completion_tokens=6, logprobs=True, top_logprobs=2)
+    assert (question.replies, question.max_tokens, question.top_log_probs) == (3, 6, 2)
+    assert asked(logprobs=True).top_log_probs == 0
+    assert asked(logprobs=False, top_logprobs=2).top_log_probs is None
+    body = CompletionRequest.model_validate({"prompt": ["a", "b"], "logprobs": 1, "max_tokens": 4, "n": 2})
+    assert completion_questions(body, BEAM) == [Question(t, replies=2, max_tokens=4, top_log_probs=1) for t in "ab"]
