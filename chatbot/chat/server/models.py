@@ -68,7 +68,7 @@ class _Entry:
     version: Any
     bytes: int
     users: int = 0
-    used: float = 0.0  # the time of the last use
+    used: float = 0.0  # the end of the last use
     retired: bool = False  # another one has taken its place
 
 
@@ -118,11 +118,11 @@ class Models:
                 self._loading[name].add_done_callback(lambda _: self._loading.pop(name))
             await asyncio.shield(self._loading[name])
         entry.users += 1
-        entry.used = asyncio.get_running_loop().time()
         try:
             yield entry.model
         finally:
             entry.users -= 1
+            entry.used = asyncio.get_running_loop().time()
             if entry.retired and not entry.users:
                 self._close(entry)
 

@@ -12,6 +12,8 @@ from chatbot.inference.text_responder import MAX_CHARACTERS
 # Below it, probabilities overflow, and greedy search gives the same reply.
 LEAST_TEMPERATURE = 0.01
 SEEDS = 2**31
+# A number without effect, which fits in 32 bits, for larger ones.
+MOST_TOKENS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +30,7 @@ def chat_question(body: ChatRequest, searches: Searches, turns: int) -> Question
     return dataclasses.replace(
         _question(body, searches, text),
         history=history,
-        max_tokens=body.max_completion_tokens or body.max_tokens,
+        max_tokens=_most_tokens(body.max_completion_tokens or body.max_tokens),
         top_log_probs=(body.top_logprobs or 0) if body.logprobs else None,
     )
 
@@ -42,7 +44,8 @@ def completion_questions(body: CompletionRequest, searches: Searches) -> list[Qu
 
 def prompts_of(body: CompletionRequest) -> list[str]:
     """Return the prompts."""
-    return [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    return [whole_characters(prompt) for prompt in prompts]
 
 
 def last_turns(messages: Sequence[Message], turns: int) -> tuple[str, tuple[str, ...]]:
@@ -68,8 +71,13 @@ def last_turns(messages: Sequence[Message], turns: int) -> tuple[str, tuple[str,
 def text_of(content: str | Iterable[ContentPart] | None) -> str:
     """Return the text of a message's content. Parts without text, such as images, have none."""
     if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(part.text for part in content if part.type == "text" and part.text)
+        return whole_characters(content or "")
+    return whole_characters("\n".join(part.text for part in content if part.type == "text" and part.text))
+
+
+def whole_characters(text: str) -> str:
+    """Return a text without halves of characters, which JavaScript makes where it cuts an emoji in two."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def decoding_of(body: DecodingFields, searches: Searches) -> DecodingSettings | None:
@@ -132,8 +140,12 @@ def _question(body: DecodingFields, searches: Searches, text: str) -> Question:
         text[:MAX_CHARACTERS],
         decoding=decoding_of(body, searches),
         replies=body.n or 1,
-        max_tokens=body.max_tokens,
+        max_tokens=_most_tokens(body.max_tokens),
     )
+
+
+def _most_tokens(value: int | None) -> int | None:
+    return None if value is None else min(value, MOST_TOKENS)
 
 
 def _cut(parts: Sequence[str]) -> str:

@@ -117,6 +117,7 @@ def test_a_search_for_one_hypothesis(own: dict[str, Any], expected: dict[str, An
 def test_fields_of_the_replies() -> None:
     question = asked(n=3, max_tokens=5, max_completion_tokens=6, logprobs=True, top_logprobs=2)
     assert (question.replies, question.max_tokens, question.top_log_probs) == (3, 6, 2)
+    assert asked(max_tokens=10**30).max_tokens == 2**31 - 1
     assert asked(logprobs=True).top_log_probs == 0
     assert asked(logprobs=False, top_logprobs=2).top_log_probs is None
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "logprobs": 1, "max_tokens": 4, "n": 2})

@@ -1,0 +1,217 @@
+"""Who may ask the server, how often, and how much."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.keys import read_keys
+from chatbot.chat.server.problems import ApiError, field_of
+from chatbot.chat.server.rates import Rates
+from chatbot.errors import UserError
+from tests.chat.server.fake_models import FakeEngine, fake_models
+
+CHAT = "/v1/chat/completions"
+HELLO: Any = {"messages": [{"role": "user", "content": "你好"}]}
+
+
+def client_of(folder: Path, engine: FakeEngine | None = None, limits: Limits = Limits(), **settings: Any) -> TestClient:  # noqa: B008
+    """A client of an app in this process. It runs no event loop between requests, so no model is replaced."""
+    return TestClient(create_app(fake_models({"a": engine or FakeEngine()}, folder), limits, **settings))
+
+
+def error_of(response: Any, status: int) -> dict[str, Any]:
+    """The error in a response of this status, which has OpenAI's form."""
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    error: dict[str, Any] = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+def test_keys(tmp_path: Path) -> None:
+    with client_of(tmp_path, limits=Limits(keys=(b"one", b"two"))) as client:
+        for header in ("", "Bearer", "Bearer three", "one", "Basic one", "Bearer one two", "Bearer \u00e9"):
+            headers = {"Authorization": header.encode("latin-1")}
+            response = client.post(CHAT, json=HELLO, headers=headers)
+            assert error_of(response, 401)["code"] == "invalid_api_key"
+            assert response.headers["www-authenticate"] == "Bearer"
+        for key in ("one", "two"):
+            assert client.post(CHAT, json=HELLO, headers={"Authorization": f"bearer {key}"}).status_code == 200
+        for path in ("/v1/models", "/metrics", "/openapi.json", "/other"):
+            assert client.get(path).status_code == 401
+        assert client.get("/health").status_code == 200
+
+
+def test_file_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"one\r\n\n  two \n")
+    assert read_keys(path) == [b"one", b"two"]
+    for content, message in ((b"\n", "no keys"), ("钥匙".encode(), "key 1 has other characters"), (b"a b", "key 1")):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            read_keys(path)
+    with pytest.raises(UserError, match="No such file"):
+        read_keys(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        *[(host, True) for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:8000", "[::1]")],
+        *[(host, False) for host in ("evil.example", "evil.example:8000", "", "localhost.evil.example", "127.0.0.1.x")],
+    ],
+)
+def test_host(tmp_path: Path, host: str, allowed: bool) -> None:
+    """A page whose name was made to resolve to 127.0.0.1 gets nothing."""
+    with client_of(tmp_path, limits=Limits(hosts={"localhost", "127.0.0.1", "::1"})) as client:
+        response = client.get("/v1/models", headers={"Host": host})
+        assert response.status_code == 200 if allowed else error_of(response, 403)
+
+
+def test_rate_of_each_client(tmp_path: Path) -> None:
+    limits = Limits(keys=(b"one", b"two"), rate=2)
+    with client_of(tmp_path, limits=limits) as client:
+        for key, statuses in {"one": [200, 200, 429, 429], "two": [200]}.items():
+            headers = {"Authorization": f"Bearer {key}"}
+            found = [client.post(CHAT, json=HELLO, headers=headers) for _ in statuses]
+            assert [response.status_code for response in found] == statuses
+            if statuses[-1] == 429:
+                assert error_of(found[-1], 429)["type"] == "rate_limit_error"
+                assert int(found[-1].headers["retry-after"]) in range(1, 61)
+        assert {client.get(path).status_code for path in ("/health", "/health", "/health")} == {200}
+
+
+def test_rates() -> None:
+    now = 0.0
+    rates = Rates(2, lambda: now)
+    assert [rates.wait("a") for _ in range(3)] == [0, 0, 30]
+    now = 29.0
+    assert rates.wait("a") == 1
+    now = 30.0
+    assert [rates.wait("a"), rates.wait("a"), rates.wait("b")] == [0, 30, 0]
+    now = 1000.0
+    assert [rates.wait("a") for _ in range(3)] == [0, 0, 30]
+    for number in range(30_000):
+        rates.wait(str(number))
+    assert len(rates._left) <= 10_000
+    assert Rates(0).wait("a") == 0
+
+
+def test_most_requests_at_once(tmp_path: Path) -> None:
+    engine = FakeEngine(silent=True)
+    app = create_app(fake_models({"a": engine}, tmp_path), Limits(requests=1), request_timeout=0.2)
+
+    async def two() -> list[int]:
+        import httpx
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            found = await asyncio.gather(*[client.post(CHAT, json=HELLO) for _ in range(2)])
+            health = await client.get("/health")
+        assert found[1].headers["retry-after"] == "1"
+        return [*(response.status_code for response in found), health.status_code]
+
+    assert asyncio.run(two()) == [504, 429, 200]
+    assert engine.tickets[0].cancelled.is_set()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status"),
+    [
+        ("GET", "/nothing", {}, 404),
+        ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", {}, 404),
+        ("GET", CHAT, {}, 405),
+        ("POST", "/v1/models", {"json": {}}, 405),
+        ("POST", CHAT, {"content": b"x" * 101, "headers": {"Content-Type": "application/json"}}, 413),
+        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "text/plain"}}, 415),
+        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": ""}}, 415),
+        ("POST", CHAT, {"content": b"{}", "headers": {"Content-Type": "application/json; charset=utf-8"}}, 400),
+        ("POST", CHAT, {"content": b"", "headers": {"Content-Type": "application/json"}}, 400),
+        ("POST", CHAT, {"json": {"model": "x", **HELLO}}, 404),
+    ],
+)
+def test_errors_have_openais_form(tmp_path: Path, method: str, path: str, options: dict[str, Any], status: int) -> None:
+    with client_of(tmp_path, limits=Limits(most_bytes=100)) as client:
+        error_of(client.request(method, path, **options), status)
+        assert client.post(CHAT, json=HELLO).status_code == 200
+
+
+def test_failure_of_the_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine(answer=lambda question: [RuntimeError("a secret")])
+    with client_of(tmp_path, engine) as client:
+        error = error_of(client.post(CHAT, json=HELLO), 500)
+        assert error["type"] == "server_error"
+        assert "secret" not in error["message"]
+        assert "a secret" in caplog.text
+        assert "Traceback" not in caplog.text
+        engine.answer = lambda question: [UserError("--ban: these words leave nothing to reply")]
+        assert "--ban" in error_of(client.post(CHAT, json=HELLO), 400)["message"]
+
+
+def test_headers(tmp_path: Path) -> None:
+    with client_of(tmp_path) as client:
+        for response in (client.get("/health"), client.get("/nothing"), client.post(CHAT, json={**HELLO, "stream": 1})):
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert "default-src 'none'" in response.headers["content-security-policy"]
+            assert "access-control-allow-origin" not in response.headers
+            assert "server" not in response.headers
+
+
+def test_pages_of_other_origins_need_permission(tmp_path: Path) -> None:
+    asks = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    with client_of(tmp_path, limits=Limits(keys=(b"one",)), cors_origins=["https://a.example"]) as client:
+        assert client.options(CHAT, headers=asks).headers["access-control-allow-origin"] == "https://a.example"
+        assert client.options(CHAT, headers={**asks, "Origin": "https://b.example"}).status_code == 400
+    with client_of(tmp_path) as client:
+        assert client.options(CHAT, headers=asks).status_code == 405
+
+
+def test_metrics(tmp_path: Path) -> None:
+    with client_of(tmp_path) as client:
+        client.post(CHAT, json={**HELLO, "n": 2})
+        client.get("/nothing")
+        text = client.get("/metrics").text
+    for line in (
+        'chatbot_requests_total{route="/v1/chat/completions",status="200"} 1.0',
+        'chatbot_requests_total{route="other",status="404"} 1.0',
+        'chatbot_request_seconds_count{route="/v1/chat/completions"} 1.0',
+        'chatbot_replies_total{model="a"} 2.0',
+        'chatbot_tokens_total{kind="question",model="a"} 2.0',
+        "chatbot_waiting_questions 0.0",
+        "chatbot_active_requests 0.0",
+    ):
+        assert f"{line}\n" in text
+
+
+def test_readiness(tmp_path: Path) -> None:
+    with client_of(tmp_path) as client:
+        assert error_of(client.get("/ready"), 503)["code"] == "not_ready"
+        client.post(CHAT, json=HELLO)
+        assert client.get("/ready").status_code == 200
+        client.app.state.server.stopping = True  # type: ignore[attr-defined]
+        assert error_of(client.get("/ready"), 503)["message"] == "The server stops"
+
+
+def test_conversations_are_logged_only_when_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines: list[str] = []
+    for settings in ({}, {"log_conversation": lines.append}):
+        with client_of(tmp_path, **settings) as client:
+            client.post(CHAT, json=HELLO)
+            list(client.post(CHAT, json={**HELLO, "stream": True}).iter_lines())
+    assert len(lines) == 2
+    assert '"turns":["你好"],"replies":["你好"]' in lines[1]
+    assert "你好" not in caplog.text
+
+
+def test_names_of_fields() -> None:
+    assert field_of(("body", "messages", 0, "content", "list[ContentPart]", 1, "type")) == "messages[0].content"
+    assert field_of(("body", "stop", "str")) == "stop"
+    assert field_of(("body",)) is None
+    assert ApiError(418, "x").body() == (
+        b'{"error":{"message":"x","type":"invalid_request_error","param":null,"code":null}}'
+    )

@@ -1,0 +1,201 @@
+"""What no good client sends, to a real server on the loopback: the right status, no traceback, and the next works."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.connection import Connection
+from chatbot.chat.server.gate import Limits
+from tests.chat.server.fake_models import FakeEngine, fake_models
+from tests.chat.server.running import connection, running
+
+CHAT = "/v1/chat/completions"
+HEADERS = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+SECONDS = 0.3  # of all time limits of clients
+
+
+@pytest.fixture(scope="module")
+def silent() -> FakeEngine:
+    return FakeEngine(silent=True)
+
+
+@pytest.fixture(scope="module")
+def url(silent: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    models = fake_models({"a": FakeEngine(), "silent": silent}, tmp_path_factory.mktemp("models"))
+    limits = Limits(body_timeout=SECONDS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "header_timeout", SECONDS)
+        with running(create_app(models, limits, request_timeout=2.0)) as url:
+            yield url
+
+
+@pytest.fixture(autouse=True)
+def works_after(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """After each test, the server answers, and it has logged nothing."""
+    yield
+    assert post(url, message("你好")).json()["choices"][0]["message"]["content"] == "你好"
+    assert [record for record in caplog.get_records("call") if record.name.startswith("chatbot.")] == []
+
+
+def post(url: str, content: bytes, kind: str = "application/json") -> httpx.Response:
+    return httpx.post(url + CHAT, content=content, headers={"Content-Type": kind}, timeout=10)
+
+
+def message(text: str, **fields: object) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": text}], **fields}).encode()
+
+
+def exchanged(url: str, *parts: bytes, close: bool = False) -> bytes:
+    """All that the server sends after these bytes. close: close this side first."""
+    with connection(url) as client:
+        for part in parts:
+            client.sendall(part)
+        if close:
+            client.shutdown(socket.SHUT_WR)
+        received = b""
+        while data := client.recv(65536):
+            received += data
+    return received
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"null", 400),
+        (b"[]", 400),
+        (b'"text"', 400),
+        (b"\xff\xfe{}", 400),
+        (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 200),
+        (b"[" * 100_000, 400),
+        (b'{"messages": ' * 50_000, 400),
+        (b'{"messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400),
+        (message("x", temperature=float("nan")), 400),
+        (message("x", temperature=float("inf")), 400),
+        (b'{"messages": [{"role": "user", "content": "x"}], "top_p": 1e999}', 400),
+        (b'{"messages": [{"role": "user", "content": "x"}], "seed": ' + b"9" * 5000 + b"}", 400),
+        (message("x", seed=10**300, max_tokens=10**300), 200),
+        (message("x", seed=-(2**70)), 200),
+        (message("x", n=10**30), 400),
+        (message("x", n="2"), 400),
+        (message("x", n=True), 400),
+        (message("x", stream="yes"), 400),
+        (message("x", stop=["x"] * 17), 400),
+        (message("x", temperature=-0.1), 400),
+        (message("x", model="../../etc/passwd"), 404),
+        (message("x", model="a\0"), 404),
+        (message("x", model=["a"]), 400),
+        (message("x", x={"y": [1] * 1000}), 200),
+        (b'{"messages": 3, "messages": [{"role": "user", "content": "x"}]}', 200),
+        (message(""), 200),
+        (message("x" * 1_000_000), 200),
+        (message("\0\x07\x1b[31m\u202e\u0627\u200f👩‍👩‍👧"), 200),
+        (json.dumps({"messages": [{"role": "user", "content": "x"}] * 1000}).encode(), 200),
+        (json.dumps({"messages": [{"role": "user", "content": [{"type": "text"}] * 9999}]}).encode(), 200),
+        (b" " * 3_000_000, 413),
+    ],
+    ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else None,
+)
+def test_bodies(url: str, body: bytes, status: int) -> None:
+    response = post(url, body)
+    assert response.status_code == status, response.text
+    if status >= 400:
+        assert response.json()["error"]["type"] == "invalid_request_error"
+    assert "Traceback" not in response.text
+
+
+def test_large_body_in_chunks_is_refused_while_it_is_read(url: str) -> None:
+    """Its sender announces no size, and never ends."""
+    with connection(url) as client:
+        client.sendall(HEADERS + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(40):
+            client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
+    ("parts", "close", "start"),
+    [
+        ((b"nonsense\r\n\r\n",), False, b"HTTP/1.1 400 "),
+        ((b"\x16\x03\x01\x02\x00",), False, b"HTTP/1.1 400 "),
+        ((HEADERS + b"Content-Length: -1\r\n\r\n",), False, b"HTTP/1.1 400 "),
+        ((HEADERS + b"Content-Length: 99999999999999999999\r\n\r\n",), False, b"HTTP/1.1 4"),
+        ((HEADERS + b"Content-Length: 9999999999\r\n\r\n",), True, b""),
+        ((HEADERS,), True, b""),
+        ((HEADERS + b"Content-Length: 50\r\n\r\n", b"{"), True, b""),
+        ((), True, b""),
+        ((b"GET",), False, b""),  # too slow
+        ((HEADERS,), False, b""),
+        ((HEADERS + b"Content-Length: 50\r\n\r\n", b"{"), False, b"HTTP/1.1 408 "),
+    ],
+)
+def test_connections(url: str, parts: tuple[bytes, ...], close: bool, start: bytes) -> None:
+    begin = time.monotonic()
+    assert exchanged(url, *parts, close=close).startswith(start)
+    assert time.monotonic() - begin < 5
+
+
+def test_many_slow_clients_do_not_disturb_others(url: str) -> None:
+    clients = [connection(url) for _ in range(50)]
+    for client in clients:
+        client.sendall(HEADERS)
+    begin = time.monotonic()
+    assert post(url, message("x")).status_code == 200
+    assert time.monotonic() - begin < 2
+    for client in clients:
+        assert client.recv(1) == b""  # closed in time
+        client.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_question_of_a_client_that_leaves_is_cancelled(url: str, silent: FakeEngine, stream: bool) -> None:
+    body = message("x", model="silent", stream=stream)
+    before = len(silent.tickets)
+    with connection(url) as client:
+        client.sendall(HEADERS + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: len(silent.tickets) > before)
+    wait_until(lambda: silent.tickets[-1].cancelled.is_set())
+
+
+def test_question_without_reply_ends_in_time(url: str, silent: FakeEngine) -> None:
+    response = post(url, message("x", model="silent"))
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
+    assert silent.tickets[-1].cancelled.is_set()
+
+
+def test_requests_of_many_threads(url: str) -> None:
+    """Good and bad ones at once: each gets its own answer."""
+    wrong: list[object] = []
+
+    def ask(number: int) -> None:
+        with httpx.Client(base_url=url) as client:
+            for turn in range(10):
+                text = f"{number} {turn}"
+                reply = client.post(CHAT, json=json.loads(message(text))).json()
+                if reply["choices"][0]["message"]["content"] != text:
+                    wrong.append(reply)
+                if client.post(CHAT, content=b"{").status_code not in {400, 415}:
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition for at most 5 seconds."""
+    end = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)

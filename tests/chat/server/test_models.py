@@ -1,0 +1,219 @@
+"""Models in memory: loaded at first use, replaced by newer checkpoints, removed when memory is needed."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatbot.chat.server.model_names import client_names, models_of, version_of
+from chatbot.chat.server.models import BESIDE_WEIGHTS, Models, ServedModel
+from chatbot.chat.server.problems import ApiError
+from chatbot.config.attempts import CONFIG, LAST
+from chatbot.errors import UserError
+from tests.chat.server.fake_models import FakeEngine, fake_models, served
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def point(directory: Path, step: int, whole: bool = True) -> None:
+    """Let an attempt have a newer checkpoint. whole: its manifest is not damaged."""
+    if not whole:
+        (directory / f"ckpt-{step}.json").write_text("{", encoding="utf-8")
+    (directory / LAST).write_text(f'{{"checkpoint": "ckpt-{step}", "step": {step}, "x": "{"y" * step}"}}')
+
+
+def newest(models: Models, opened: list[FakeEngine]) -> Models:
+    """Models, each time with an engine of its own, which is added to a list."""
+
+    def open_model(directory: Path) -> ServedModel:
+        opened.append(FakeEngine())
+        return served(opened[-1], step=len(opened), directory=directory.name)
+
+    models._open = open_model
+    return models
+
+
+def test_models_are_loaded_once_at_first_use(tmp_path: Path) -> None:
+    opened: list[FakeEngine] = []
+    models = newest(fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path), opened)
+
+    async def test() -> None:
+        async def use() -> int:
+            async with models.use("a") as model:
+                return model.loaded.card.step
+
+        assert models.loaded == {}
+        assert await asyncio.gather(*[use() for _ in range(10)]) == [1] * 10
+        assert list(models.loaded) == ["a"]
+        await models.close()
+        assert [engine.closed.is_set() for engine in opened] == [True]
+
+    run(test())
+
+
+def test_least_recently_used_model_leaves_when_idle(tmp_path: Path) -> None:
+    names = ("a", "b", "c")
+    opened: list[FakeEngine] = []
+    models = newest(fake_models({n: FakeEngine() for n in names}, tmp_path, limit=2 * BESIDE_WEIGHTS), opened)
+
+    async def test() -> None:
+        for name in ("a", "b", "a"):
+            async with models.use(name):
+                pass
+        async with models.use("c"):
+            assert list(models.loaded) == ["a", "c"]
+            async with models.use("a"):
+                with pytest.raises(ApiError) as raised:
+                    async with models.use("b"):
+                        pass
+                assert (raised.value.status, raised.value.headers["Retry-After"]) == (503, "5")
+        async with models.use("b"):
+            assert "b" in models.loaded
+        assert [engine.closed.is_set() for engine in opened] == [True, True, False, False]  # b, then a
+
+    run(test())
+
+
+def test_model_larger_than_the_limit_is_served_alone(tmp_path: Path) -> None:
+    models = fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path, limit=1)
+
+    async def test() -> None:
+        for name in ("a", "b"):
+            async with models.use(name):
+                assert list(models.loaded) == [name]
+
+    run(test())
+
+
+def test_newer_checkpoint_is_taken_without_losing_a_question(tmp_path: Path) -> None:
+    opened: list[FakeEngine] = []
+    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
+
+    async def test() -> None:
+        async with models.use("a") as old:
+            await models.refresh()
+            assert len(opened) == 1
+            point(tmp_path / "a", 2)
+            await models.refresh()
+            async with models.use("a") as new:
+                assert (old.loaded.card.step, new.loaded.card.step) == (1, 2)
+            assert not opened[0].closed.is_set()
+        await asyncio.gather(*models._closing)
+        assert [engine.closed.is_set() for engine in opened] == [True, False]
+
+    run(test())
+
+
+def test_damaged_newer_checkpoint_keeps_the_old_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened: list[FakeEngine] = []
+    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
+
+    async def test() -> None:
+        async with models.use("a"):
+            pass
+        point(tmp_path / "a", 2, whole=False)
+        for _ in range(3):
+            await models.refresh()
+        assert len(opened) == 1
+        assert caplog.text.count("newer checkpoint is not used") == 1
+        (tmp_path / "a" / LAST).unlink()
+        await models.refresh()
+        point(tmp_path / "a", 3)
+        await models.refresh()
+        async with models.use("a") as model:
+            assert model.loaded.card.step == 2
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+
+
+def test_model_that_cannot_be_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    models = fake_models({"a": FakeEngine()}, tmp_path)
+
+    def open_model(directory: Path) -> ServedModel:
+        raise UserError(f"{directory}: damaged")
+
+    models._open = open_model
+
+    async def test() -> None:
+        with pytest.raises(ApiError) as raised:
+            async with models.use("a"):
+                pass
+        assert raised.value.status == 503
+        assert str(tmp_path) not in raised.value.message
+        assert f"{tmp_path / 'a'}: damaged" in caplog.text
+
+    run(test())
+
+
+def test_client_that_leaves_while_a_model_is_loaded(tmp_path: Path) -> None:
+    opened: list[FakeEngine] = []
+    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
+    may_open, open_model = threading.Event(), models._open
+
+    def slow(directory: Path) -> ServedModel:
+        may_open.wait(5)
+        return open_model(directory)
+
+    models._open = slow
+
+    async def use() -> None:
+        async with models.use("a"):
+            pass
+
+    async def test() -> None:
+        first = asyncio.create_task(use())
+        await asyncio.sleep(0.05)
+        first.cancel()
+        may_open.set()
+        await use()
+        assert len(opened) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("name", ["x", "", ".", "..", "../a", "a/", "A", "a\0", "a" * 100_000])
+def test_unknown_names(tmp_path: Path, name: str) -> None:
+    models = fake_models({"a": FakeEngine()}, tmp_path)
+    with pytest.raises(ApiError) as raised:
+        models.name_of(name)
+    assert (raised.value.status, raised.value.code) == (404, "model_not_found")
+    assert len(raised.value.message) < 200
+    assert models.name_of(None) == "a"
+
+
+def test_names_for_clients() -> None:
+    names = ("weibo", "o1", "o3-mini", "gpt-5", "GPT-4o", "chatgpt-x", "chatbot-o1", "中文", "old", "opus")
+    found = client_names([Path("/x") / name for name in names])
+    assert list(found) == [
+        *("weibo", "chatbot-o1", "chatbot-o3-mini", "chatbot-gpt-5", "chatbot-GPT-4o", "chatbot-chatgpt-x"),
+        *("chatbot-chatbot-o1", "中文", "old", "opus"),
+    ]
+    assert client_names([Path("/x/a"), Path("/y/a")]) == {"a": Path("/x/a"), "chatbot-a": Path("/y/a")}
+
+
+def test_models_of_the_folder(work_dir: Path) -> None:
+    """Attempts without a checkpoint are left out; the named model is the first one."""
+    for name, files in {"b": (CONFIG, LAST), "a": (CONFIG, LAST), "new": (CONFIG,)}.items():
+        (work_dir / "checkpoints" / name).mkdir(parents=True)
+        for file in files:
+            (work_dir / "checkpoints" / name / file).touch()
+    assert list(models_of(None)()) == ["a", "b"]
+    assert list(models_of(work_dir / "checkpoints" / "b")()) == ["b", "a"]
+    assert list(models_of(work_dir / "exported")()) == ["exported", "a", "b"]
+
+
+def test_version_is_that_of_the_pointer_that_is_used(tmp_path: Path) -> None:
+    (tmp_path / "last").write_text("1")
+    last = version_of(tmp_path)
+    (tmp_path / "best").write_text("1")
+    best = version_of(tmp_path)
+    (tmp_path / "last").write_text("22")
+    assert last[0] == "last"
+    assert version_of(tmp_path) == best
