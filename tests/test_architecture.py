@@ -155,6 +155,16 @@ def test_answers_of_an_export_do_not_import_tensorflow() -> None:
     assert not {"tensorflow", "keras", "rjieba", "jieba"} & found
 
 
+def test_packages_of_the_server_are_imported_by_the_server_alone() -> None:
+    """The help and the chat in a terminal start without them."""
+    packages = {"fastapi", "uvicorn", "starlette", "prometheus_client", "pydantic"}
+    importing = {path.parent.name for path in FILES if packages & {name.split(".")[0] for name in imports(path)}}
+    assert "server" in importing
+    assert importing <= {"server", "page", "bots"}
+    found = imported_at_once("chatbot.commands", "chatbot.chat.terminal", "chatbot.chat.loading")
+    assert not {name for name in found if name.startswith(("chatbot.chat.server", "chatbot.chat.page"))}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_are_short_and_have_specific_names(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 300

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -59,12 +59,8 @@ def serve(settings: ChatSettings) -> int:
         names = list(directories())
         shown = ", ".join(names[:SHOWN_MODELS]) + (", ..." if len(names) > SHOWN_MODELS else "")
         print(f"Serving {shown} at {url_of(listener)}; Ctrl-C stops it", flush=True)
-        if not is_loopback(host) and not keys:
-            print(
-                f"Warning: {host} may be reached from other machines, and no key is needed; add --api-key-file FILE",
-                file=sys.stderr,
-                flush=True,
-            )
+        if warning := warning_of(host, keys):
+            print(warning, file=sys.stderr, flush=True)
         _Server(server_config(app, server.request_timeout), app.state.server).run(sockets=[listener])
     return 0
 
@@ -104,7 +100,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        try:
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--serve {host}:{port}: {reason}; give an address of this machine and a free port") from None
@@ -114,6 +114,13 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach a host."""
     return host in LOOPBACK or host.startswith("127.")
+
+
+def warning_of(host: str, keys: Sequence[bytes]) -> str:
+    """Return the warning that anyone may use a server; "" for one with keys or on the loopback."""
+    if keys or is_loopback(host):
+        return ""
+    return f"Warning: other machines may reach {host}, and no key is needed; add --api-key-file FILE"
 
 
 def url_of(listener: socket.socket) -> str:

@@ -1,6 +1,7 @@
 """Who may ask the server, how often, and how much."""
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -193,19 +194,39 @@ def test_readiness(tmp_path: Path) -> None:
         assert error_of(client.get("/ready"), 503)["code"] == "not_ready"
         client.post(CHAT, json=HELLO)
         assert client.get("/ready").status_code == 200
-        client.app.state.server.stopping = True  # type: ignore[attr-defined]
+        client.app.state.server.stopping = True
         assert error_of(client.get("/ready"), 503)["message"] == "The server stops"
 
 
 def test_conversations_are_logged_only_when_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines: list[str] = []
-    for settings in ({}, {"log_conversation": lines.append}):
-        with client_of(tmp_path, **settings) as client:
+    for log_conversation in (None, lines.append):
+        with client_of(tmp_path, log_conversation=log_conversation) as client:
             client.post(CHAT, json=HELLO)
             list(client.post(CHAT, json={**HELLO, "stream": True}).iter_lines())
     assert len(lines) == 2
     assert '"turns":["你好"],"replies":["你好"]' in lines[1]
     assert "你好" not in caplog.text
+
+
+def test_memory_is_flat(tmp_path: Path) -> None:
+    """What a request leaves behind is collected, whether it is answered or refused."""
+
+    def ask(client: TestClient, requests: int) -> int:
+        for number in range(requests):
+            assert client.post(CHAT, json={**HELLO, "stream": number % 2 == 0}).status_code == 200
+            assert client.post(CHAT, json={"messages": number}).status_code == 400
+            assert client.get(f"/nothing/{number}").status_code == 404
+        gc.collect()
+        return len(gc.get_objects())
+
+    engine = FakeEngine()
+    with client_of(tmp_path, engine, Limits(rate=10**6)) as client:
+        before = ask(client, 20)
+        engine.questions.clear()
+        engine.tickets.clear()
+        after = ask(client, 60)
+    assert after - before < 300  # a test's client leaves an object or two, and the fake engine two a question
 
 
 def test_names_of_fields() -> None:

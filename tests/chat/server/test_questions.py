@@ -10,7 +10,7 @@ from chatbot.config.decoding import MEMORISED, RERANKED, SAMPLED, DecodingSettin
 from chatbot.inference.batching.question import Question
 
 GIVEN = DecodingSettings(ban=("词",))
-BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **MEMORISED))
+BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **MEMORISED))  # type: ignore[arg-type]
 SAMPLE = Searches(GIVEN, DecodingSettings(ban=("词",), **SAMPLED))  # type: ignore[arg-type]
 BEST_OF_MANY = Searches(GIVEN, DecodingSettings(ban=("词",), **RERANKED))  # type: ignore[arg-type]
 

@@ -1,0 +1,274 @@
+"""chat.py --serve as a process, with a small model: what users of the server see."""
+
+import builtins
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.run import (
+    _Server,
+    is_loopback,
+    listening_socket,
+    memory_limit,
+    serve,
+    server_config,
+    url_of,
+    warning_of,
+)
+from chatbot.commands import _chat
+from chatbot.config.chat import chat_settings
+from chatbot.errors import UserError
+from chatbot.inference.batching.question import Piece, Question, Usage
+from tests.chat.server.fake_models import FakeEngine, fake_models
+from tests.chat.server.running import running
+from tests.commands import ENVIRONMENT, command
+from tests.export.untrained import QUESTIONS, write_attempt
+
+CHAT = "/v1/chat/completions"
+TASK = """### Task:
+Generate a concise, 3-5 word title with an emoji summarizing the chat history.
+### Output:
+JSON format: { "title": "your concise title here" }
+### Chat History:
+<chat_history>
+USER: 你好
+ASSISTANT: 你好吗
+</chat_history>"""
+BAD_QUESTIONS = [
+    *(
+        "",
+        " \n\t",
+        "你" * 10_000,
+        "\0\x07\x1b]0;x\a",
+        "👩‍👩‍👧👍🏽",
+        "\u202eمرحبا بك\u202c",
+        "<script>alert(1)</script>",
+        "﷽\u200b\ufeff",
+    ),
+    "\ud800",
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The URL of a server of two attempts, and its process, which a test may end."""
+    folder = tmp_path_factory.mktemp("server")
+    for name, history in {"small": 2, "gpt-5": 0}.items():
+        write_attempt(folder / "checkpoints" / name, history=history)
+    (folder / "keys").write_text("secret\n")
+    flags = ("--serve", "127.0.0.1:0", "--attempt", "small", "--api-key-file", "keys", "--log-conversations")
+    process = subprocess.Popen(
+        command("chat.py", *flags),
+        cwd=folder,
+        env=ENVIRONMENT,
+        text=True,
+        encoding="utf-8",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first.startswith("Serving small, chatbot-gpt-5 at http://127.0.0.1:"), process.communicate()
+    try:
+        yield first.split("; ")[0].split(" at ")[1], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def client(server: tuple[str, Any]) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server[0], headers={"Authorization": "Bearer secret"}, timeout=60) as client:
+        yield client
+
+
+def chat(client: httpx.Client, *texts: str, **fields: Any) -> httpx.Response:
+    """The response to a chat of these turns, the first by the user."""
+    messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(texts)]
+    body = json.dumps({"messages": messages, **fields}).encode()
+    return client.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+
+
+def test_replies_are_those_of_the_model(client: httpx.Client) -> None:
+    """As a stream, and as a whole; in the second model, which is loaded at its first use, too."""
+    assert client.get("/ready").status_code == 200
+    for model in ("small", "chatbot-gpt-5"):
+        for question in QUESTIONS[:3]:
+            whole = chat(client, "你", "好", question, model=model).json()
+            events = chat(client, "你", "好", question, model=model, stream=True).text.split("\n\n")
+            assert events[-2:] == ["data: [DONE]", ""]
+            pieces = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events[:-2]]
+            text = "".join(piece["delta"].get("content", "") for piece in pieces)
+            assert text == whole["choices"][0]["message"]["content"]
+            assert whole["system_fingerprint"].endswith("-step-2")
+
+
+@pytest.mark.parametrize("question", BAD_QUESTIONS, ids=range(len(BAD_QUESTIONS)))
+def test_unusual_questions_get_a_reply(client: httpx.Client, question: str) -> None:
+    for fields in ({}, {"temperature": 1, "seed": 1}, {"stream": True}):
+        assert chat(client, question, **fields).status_code == 200
+    assert client.post("/v1/completions", json={"prompt": "你好"}).status_code == 200
+
+
+def test_history_of_a_thousand_turns(client: httpx.Client) -> None:
+    turns = [QUESTIONS[i % 5] for i in range(1001)]
+    assert (
+        chat(client, *turns).json()["choices"][0]["message"]
+        == chat(client, *turns[-3:]).json()["choices"][0]["message"]
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"stream": True, "stream_options": {"include_usage": True}, "messages": [{"role": "user", "content": "你好"}]},
+        {
+            "stream": False,
+            "messages": [{"role": "user", "content": TASK * 50}],
+            "max_completion_tokens": 1000,
+            "metadata": {"task": "title_generation", "chat_id": "1", "task_body": {}},
+        },
+        {
+            "stream": True,
+            "messages": [
+                {"role": "system", "content": "s"},
+                {"role": "user", "content": [{"type": "text", "text": "好"}]},
+            ],
+            "params": {},
+            "tool_ids": None,
+            "features": {"web_search": False},
+            "variables": {"{{USER_NAME}}": "x"},
+            "session_id": "1",
+            "chat_id": "2",
+            "id": "3",
+            "background_tasks": {"title_generation": True, "tags_generation": True, "follow_up_generation": True},
+            "temperature": None,
+            "top_k": 40,
+            "repeat_penalty": 1.1,
+            "user": {"name": "x", "id": "1", "email": "x@example.org", "role": "admin"},
+        },
+    ],
+    ids=["chat", "title", "fields"],
+)
+def test_what_open_webui_sends(client: httpx.Client, payload: dict[str, Any]) -> None:
+    response = client.post(CHAT, json={"model": "small", **payload})
+    assert response.status_code == 200
+    if payload["stream"]:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.text.endswith("data: [DONE]\n\n")
+    else:
+        assert response.json()["choices"][0]["message"]["content"]
+
+
+def test_ctrl_c_ends_the_server(server: tuple[str, "subprocess.Popen[str]"], client: httpx.Client) -> None:
+    """Without a traceback; all that it printed beside the first line are the conversations that were asked for."""
+    chat(client, "你好")
+    client.get("/nothing")
+    process = server[1]
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert json.loads(output.splitlines()[-1])["turns"] == ["你好"]
+
+
+def test_streams_are_finished_when_the_server_stops(tmp_path: Path) -> None:
+    may_end, asked = threading.Event(), threading.Event()
+
+    class SlowEngine(FakeEngine):
+        def submit(self, question: Question, receive: Any) -> Any:
+            def answer() -> None:
+                receive(Piece(0, "你"))
+                may_end.wait(10)
+                for item in (Piece(0, "好"), Piece(0, "", finish_reason="stop"), Usage(1, 1)):
+                    receive(item)
+
+            threading.Thread(target=answer).start()
+            asked.set()
+            return super().submit(question, lambda item: None)
+
+    found: list[str] = []
+    with running(create_app(fake_models({"a": SlowEngine()}, tmp_path))) as url:
+        body = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+        thread = threading.Thread(target=lambda: found.append(httpx.post(url + CHAT, json=body, timeout=20).text))
+        thread.start()
+        asked.wait(10)
+        threading.Timer(0.3, may_end.set).start()
+    thread.join()
+    assert "好" in found[0]
+    assert found[0].endswith("data: [DONE]\n\n")
+
+
+def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    app = create_app(fake_models({"a": FakeEngine()}, tmp_path))
+    server = _Server(server_config(app, 1), app.state.server)
+    server.handle_exit(signal.SIGTERM, None)
+    assert (server.should_exit, app.state.server.stopping, codes) == (True, True, [])
+    server.handle_exit(signal.SIGINT, None)
+    assert codes == [130]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--serve", "8000"], "--serve 8000: expected HOST:PORT"),
+        (["--serve", "localhost:x"], "--serve localhost:x: expected HOST:PORT"),
+        (["--serve", "localhost:70000"], "--serve localhost:70000: expected"),
+        (["--api-key-file", "keys"], "--api-key-file: for the server; add --serve"),
+        (["--rate-limit", "5"], "--rate-limit: for the server; add --serve"),
+        (["--serve", "localhost:0", "--beam-size", "5", "--n-best", "2"], "--n-best and --serve"),
+        (["--serve", "localhost:0", "--api-key-file", "missing"], "--api-key-file missing: No such file"),
+        (["--serve", "192.0.2.1:80"], "--serve 192.0.2.1:80: .*; give an address of this machine"),
+        (["--serve", "localhost:0"], "--attempt default: no such attempt"),
+        (["--serve", "localhost:0", "--attempt", "x"], "--attempt x: no such attempt"),
+    ],
+)
+def test_mistakes_on_the_command_line(work_dir: Path, flags: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        serve(chat_settings(flags))
+
+
+def test_port_in_use(work_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=f"--serve 127.0.0.1:{port}: .*in use; give .* a free port"):
+            serve(chat_settings(["--serve", f"127.0.0.1:{port}"]))
+
+
+def test_missing_package(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def without_fastapi(name: str, *arguments: Any) -> Any:
+        if name == "chatbot.chat.server.run":
+            raise ModuleNotFoundError("No module named 'fastapi'", name="fastapi")
+        return original(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without_fastapi)
+    monkeypatch.setattr("sys.argv", ["chat.py", "--serve", "localhost:0"])
+    with pytest.raises(UserError, match=r"--serve: No module named 'fastapi'; run `make serve`"):
+        _chat()
+
+
+def test_addresses() -> None:
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost", "0.0.0.0", "10.0.0.1")] == [
+        *[True] * 4,
+        *[False] * 2,
+    ]
+    assert chat_settings(["--serve", "[::1]:80"]).server.address == ("::1", 80)
+    with listening_socket("127.0.0.1", 0) as listener:
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+    assert memory_limit(5) == 5_000_000
+    assert memory_limit(None) > 10**8
+    assert "other machines may reach 0.0.0.0" in warning_of("0.0.0.0", [])
+    assert [warning_of("0.0.0.0", [b"key"]), warning_of("127.0.0.1", [])] == ["", ""]
