@@ -15,6 +15,7 @@ import pytest
 from benchmarks.__main__ import BENCHMARKS
 from chatbot.attempts.__main__ import COMMANDS as ATTEMPTS
 from chatbot.attempts.__main__ import list_command
+from chatbot.config.bots import telegram_settings, webhook_settings
 from chatbot.config.chat import chat_settings
 from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.export import export_settings
@@ -36,6 +37,8 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "python -m chatbot.evaluation": evaluation_settings,
     "python -m chatbot.export": export_settings,
     "chatbot-export": export_settings,
+    "python -m chatbot.chat.bots telegram": telegram_settings,
+    "python -m chatbot.chat.bots webhook": webhook_settings,
     **{f"python -m chatbot.corpus {name}": command for name, command in CORPUS.items()},
     **{f"chatbot-data {name}": command for name, command in CORPUS.items()},
     "python -m chatbot.attempts": list_command,
@@ -45,7 +48,14 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
 }
 # These return settings. The others start work, so they are called with --help.
-SETTINGS = (train_settings, chat_settings, evaluation_settings, export_settings)
+SETTINGS = (
+    train_settings,
+    chat_settings,
+    evaluation_settings,
+    export_settings,
+    telegram_settings,
+    webhook_settings,
+)
 OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|chatbot-\w+|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
 FOREIGN = {"--target", "--no-deps"}  # Docker's and pip's

@@ -1,0 +1,1 @@
+"""Bots: services that ask a model questions. Each has an adapter over one function, `conversations.Answer`."""

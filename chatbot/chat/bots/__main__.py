@@ -1,0 +1,146 @@
+"""python -m chatbot.chat.bots telegram | webhook: a trained chatbot in a chat service."""
+
+import asyncio
+import importlib.util
+import math
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chatbot.config.attempts import trained_directory
+from chatbot.config.bots import MODULE, BotSettings, address_of, telegram_settings, webhook_settings
+from chatbot.errors import UserError, exit_code_of
+from chatbot.flags import VERSION, program
+
+if TYPE_CHECKING:
+    from chatbot.chat.bots.conversations import Conversations
+
+USAGE = """usage: {program} telegram [flags]  answer messages on Telegram
+       {program} webhook [flags]   answer signed messages by HTTP
+Give either --help to list its flags. --version prints the version."""
+LARGEST_SECRET, SHORTEST_SECRET = 1000, 16
+# Of HTTP connections at a time; beyond it, the response is 503.
+MOST_CONNECTIONS = 512
+
+
+def main() -> int:
+    """Run the command that the first argument names."""
+    command, arguments = (sys.argv[1:2] or ["--help"])[0], sys.argv[2:]
+    if command in COMMANDS:
+        return COMMANDS[command](arguments)
+    if command in ("-h", "--help"):
+        print(USAGE.format(program=program(MODULE)))
+        return 0
+    if command == "--version":
+        print(VERSION)
+        return 0
+    raise UserError(f"{command}: no such command; choose telegram or webhook")
+
+
+def telegram_command(arguments: Sequence[str]) -> int:
+    """Answer messages on Telegram until a signal. Return the exit code."""
+    settings = telegram_settings(arguments)
+    _need("telegram", "python-telegram-bot")
+    token = read_secret("--token-file", settings.token_file)
+    from chatbot.chat.bots.telegram_bot import application_of, run
+
+    async def answer_until_stopped(conversations: "Conversations") -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
+        await run(application_of(conversations.answer, token, settings.api_url), stop)
+
+    with opened(settings.bot) as conversations:
+        asyncio.run(answer_until_stopped(conversations))
+    return 0
+
+
+def webhook_command(arguments: Sequence[str]) -> int:
+    """Answer signed messages by HTTP until a signal. Return the exit code."""
+    settings = webhook_settings(arguments)
+    for module in ("uvicorn", "starlette"):
+        _need(module, module)
+    secret = read_secret("--secret-file", settings.secret_file)
+    if len(secret) < SHORTEST_SECRET:
+        raise UserError(f"--secret-file {settings.secret_file}: at least {SHORTEST_SECRET} characters are needed")
+    import uvicorn
+
+    from chatbot.chat.bots.webhook import webhook_app
+
+    with listening(settings.listen) as listener, opened(settings.bot) as conversations:
+        app = webhook_app(conversations.answer, secret.encode(), settings.callback)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it has stopped
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=math.ceil(settings.bot.reply_seconds) + 1,
+        )
+        address = "http://{}:{}/".format(*listener.getsockname()[:2])
+        print(f"Answering at {address}. Ctrl-C exits.", file=sys.stderr, flush=True)
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+@contextmanager
+def listening(listen: str) -> Iterator[socket.socket]:
+    """Yield a socket at an address, HOST:PORT, before the model is loaded. Raises UserError if it cannot be used."""
+    host, port = address_of(listen)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+    except OSError as error:
+        raise UserError(f"--listen {listen}: {error.strerror}; choose another address") from error
+    with listener:
+        yield listener
+
+
+@contextmanager
+def opened(settings: BotSettings) -> Iterator["Conversations"]:
+    """Load the model, and yield its conversations. Raises UserError as `load_model`."""
+    from chatbot.chat.bots.conversations import Conversations
+    from chatbot.chat.loading import load_attempt, load_exported
+    from chatbot.inference.batching.engine import Engine
+
+    if settings.export is not None:
+        model = load_exported(Path(settings.export))
+    else:
+        model = load_attempt(trained_directory(settings.attempt))
+    engine = Engine(model.responder_of(settings.decoding))
+    try:
+        yield Conversations(engine.submit, settings, model.card.name, model.card.line(), model.turns)
+    finally:
+        engine.close()
+
+
+def read_secret(flag: str, file: str) -> str:
+    """Return the only line of a file. Raises UserError, which does not show it, if the file is none or has others."""
+    try:
+        text = Path(file).read_text(encoding="utf-8-sig").strip() if Path(file).stat().st_size <= LARGEST_SECRET else ""
+    except OSError as error:
+        raise UserError(f"{flag} {file}: {error.strerror}; check the path and its permissions") from error
+    except UnicodeDecodeError:
+        text = ""
+    if not text or not text.isprintable():
+        raise UserError(f"{flag} {file}: one line of text is needed, and nothing else")
+    return text
+
+
+def _need(module: str, package: str) -> None:
+    """Raise UserError if a package is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"{package} is not installed; run `make serve`, which installs it, or `pip install {package}`")
+
+
+COMMANDS = {"telegram": telegram_command, "webhook": webhook_command}
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

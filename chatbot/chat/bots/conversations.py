@@ -1,0 +1,171 @@
+"""The conversations of a bot: one function from a message to the reply, the same for every service.
+
+An adapter, such as `telegram_bot` or `webhook`, gets an `Answer` and knows nothing of the model. Commands are texts as
+well: an adapter passes "/reset" on like a question.
+"""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from chatbot.chat.bots.rate_limit import RateLimit
+from chatbot.chat.ratings import Rating, append_rating, rating_of
+from chatbot.config.bots import BotSettings
+from chatbot.errors import UserError
+from chatbot.inference.batching.engine import BusyError, Receive, Ticket
+from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+
+# As Engine.submit.
+Submit = Callable[[Question, Receive], Ticket]
+# (the name of a conversation, a text) -> the reply, one line; "" is not sent. Raises RefusedError.
+Answer = Callable[[str, str], Awaitable[str]]
+
+HELP = """I am a chatbot: {model}. Write a message, and I reply.
+/reset begins a new conversation
+/good or /bad rates my last reply and keeps it, with its question, to train me
+/help shows this
+我是聊天机器人，发消息给我就会得到回复。/reset 开始新的对话；/help 显示本说明；
+/good 或 /bad 评价上一条回复，它和问题会被保存下来用于训练。"""
+RESET = "A new conversation. 新的对话开始了。"
+RATED = "Thank you, I have kept this. 谢谢，已经记下。"
+NOT_RATED = "There is no reply to rate. 没有可以评价的回复。"
+NOT_KEPT = "This could not be kept. 没能记下来。"
+TOO_MANY = "Too many messages; wait {seconds} seconds. 消息太多，请等 {seconds} 秒。"
+BUSY = "Too many people ask at the moment; try again soon. 现在问的人太多，请稍后再试。"
+TOO_SLOW = "This took too long; try again. 回复超时，请再试一次。"
+FAILED = "Something went wrong here; try again. 出错了，请再试一次。"
+
+
+class RefusedError(Exception):
+    """A message that got no reply. The text is for the user; "" if it was said before.
+
+    status: of HTTP. retry_after: seconds after which the message may be sent again; None: not known.
+    """
+
+    def __init__(self, text: str, status: int, retry_after: int | None = None) -> None:
+        super().__init__(text)
+        self.status, self.retry_after = status, retry_after
+
+
+@dataclasses.dataclass
+class _Conversation:
+    turns: collections.deque[str]  # before the next question, alternately of the user and of the model
+    limit: RateLimit
+    used: float  # when, in seconds of time.monotonic
+    last: tuple[str, str, tuple[str, ...]] | None = None  # the last question, its reply, and the turns before
+    # Messages of a conversation are answered in turn.
+    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+
+
+class Conversations:
+    """The conversations of a bot with a model; `answer` is an `Answer`. All calls are from one event loop.
+
+    submit: of the engine. model: its name, for /good and /bad. about: what a user should know about it, one line.
+    turns: the number of turns before a question that the model reads.
+    """
+
+    def __init__(self, submit: Submit, settings: BotSettings, model: str, about: str, turns: int) -> None:
+        self._submit, self._settings = submit, settings
+        self._model, self._about, self._turns = model, about, turns
+        self._conversations: collections.OrderedDict[str, _Conversation] = collections.OrderedDict()
+
+    async def answer(self, conversation_id: str, text: str) -> str:
+        """Return the reply to a text of a conversation, which begins with its first text. Raises RefusedError."""
+        conversation = self._conversation(conversation_id)
+        if (wait := conversation.limit.wait()) > 0:
+            notice = TOO_MANY.format(seconds=wait) if conversation.limit.is_first_refusal() else ""
+            raise RefusedError(notice, 429, wait)
+        async with conversation.lock:
+            command = text.strip().partition(" ")[0].lower()
+            if command in ("/start", "/help"):
+                return HELP.format(model=self._about)
+            if command == "/reset":
+                conversation.turns.clear()
+                conversation.last = None
+                return RESET
+            if command in ("/good", "/bad"):
+                return await self._rate(conversation, "good" if command == "/good" else "bad")
+            return await self._reply(conversation, text)
+
+    def _conversation(self, conversation_id: str) -> _Conversation:
+        """Return a conversation, a new one if it is not in memory, and forget what is over a limit."""
+        now = time.monotonic()
+        forgotten = now - 60 * self._settings.forget_minutes
+        while self._conversations and next(iter(self._conversations.values())).used < forgotten:
+            self._conversations.popitem(last=False)
+        conversation = self._conversations.get(conversation_id)
+        if conversation is None:
+            if len(self._conversations) >= self._settings.conversations:
+                self._conversations.popitem(last=False)
+            limit = RateLimit(self._settings.messages_per_minute)
+            conversation = _Conversation(collections.deque(maxlen=self._turns), limit, now)
+            self._conversations[conversation_id] = conversation
+        self._conversations.move_to_end(conversation_id)
+        conversation.used = now
+        return conversation
+
+    async def _reply(self, conversation: _Conversation, text: str) -> str:
+        history = tuple(conversation.turns)
+        try:
+            reply = await ask(self._submit, Question(text, history), self._settings.reply_seconds)
+        except BusyError:
+            raise RefusedError(BUSY, 503, 5) from None
+        except asyncio.TimeoutError:
+            raise RefusedError(TOO_SLOW, 504) from None
+        except Exception as error:  # the model's; the next message is answered
+            place = traceback.extract_tb(error.__traceback__)[-1:]  # not the message, which may have the user's text
+            where = "".join(f" at {frame.filename}:{frame.lineno}" for frame in place)
+            print(f"error: no reply: {type(error).__name__}{where}", file=sys.stderr, flush=True)
+            raise RefusedError(FAILED, 500) from error
+        if reply != EMPTY_QUESTION_REPLY:
+            conversation.turns.extend((text, reply))
+            conversation.last = text, reply, history
+        return reply
+
+    async def _rate(self, conversation: _Conversation, rating: Rating) -> str:
+        if conversation.last is None:
+            return NOT_RATED
+        record = rating_of(*conversation.last, rating, self._model)
+        try:
+            await asyncio.to_thread(append_rating, Path(self._settings.ratings), record)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return NOT_KEPT
+        conversation.last = None  # a reply is rated once
+        return RATED
+
+
+async def ask(submit: Submit, question: Question, seconds: float) -> str:
+    """Return the reply to a question. Raises BusyError, asyncio.TimeoutError after `seconds`, or the model's error."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    pieces: list[str] = []
+
+    def finish(error: Exception | None) -> None:
+        if done.done():
+            return  # the time limit
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def receive(part: Piece | Usage | Exception) -> None:  # in the engine's thread
+        if isinstance(part, Piece):
+            pieces.append(part.text)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(finish, part if isinstance(part, Exception) else None)
+
+    ticket = submit(question, receive)
+    try:
+        await asyncio.wait_for(done, seconds)
+    finally:
+        ticket.cancel()
+    return "".join(pieces)

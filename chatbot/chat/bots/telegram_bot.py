@@ -1,0 +1,229 @@
+"""The adapter for Telegram: long polling by python-telegram-bot. See https://core.telegram.org/bots/api."""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from telegram import LinkPreviewOptions, Message, MessageEntity, ReplyParameters, Update
+from telegram.constants import ChatAction, ChatType, MessageLimit
+from telegram.error import BadRequest, InvalidToken, NetworkError, RetryAfter, TelegramError, TimedOut
+from telegram.ext import Application, ApplicationBuilder, CallbackContext, MessageHandler, filters
+
+from chatbot.chat.bots.conversations import Answer, RefusedError
+from chatbot.errors import UserError
+
+App = Application[Any, Any, Any, Any, Any, Any]
+
+TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
+CONCURRENT = 64  # messages that are answered at once; others wait in the library's queue
+TYPING_SECONDS = 4.0  # Telegram shows it for five seconds
+SENDS = 4  # of a reply, the first one included
+LONGEST_WAIT = 30.0
+ONLY_TEXT = "I can read only text. 我只能看懂文字。"
+COMMANDS = (
+    ("help", "what this bot does 使用说明"),
+    ("reset", "begin a new conversation 开始新的对话"),
+    ("good", "the last reply was good 上一条回复好"),
+    ("bad", "the last reply was bad 上一条回复不好"),
+)
+# The library then gives the seconds of RetryAfter as timedelta, without a warning that it will.
+os.environ.setdefault("PTB_TIMEDELTA", "true")
+
+
+def application_of(answer: Answer, token: str, api_url: str) -> App:
+    """Return the application of a bot, which `run` starts. Raises UserError for a text that is no token."""
+    if not TOKEN.fullmatch(token):
+        raise UserError(
+            "--token-file: it holds no token of Telegram, which is digits, a colon and letters; copy it again"
+        )
+    _keep_out_of_logs(token)
+    url = api_url.rstrip("/")
+    builder = ApplicationBuilder().token(token).base_url(f"{url}/bot").base_file_url(f"{url}/file/bot")
+    application = builder.concurrent_updates(CONCURRENT).build()
+
+    async def handle(update: Update, context: "CallbackContext[Any, Any, Any, Any]") -> None:
+        assert update.message is not None
+        await _handle(update.message, answer)
+
+    async def report(update: object, context: "CallbackContext[Any, Any, Any, Any]") -> None:
+        _report(context.error)
+
+    application.add_handler(MessageHandler(filters.UpdateType.MESSAGE & ~filters.StatusUpdate.ALL, handle))
+    application.add_error_handler(report)
+    return application
+
+
+async def run(application: App, stop: asyncio.Event, retry_seconds: float = 1.0) -> None:
+    """Answer messages until `stop` is set; then answer those that have arrived.
+
+    retry_seconds: the first wait after an error of the network at the start; each further one is twice as long. Later
+    errors are retried by the library. Raises UserError for a token that Telegram refuses.
+    """
+    try:
+        await _connect(application, stop, retry_seconds)
+        if stop.is_set():
+            return
+        assert application.updater is not None
+        await application.updater.start_polling(
+            bootstrap_retries=-1, allowed_updates=[Update.MESSAGE], error_callback=_report
+        )
+        await application.start()
+        print(f"Answering as @{application.bot.username} on Telegram. Ctrl-C exits.", file=sys.stderr, flush=True)
+        await stop.wait()
+        await application.updater.stop()
+        await application.stop()
+    finally:
+        await application.shutdown()
+        await application.bot.shutdown()  # also if it is not initialised
+
+
+async def _connect(application: App, stop: asyncio.Event, seconds: float) -> None:
+    """Get the bot's name and set its commands, again and again until it succeeds or `stop` is set."""
+    while not stop.is_set():
+        try:
+            await application.initialize()
+            await application.bot.set_my_commands(COMMANDS)
+            return
+        except InvalidToken:
+            raise UserError("--token-file: Telegram refuses this token; get a new one from @BotFather") from None
+        except TelegramError as error:
+            _report(error)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(stop.wait(), seconds)
+            seconds = min(LONGEST_WAIT, 2 * seconds)
+
+
+async def _handle(message: Message, answer: Answer) -> None:
+    """Answer a message, unless it is from a bot, or of a group and not for this bot."""
+    if message.from_user is not None and message.from_user.is_bot and message.sender_chat is None:
+        return  # with a sender_chat, it is of an anonymous administrator
+    text = text_for_bot(message)
+    if text is None:
+        return
+    if message.text is None:
+        if message.chat.type == ChatType.PRIVATE:
+            await _send(message, ONLY_TEXT)
+        return
+    topic = f"/{message.message_thread_id}" if message.is_topic_message else ""
+    try:
+        async with _typing(message):
+            reply = await answer(f"telegram/{message.chat.id}{topic}", text)
+    except RefusedError as error:
+        reply = str(error)
+    if reply:
+        await _send(message, cut(reply))
+
+
+def text_for_bot(message: Message) -> str | None:
+    """Return the text of a message without the bot's name; None if it is of a group and not for the bot.
+
+    A message of a group is for the bot if it has the bot's name, as in "@name" and "/reset@name", or replies to it.
+    """
+    bot, text = message.get_bot(), message.text or ""
+    name = f"@{bot.username}".lower()
+    units = text.encode("utf-16-le")  # entities count these
+    replied = message.reply_to_message
+    is_for_bot = replied is not None and replied.from_user is not None and replied.from_user.id == bot.id
+    for entity in sorted(message.entities, key=lambda entity: entity.offset, reverse=True):
+        start, end = 2 * entity.offset, 2 * (entity.offset + entity.length)
+        part = units[start:end].decode("utf-16-le", "replace").lower()
+        if entity.type == MessageEntity.BOT_COMMAND and part.endswith(name):
+            start = end - 2 * len(name)
+        elif not (
+            (entity.type == MessageEntity.MENTION and part == name)
+            or (entity.type == MessageEntity.TEXT_MENTION and entity.user is not None and entity.user.id == bot.id)
+        ):
+            continue
+        is_for_bot = True
+        units = units[:start] + units[end:]
+    if not is_for_bot and message.chat.type != ChatType.PRIVATE:
+        return None
+    return units.decode("utf-16-le", "replace").strip()
+
+
+def cut(reply: str) -> str:
+    """Return the reply, or as much of it as Telegram takes in a message, with an ellipsis."""
+    most = int(MessageLimit.MAX_TEXT_LENGTH)
+    units = reply.encode("utf-16-le", "replace")
+    if len(units) <= 2 * most:
+        return reply
+    return units[: 2 * (most - 1)].decode("utf-16-le", "ignore") + "…"
+
+
+async def _send(message: Message, text: str) -> None:
+    """Send a text, no markup, in the chat of a message; in a group, as a reply to the message.
+
+    It is sent again after errors of the network, but not after a timeout, when it may have arrived.
+    """
+    quoted = None
+    if message.chat.type != ChatType.PRIVATE:
+        quoted = ReplyParameters(message.message_id, allow_sending_without_reply=True)
+    seconds = 1.0
+    for number in range(1, SENDS + 1):
+        try:
+            await message.reply_text(
+                text,
+                parse_mode=None,
+                reply_parameters=quoted,
+                link_preview_options=LinkPreviewOptions(is_disabled=True),
+            )
+            return
+        except (BadRequest, TimedOut):  # both are an error of the network for the library
+            raise
+        except (NetworkError, RetryAfter) as error:
+            if number == SENDS:
+                raise
+            asked = error.retry_after if isinstance(error, RetryAfter) else seconds
+            await asyncio.sleep(asked.total_seconds() if isinstance(asked, datetime.timedelta) else asked)
+            seconds *= 2
+
+
+@asynccontextmanager
+async def _typing(message: Message) -> AsyncIterator[None]:
+    """Show in the chat that the bot is typing."""
+
+    async def repeat() -> None:
+        while True:
+            with contextlib.suppress(TelegramError):  # the reply matters
+                await message.reply_chat_action(ChatAction.TYPING)
+            await asyncio.sleep(TYPING_SECONDS)
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _report(error: BaseException | None) -> None:
+    """Print an error of Telegram or of the network, one line, without the message that it is about."""
+    text = str(error) if isinstance(error, TelegramError) else ""
+    print(f"error: Telegram: {type(error).__name__}: {text}".rstrip(": "), file=sys.stderr, flush=True)
+
+
+def _keep_out_of_logs(token: str) -> None:
+    """Replace the token in the logs of the library and of its HTTP client, which log it in URLs and messages."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Redacting(token))
+    for name in ("telegram", "httpx", "httpcore"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.WARNING)
+
+
+class _Redacting(logging.Formatter):
+    def __init__(self, secret: str) -> None:
+        super().__init__("%(levelname)s: %(name)s: %(message)s")
+        self._secret = secret
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace(self._secret, "(the token)")

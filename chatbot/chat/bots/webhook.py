@@ -1,0 +1,150 @@
+"""The adapter for any service: an HTTP endpoint that takes signed messages.
+
+    POST /  {"conversation": "a name", "text": "a message"}  ->  200 {"reply": "..."}
+
+With a callback URL, the request is answered by 202 at once, and the reply is posted there, signed in the same way:
+
+    POST callback  {"conversation": "a name", "reply": "..."}  or  {"conversation": "a name", "error": "..."}
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+import urllib.request
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from chatbot.chat.bots.conversations import Answer, RefusedError
+from chatbot.chat.bots.signature import SIGNATURE, TIMESTAMP, Verifier, signed_headers
+
+LARGEST_BODY = 2**16  # bytes
+LONGEST_NAME = 200  # characters
+BODY_SECONDS = 10.0  # in which a body arrives
+# Replies that are computed for the callback at a time.
+MOST_CALLBACKS = 256
+CALLBACK_SECONDS = 10.0
+CALLBACK_WAITS = (1.0, 4.0)  # seconds before a callback that failed is tried again
+
+
+def webhook_app(answer: Answer, secret: bytes, callback: str | None = None) -> Starlette:
+    """Return the ASGI application. callback: the URL to post replies to; None: they are the responses."""
+    verifier = Verifier(secret)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def receive(request: Request) -> Response:
+        body = await _body(request)
+        headers = request.headers
+        refusal = verifier.refusal(headers.get(TIMESTAMP, ""), headers.get(SIGNATURE, ""), body)
+        if refusal is not None:
+            raise HTTPException(401, refusal)
+        conversation, text = _message(body)
+        if callback is None:
+            return JSONResponse({"reply": await answer(f"webhook/{conversation}", text)})
+        if len(tasks) >= MOST_CALLBACKS:
+            raise RefusedError("Too many replies are being computed; try again soon", 503, 5)
+        task = asyncio.create_task(_answer_by_callback(answer, conversation, text, secret, callback))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return JSONResponse({}, 202)
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> Any:
+        yield
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    return Starlette(
+        routes=[Route("/", receive, methods=["POST"]), Route("/health", health, methods=["GET"])],
+        exception_handlers={HTTPException: _refused_request, RefusedError: _refused_message},
+        lifespan=lifespan,
+    )
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a request. Raises HTTPException for one that is too large or too slow."""
+    body = bytearray()
+
+    async def read() -> None:
+        async for chunk in request.stream():
+            body.extend(chunk)
+            if len(body) > LARGEST_BODY:
+                raise HTTPException(413, f"at most {LARGEST_BODY} bytes are allowed", {"Connection": "close"})
+
+    try:
+        await asyncio.wait_for(read(), BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise HTTPException(408, "the body did not arrive in time", {"Connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the body is incomplete") from None
+    return bytes(body)
+
+
+def _message(body: bytes) -> tuple[str, str]:
+    """Return the conversation and the text of a message. Raises HTTPException if it is none."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        raise HTTPException(400, "the body is no JSON in UTF-8") from None
+    if not isinstance(message, dict):
+        raise HTTPException(400, "the body is no JSON object")
+    conversation, text = message.get("conversation"), message.get("text")
+    if not isinstance(conversation, str) or not 0 < len(conversation) <= LONGEST_NAME:
+        raise HTTPException(400, f'"conversation": a text of 1 to {LONGEST_NAME} characters expected')
+    if not isinstance(text, str):
+        raise HTTPException(400, '"text": a text expected')
+    return _without_surrogates(conversation), _without_surrogates(text)
+
+
+def _without_surrogates(text: str) -> str:
+    """Return a text that UTF-8 can encode: JSON may have the half of a character, as "\\ud83d"."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+async def _answer_by_callback(answer: Answer, conversation: str, text: str, secret: bytes, callback: str) -> None:
+    try:
+        message = {"conversation": conversation, "reply": await answer(f"webhook/{conversation}", text)}
+    except RefusedError as error:
+        message = {"conversation": conversation, "error": str(error)}
+    for wait in (*CALLBACK_WAITS, None):
+        try:
+            await asyncio.to_thread(_post, callback, message, secret)
+            return
+        except OSError as error:  # also HTTP's errors
+            print(f"error: --callback: {error}", file=sys.stderr, flush=True)
+            if wait is not None:
+                await asyncio.sleep(wait)
+
+
+def _post(url: str, message: dict[str, str], secret: bytes) -> None:
+    """Post a message. Raises OSError unless the response has a status of 2xx; a redirection is an error, too."""
+    body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+    headers = {"Content-Type": "application/json", **signed_headers(secret, body)}
+    request = urllib.request.Request(url, body, headers, method="POST")
+    with urllib.request.build_opener(_NoRedirect).open(request, timeout=CALLBACK_SECONDS):
+        pass
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The signature is for one address."""
+
+    def redirect_request(self, *arguments: Any, **named: Any) -> None:
+        return None
+
+
+def _refused_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+def _refused_message(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    return JSONResponse({"error": str(error)}, error.status, headers)

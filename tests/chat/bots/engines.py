@@ -1,0 +1,25 @@
+"""Stand-ins for the engine."""
+
+from collections.abc import Callable
+from typing import Any
+
+from chatbot.chat.bots.conversations import Conversations
+from chatbot.config.bots import BotSettings
+from chatbot.flags import compose
+from chatbot.inference.batching.engine import Receive, Ticket
+from chatbot.inference.batching.question import Piece, Question, Usage
+
+
+def echo(question: Question, receive: Receive) -> Ticket:
+    """Replies with the history and the question, in two pieces."""
+    for text in ("".join(f"{turn}/" for turn in question.history), question.text):
+        receive(Piece(0, text))
+    receive(Usage(1, 2))
+    return Ticket()
+
+
+def conversations(
+    submit: Callable[[Question, Receive], Ticket] = echo, turns: int = 2, **settings: Any
+) -> Conversations:
+    """The conversations of a bot with these settings."""
+    return Conversations(submit, compose(BotSettings, **settings), "talk", "talk: 9 pairs; step 7", turns)

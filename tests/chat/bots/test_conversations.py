@@ -1,0 +1,177 @@
+"""The conversations of a bot: history, commands, limits, and errors of the engine."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatbot.chat.bots import conversations as module
+from chatbot.chat.bots.conversations import Conversations, RefusedError
+from chatbot.chat.bots.rate_limit import RateLimit
+from chatbot.inference.batching.engine import BusyError, Receive, Ticket
+from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from tests.chat.bots.engines import conversations
+
+
+def talk(bot: Conversations, *messages: tuple[str, str]) -> list[str]:
+    """The replies to messages, (conversation, text), one after another."""
+
+    async def all_replies() -> list[str]:
+        return [await bot.answer(*message) for message in messages]
+
+    return asyncio.run(all_replies())
+
+
+def test_each_conversation_has_its_last_turns() -> None:
+    bot = conversations(turns=2)
+    assert talk(bot, ("a", "1"), ("b", "x"), ("a", "2"), ("a", "3"), ("b", "y")) == [
+        "1",
+        "x",
+        "1/1/2",
+        "2/1/1/2/3",  # of the four turns before, the last two
+        "x/x/y",
+    ]
+
+
+def test_commands_reset_and_explain() -> None:
+    bot = conversations()
+    replies = talk(bot, ("a", "1"), ("a", " /Reset now"), ("a", "2"), ("a", "/start"), ("a", "/help"), ("a", "/other"))
+    assert replies[1:3] == [module.RESET, "2"]
+    assert "talk: 9 pairs; step 7" in replies[3]
+    assert replies[3] == replies[4]
+    assert replies[5] == "2/2//other"  # a text like any other
+
+
+def test_a_rating_is_kept_once_with_the_turns_before(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "ratings.jsonl"
+    bot = conversations(ratings=str(file))
+    replies = talk(
+        bot, ("a", "/good"), ("a", "1"), ("a", "2"), ("a", "/good"), ("a", "/bad"), ("a", "3"), ("a", "/bad")
+    )
+    assert [replies[i] for i in (0, 3, 4, 6)] == [module.NOT_RATED, module.RATED, module.NOT_RATED, module.RATED]
+    good, bad = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    assert good == {"history": [["1", "1"]], "question": "2", "answer": "1/1/2", "rating": "good", "model": "talk"}
+    assert (bad["question"], bad["rating"]) == ("3", "bad")
+    assert "answer" not in bad
+
+
+def test_a_rating_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    bot = conversations(ratings=str(tmp_path / "file" / "ratings.jsonl"))
+    assert talk(bot, ("a", "1"), ("a", "/good"))[1] == module.NOT_KEPT
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_empty_text_is_not_remembered() -> None:
+    def submit(question: Question, receive: Receive) -> Ticket:
+        receive(Piece(0, EMPTY_QUESTION_REPLY if not question.text else f"{len(question.history)}"))
+        receive(Usage(0, 0))
+        return Ticket()
+
+    assert talk(conversations(submit), ("a", ""), ("a", "/good"), ("a", "x"))[1:] == [module.NOT_RATED, "0"]
+
+
+@pytest.mark.parametrize("settings", [{"conversations": 2}, {"forget_minutes": 1e-9}], ids=["number", "age"])
+def test_conversations_over_a_limit_are_forgotten(settings: dict[str, Any]) -> None:
+    bot = conversations(**settings)
+    names = ["a", "b", "a", "c", "b", "a"]
+    by_number = ["1", "1", "1/1/1", "1", "1", "1"]  # c and then b take the places of b and a
+    expected = by_number if "conversations" in settings else ["1"] * 6
+    assert talk(bot, *((name, "1") for name in names)) == expected
+    assert len(bot._conversations) <= 2
+
+
+def test_messages_of_a_conversation_are_answered_in_turn_and_others_meanwhile() -> None:
+    begun: list[str] = []
+    ends: dict[str, Receive] = {}
+
+    def submit(question: Question, receive: Receive) -> Ticket:
+        begun.append(question.text)
+        ends[question.text] = receive
+        return Ticket()
+
+    async def session() -> list[str]:
+        bot = conversations(submit)
+        tasks = [asyncio.create_task(bot.answer(name, text)) for name, text in (("a", "1"), ("a", "2"), ("b", "3"))]
+        for texts, text in ((["1", "3"], "3"), (["1", "3"], "1"), (["1", "3", "2"], "2")):
+            await asyncio.sleep(0.01)
+            assert begun == texts
+            ends[text](Piece(0, f"reply to {text}"))
+            ends[text](Usage(1, 1))
+        return [await task for task in tasks]
+
+    assert asyncio.run(session()) == ["reply to 1", "reply to 2", "reply to 3"]
+
+
+def test_too_many_messages_are_refused_with_one_notice() -> None:
+    async def session() -> list[tuple[str, int, bool]]:
+        bot = conversations(messages_per_minute=2)
+        await bot.answer("a", "1")
+        await bot.answer("a", "/help")
+        refused = []
+        for _ in range(2):
+            with pytest.raises(RefusedError) as caught:
+                await bot.answer("a", "3")
+            refused.append((str(caught.value)[:8], caught.value.status, caught.value.retry_after in (29, 30)))
+        assert await bot.answer("b", "1") == "1"
+        return refused
+
+    assert asyncio.run(session()) == [("Too many", 429, True), ("", 429, True)]
+
+
+def test_rate_limit_recovers_with_time() -> None:
+    now = 0.0
+    limit = RateLimit(3, clock=lambda: now)
+    assert [limit.wait() for _ in range(5)] == [0, 0, 0, 20, 20]
+    now = 19.0
+    assert limit.wait() == 1
+    assert not limit.is_first_refusal()
+    now = 20.0
+    assert [limit.wait(), limit.wait()] == [0, 20]
+    assert limit.is_first_refusal()
+    now = 1000.0
+    assert [limit.wait() for _ in range(4)] == [0, 0, 0, 20]
+
+
+def refusal_of(submit: module.Submit, **settings: Any) -> RefusedError:
+    bot = conversations(submit, **settings)
+    with pytest.raises(RefusedError) as caught:
+        talk(bot, ("a", "private words"))
+    return caught.value
+
+
+def test_a_busy_engine_refuses() -> None:
+    def submit(question: Question, receive: Receive) -> Ticket:
+        raise BusyError
+
+    refused = refusal_of(submit)
+    assert (str(refused), refused.status, refused.retry_after) == (module.BUSY, 503, 5)
+
+
+def test_an_error_of_the_model_is_reported_without_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    def submit(question: Question, receive: Receive) -> Ticket:
+        receive(Piece(0, "half a re"))
+        receive(ValueError(question.text))
+        return Ticket()
+
+    assert refusal_of(submit).status == 500
+    printed = capsys.readouterr().err
+    assert "ValueError" in printed
+    assert "private" not in printed
+
+
+def test_a_reply_over_the_time_limit_is_cancelled() -> None:
+    ticket, timers = Ticket(), []
+
+    def submit(question: Question, receive: Receive) -> Ticket:
+        timers.append(threading.Timer(0.05, receive, [Usage(1, 1)]))  # when the loop is closed
+        timers[0].start()
+        return ticket
+
+    assert refusal_of(submit, reply_seconds=0.001).status == 504
+    assert ticket.cancelled.is_set()
+    timers[0].join()  # an exception in its thread would fail the test

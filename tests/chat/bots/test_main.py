@@ -1,0 +1,196 @@
+"""python -m chatbot.chat.bots: flags, secrets, and the run of a bot until a signal."""
+
+import asyncio
+import contextlib
+import http.client
+import importlib.util
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatbot.chat import loading
+from chatbot.chat.bots import __main__ as bots
+from chatbot.chat.bots.signature import signed_headers
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.model_card import ModelCard
+from chatbot.config.bots import BotSettings, address_of, telegram_settings, webhook_settings
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.inference.responder import Responder
+from chatbot.model.new_model import built_model
+from chatbot.model.saved import Trained
+from tests.chat.bots.engines import conversations
+from tests.chat.bots.telegram_stand_in import TOKEN, StandIn
+from tests.test_architecture import imported_at_once
+
+SECRET = "a secret of the test"
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Handlers of signals are restored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def echoing(monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
+    """In place of a model, an echo."""
+
+    @contextlib.contextmanager
+    def opened(settings: BotSettings) -> Iterator[Any]:
+        yield conversations()
+
+    monkeypatch.setattr(bots, "opened", opened)
+
+
+def run_until_signal(command: Callable[[list[str]], int], arguments: list[str], session: Callable[[], None]) -> int:
+    """Run a command while the session goes on in a thread, and end it by SIGTERM. Return its exit code."""
+    ended = threading.Event()
+
+    def act() -> None:
+        try:
+            session()
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        return command(arguments)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def secret_file(folder: Path, secret: str = SECRET) -> str:
+    (folder / "secret").write_text(secret + "\n", encoding="utf-8")
+    return str(folder / "secret")
+
+
+def test_webhook_answers_until_sigterm(
+    tmp_path: Path, echoing: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replies: list[Any] = []
+
+    def session() -> None:
+        body = json.dumps({"conversation": "a", "text": "hello"}).encode()
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            connection.request("POST", "/", body, signed_headers(SECRET.encode(), body))
+            replies.append(json.loads(connection.getresponse().read()))
+            connection.request("GET", "/health")
+            replies.append(json.loads(connection.getresponse().read()))
+
+    with bots.listening("127.0.0.1:0") as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(bots, "listening", lambda listen: contextlib.nullcontext(listener))
+        assert run_until_signal(bots.webhook_command, ["--secret-file", secret_file(tmp_path)], session) == 0
+    assert replies == [{"reply": "hello"}, {"status": "ok"}]
+    printed = capsys.readouterr().err
+    assert f"Answering at http://127.0.0.1:{port}/" in printed
+    assert SECRET not in printed
+
+
+def test_telegram_answers_until_sigterm(tmp_path: Path, echoing: None, capsys: pytest.CaptureFixture[str]) -> None:
+    api = StandIn()
+
+    def session() -> None:
+        api.write("hello")
+        assert api.sent(1)[0]["text"] == "hello"
+
+    arguments = ["--token-file", secret_file(tmp_path, TOKEN), "--api-url", api.url]
+    try:
+        assert run_until_signal(bots.telegram_command, arguments, session) == 0
+        assert len(api.sent(1, timeout=0)) == 1
+    finally:
+        api.close()
+    assert TOKEN not in capsys.readouterr().err
+
+
+def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=8, history=2)
+    vocabulary = Vocabulary(["你好", *"你好吗啊"])
+    trained = Trained(chosen, vocabulary, built_model(chosen.model, len(vocabulary), seed=1), step=0)
+    responder = Responder(trained, DecodingSettings(beam_size=1))
+    card = ModelCard("talk", 0, ("pairs.tsv",))
+    monkeypatch.setattr(loading, "load_attempt", lambda path: LoadedModel(path, card, 2, lambda decoding: responder))
+    with bots.opened(compose(BotSettings, attempt=f"{tmp_path}/.")) as bot:
+        assert asyncio.run(bot.answer("a", "你好吗")) == responder.reply("你好吗")
+        assert "talk: pairs of pairs.tsv" in asyncio.run(bot.answer("b", "/help"))
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(b"", "one line"), (b"a\nb", "one line"), (b"\xff\xfe", "one line"), (b"a" * 1001, "one line"), (None, "No such")],
+)
+def test_unusable_secrets_are_refused_without_showing_them(tmp_path: Path, content: bytes | None, error: str) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=error) as caught:
+        bots.read_secret("--token-file", str(file))
+    assert str(caught.value).startswith(f"--token-file {file}: ")
+    assert bots.read_secret("--token-file", secret_file(tmp_path)) == SECRET
+
+
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = secret_file(tmp_path, "short")
+    with pytest.raises(UserError, match="at least 16 characters"):
+        bots.webhook_command(["--secret-file", file])
+    with bots.listening("127.0.0.1:0") as used:
+        address = f"127.0.0.1:{used.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"--listen {address}: .*choose another"), bots.listening(address):
+            pass
+    monkeypatch.setattr(sys, "argv", ["bots", "telegrm"])
+    with pytest.raises(UserError, match="telegrm: no such command"):
+        bots.main()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="python-telegram-bot is not installed; run `make serve`"):
+        bots.telegram_command(["--token-file", file])
+    with pytest.raises(UserError, match="uvicorn is not installed; run `make serve`"):
+        bots.webhook_command(["--secret-file", file])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--callback", "ftp://a"], "--callback ftp://a: expected a URL"),
+        (["--callback", "http://"], "--callback http://: expected a URL"),
+        (["--callback", "http://a:99999"], "expected a URL"),
+        (["--listen", "9000"], "--listen 9000: expected HOST:PORT"),
+        (["--listen", "::1:9000x"], "expected HOST:PORT"),
+        (["--listen", "a:99999"], "expected HOST:PORT"),
+        (["--attempt", "a", "--export", "b"], "give one of the two"),
+        (["--messages-per-minute", "0"], "must be at least 1"),
+    ],
+)
+def test_values_that_are_not_allowed_are_refused(arguments: list[str], error: str) -> None:
+    with pytest.raises(UserError, match=error):
+        webhook_settings(["--secret-file", "f", *arguments])
+
+
+def test_flags_of_both_bots() -> None:
+    settings = telegram_settings(["--token-file", "f", "--attempt", "weibo", "--beam-size", "3"])
+    assert (settings.bot.attempt, settings.bot.decoding.beam_size) == ("weibo", 3)
+    with pytest.raises(UserError, match="--api-url x: expected a URL"):
+        telegram_settings(["--token-file", "f", "--api-url", "x"])
+    assert address_of("[::1]:80") == ("::1", 80)
+
+
+def test_commands_start_without_tensorflow_and_the_packages_of_the_services() -> None:
+    found = imported_at_once("chatbot.chat.bots.__main__")
+    assert "chatbot.config.bots" in found
+    assert not {"tensorflow", "keras", "telegram", "uvicorn", "starlette"} & {name.split(".")[0] for name in found}

@@ -1,0 +1,212 @@
+"""The Telegram bot against a stand-in of its API on loopback."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chatbot.chat.bots import telegram_bot
+from chatbot.chat.bots.conversations import Answer, RefusedError
+from chatbot.chat.bots.telegram_bot import ONLY_TEXT, application_of, cut, run
+from chatbot.errors import UserError
+from tests.chat.bots.engines import conversations
+from tests.chat.bots.telegram_stand_in import BOT, TOKEN, USER, StandIn
+
+
+@pytest.fixture
+def api() -> Iterator[StandIn]:
+    stand_in = StandIn()
+    yield stand_in
+    stand_in.close()
+
+
+def serve(api: StandIn, answer: Answer, session: Callable[[], Any], token: str = TOKEN) -> Any:
+    """Run the bot while the session, which blocks, goes on in a thread. Return what it returns."""
+
+    async def both() -> Any:
+        stop = asyncio.Event()
+        bot = asyncio.create_task(run(application_of(answer, token, api.url + "/"), stop, retry_seconds=0.01))
+        result = asyncio.create_task(asyncio.to_thread(session))
+        await asyncio.wait({bot, result}, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        await bot
+        return await result
+
+    return asyncio.run(both())
+
+
+async def repeat(conversation: str, text: str) -> str:
+    await asyncio.sleep(0.05)  # a reply without a wait needs no "typing"
+    return f"{conversation}: {text}"
+
+
+def test_replies_are_plain_text_after_typing(api: StandIn) -> None:
+    def session() -> None:
+        api.write("*你好* <b>_😀_")
+        (message,) = api.sent(1)
+        assert message["text"] == "telegram/1: *你好* <b>_😀_"
+        assert message["chat_id"] == "1"
+        assert "parse_mode" not in message
+        assert "reply_parameters" not in message
+        assert json.loads(message["link_preview_options"]) == {"is_disabled": True}
+        assert api.sent(1, "sendChatAction")[0]["action"] == "typing"
+
+    serve(api, repeat, session)
+    (commands,) = api.sent(1, "setMyCommands")
+    assert [command["command"] for command in json.loads(commands["commands"])] == ["help", "reset", "good", "bad"]
+    assert json.loads(api.sent(1, "getUpdates")[0]["allowed_updates"]) == ["message"]
+
+
+def test_conversation_with_history_and_commands(api: StandIn) -> None:
+    def session() -> list[str]:
+        for number, text in enumerate(("1", "2", "/reset", "/reset@TalkBot", "3", "/start"), start=1):
+            api.write(text)
+            api.sent(number)
+        return [message["text"] for message in api.sent(6)]
+
+    replies = serve(api, conversations().answer, session)
+    assert replies[1] == "1/1/2"
+    assert replies[2] == replies[3]
+    assert replies[4] == "3"
+    assert "9 pairs" in replies[5]
+
+
+def test_in_groups_only_messages_for_the_bot_are_answered(api: StandIn) -> None:
+    to_bot = {"message_id": 5, "date": 1, "chat": {"id": -9, "type": "supergroup"}, "from": BOT, "text": "hi"}
+    ignored = ["hello all", "@TalkBotany hi", "@Ann hi", "/reset", "/reset@OtherBot"]
+    answered = ["@talkbot 1", "😀 2 @TalkBot", "/reset@TalkBot 3", "@TalkBotany @TalkBot 4"]
+
+    def session() -> list[dict[str, Any]]:
+        for text in ignored:
+            api.write(text, chat=-9)
+        api.write("by a bot @TalkBot", chat=-9, **{"from": {**USER, "is_bot": True}})
+        api.write("reply to another", chat=-9, reply_to_message={**to_bot, "from": USER})
+        api.write(None, chat=-9, reply_to_message=to_bot, sticker=None)
+        for number, text in enumerate(answered, start=1):
+            api.write(text, chat=-9)
+            api.sent(number)
+        api.write("5", chat=-9, reply_to_message=to_bot)
+        api.sent(5)
+        api.write("6 @TalkBot", chat=-9, is_topic_message=True, message_thread_id=44)
+        return api.sent(6)
+
+    messages = serve(api, repeat, session)
+    group = "telegram/-9: "
+    assert [message["text"] for message in messages] == [
+        *(group + text for text in ("1", "😀 2", "/reset 3", "@TalkBotany  4", "5")),
+        "telegram/-9/44: 6",
+    ]
+    assert json.loads(messages[0]["reply_parameters"])["message_id"] == 109
+    assert messages[5]["message_thread_id"] == "44"
+
+
+def test_messages_without_text_get_a_note(api: StandIn) -> None:
+    def session() -> str:
+        api.write(None, location={"longitude": 1.0, "latitude": 1.0})
+        return api.sent(1)[0]["text"]
+
+    assert serve(api, repeat, session) == ONLY_TEXT
+
+
+@pytest.mark.parametrize(
+    ("reply", "length"),
+    [("a" * 4096, 4096), ("a" * 4097, 4096), ("😀" * 2048, 2048), ("😀" * 2049, 2048), ("a" + "😀" * 2048, 2049)],
+)
+def test_long_replies_are_cut(reply: str, length: int) -> None:
+    assert len(cut(reply).encode("utf-16-le")) <= 2 * 4096
+    assert len(cut(reply)) == length
+    assert cut(reply).endswith("…") == (cut(reply) != reply)
+
+
+def test_errors_of_the_network_are_retried(
+    api: StandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, while polling, and for a reply; a message that Telegram refuses is not sent again."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def short_sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await sleep(min(seconds, 0.01))
+
+    monkeypatch.setattr(telegram_bot.asyncio, "sleep", short_sleep)
+    api.failures += [("getMe", 502, {}), ("setMyCommands", 502, {}), ("getUpdates", 502, {})]
+    api.failures += [("sendMessage", 502, {}), ("sendMessage", 429, {"retry_after": 3}), ("sendMessage", 400, {})]
+
+    def session() -> list[str]:
+        api.write("1")
+        api.sent(3)
+        api.write("2")
+        return [message["text"] for message in api.sent(4)]
+
+    async def number(conversation: str, text: str) -> str:
+        return text
+
+    assert serve(api, number, session) == ["1", "1", "1", "2"]
+    assert {1.0, 3.0} <= set(waits)
+    printed = capsys.readouterr().err
+    assert printed.count("error: Telegram: ") == 4  # getMe, setMyCommands, getUpdates, and the refused message
+    assert TOKEN not in printed
+
+
+def test_refused_messages_get_the_reason_once(api: StandIn) -> None:
+    async def refuse(conversation: str, text: str) -> str:
+        raise RefusedError(text if text != "silent" else "", 429)
+
+    def session() -> list[str]:
+        for text in ("silent", "wait"):
+            api.write(text)
+        return [message["text"] for message in api.sent(1)]
+
+    assert serve(api, refuse, session) == ["wait"]
+
+
+def test_a_stop_lets_begun_replies_end(api: StandIn) -> None:
+    async def slow(conversation: str, text: str) -> str:
+        await asyncio.sleep(0.3)
+        return "late"
+
+    def session() -> None:
+        api.write("1")
+        api.sent(1, "sendChatAction")
+
+    serve(api, slow, session)
+    assert [message["text"] for message in api.sent(1, timeout=0)] == ["late"]
+
+
+def test_a_token_that_is_refused_is_not_shown(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = TOKEN[:-1] + "x"
+    with pytest.raises(UserError, match="Telegram refuses this token") as caught:
+        serve(api, repeat, lambda: None, token=wrong)
+    assert wrong not in f"{caught.value}{capsys.readouterr()}"
+    with pytest.raises(UserError, match="no token of Telegram") as caught:
+        application_of(repeat, "secret", api.url)
+    assert "secret" not in str(caught.value)
+
+
+def test_logs_of_the_libraries_do_not_show_the_token(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    application_of(repeat, TOKEN, api.url)
+    logging.getLogger("httpx").info("POST https://api.telegram.org/bot%s/getMe", TOKEN)
+    logging.getLogger("telegram.ext").warning("the token `%s` was rejected", TOKEN)
+    try:
+        raise ValueError(TOKEN)
+    except ValueError:
+        logging.getLogger("telegram.Bot").exception("failed")
+    printed = capsys.readouterr().err
+    assert TOKEN not in printed
+    assert "getMe" not in printed
+    assert printed.count("(the token)") == 2
+
+
+def test_a_stop_ends_the_retries_at_the_start() -> None:
+    async def session() -> None:
+        stop = asyncio.Event()
+        bot = asyncio.create_task(run(application_of(repeat, TOKEN, "http://127.0.0.1:1"), stop, retry_seconds=30))
+        await asyncio.sleep(0.2)
+        stop.set()
+        await asyncio.wait_for(bot, 5)
+
+    asyncio.run(session())

@@ -1,0 +1,227 @@
+"""The webhook: signatures, bad requests, and callbacks."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from chatbot.chat.bots import webhook
+from chatbot.chat.bots.conversations import Answer, RefusedError
+from chatbot.chat.bots.signature import SIGNATURE, TIMESTAMP, Verifier, signature_of, signed_headers
+from chatbot.chat.bots.webhook import LARGEST_BODY, webhook_app
+from tests.chat.bots.engines import conversations
+
+SECRET = b"a secret of the test"
+HELLO = b'{"conversation": "a", "text": "hello"}'
+
+
+async def repeat(conversation: str, text: str) -> str:
+    return f"{conversation}: {text}"
+
+
+def post(
+    content: bytes | AsyncIterator[bytes], headers: dict[str, str], answer: Answer = repeat, method: str = "POST"
+) -> httpx.Response:
+    """The response of a webhook to a request."""
+
+    async def request() -> httpx.Response:
+        transport = httpx.ASGITransport(webhook_app(answer, SECRET))
+        async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as client:
+            return await client.request(method, "/", content=content, headers=headers)
+
+    return asyncio.run(request())
+
+
+def signed(body: bytes, answer: Answer = repeat) -> httpx.Response:
+    return post(body, signed_headers(SECRET, body), answer)
+
+
+def test_signed_message_is_answered() -> None:
+    response = signed('{"conversation": "群 1", "text": "<b>你好\\ud83d", "else": 1}'.encode())
+    assert response.status_code == 200
+    assert response.json() == {"reply": "webhook/群 1: <b>你好?"}  # half a character is replaced
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_signature_is_the_documented_one() -> None:
+    """The value is of `printf '1700000000.{}' | openssl dgst -sha256 -hmac secret`."""
+    assert signature_of(b"secret", "1700000000", b"{}") == (
+        "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({SIGNATURE: ""}, "not the signature"),
+        ({SIGNATURE: signature_of(b"another secret", "1000", HELLO)}, "not the signature"),
+        ({SIGNATURE: signature_of(SECRET, "1000", HELLO + b" ")}, "not the signature"),
+        ({TIMESTAMP: "1001"}, "not the signature"),
+        ({TIMESTAMP: "one"}, "seconds since 1970"),
+        ({TIMESTAMP: ""}, "seconds since 1970"),
+        ({TIMESTAMP: "9" * 5000}, "seconds since 1970"),
+    ],
+)
+def test_other_signatures_are_refused(change: dict[str, str], error: str) -> None:
+    headers = {TIMESTAMP: "1000", SIGNATURE: signature_of(SECRET, "1000", HELLO)} | change
+    verifier = Verifier(SECRET, clock=lambda: 1000.0)
+    assert error in (verifier.refusal(headers[TIMESTAMP], headers[SIGNATURE], HELLO) or "")
+    response = post(HELLO, headers)
+    assert (response.status_code, list(response.json())) == (401, ["error"])
+
+
+def test_requests_are_accepted_once_and_within_the_window() -> None:
+    now = 1000.0
+    verifier = Verifier(SECRET, clock=lambda: now)
+
+    def refusal(timestamp: str) -> str | None:
+        return verifier.refusal(timestamp, signature_of(SECRET, timestamp, HELLO), HELLO)
+
+    assert [refusal("1000"), refusal("700"), refusal("1300")] == [None] * 3
+    assert "before" in (refusal("1000") or "")
+    assert "300 seconds" in (refusal("699") or "")
+    assert "300 seconds" in (refusal("1301") or "")
+    now = 1301.0
+    assert "300 seconds" in (refusal("1000") or "")
+    assert "before" in (refusal("1300") or "")
+    now = 5000.0
+    assert refusal("5000") is None
+    assert len(verifier._seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", "no JSON in UTF-8"),
+        (b"\xff", "no JSON in UTF-8"),
+        (b"[" * 60000, "no JSON in UTF-8"),
+        (b"[]", "no JSON object"),
+        (b'{"text": "a"}', "conversation"),
+        (b'{"conversation": 5, "text": "a"}', "conversation"),
+        (b'{"conversation": "", "text": "a"}', "conversation"),
+        (json.dumps({"conversation": "a" * 201, "text": "a"}).encode(), "conversation"),
+        (b'{"conversation": "a", "text": null}', "text"),
+    ],
+)
+def test_bodies_that_are_no_message_are_refused(body: bytes, error: str) -> None:
+    response = signed(body)
+    assert response.status_code == 400
+    assert error in response.json()["error"]
+
+
+def test_large_slow_and_other_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(LARGEST_BODY // 1024 + 1):
+            yield b" " * 1024
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(0.2)
+        yield b"}"
+
+    assert post(chunks(), {}).status_code == 413
+    monkeypatch.setattr(webhook, "BODY_SECONDS", 0.01)
+    assert post(slow(), {}).status_code == 408
+    response = post(b"", {}, method="GET")
+    assert (response.status_code, response.json()) == (405, {"error": "Method Not Allowed"})
+
+
+def test_refused_messages_have_a_status_and_the_reason() -> None:
+    bot = conversations(messages_per_minute=1)
+    assert signed(HELLO, bot.answer).json() == {"reply": "hello"}
+    response = signed(HELLO, bot.answer)
+    assert response.status_code == 429
+    assert response.headers["retry-after"] in ("59", "60")
+    assert "Too many messages" in response.json()["error"]
+
+
+class Receiver:
+    """A callback's server on loopback, which answers with these statuses and then with 200."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.received: list[tuple[dict[str, str], bytes]] = []
+        left = list(statuses)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(handler) -> None:  # noqa: N805
+                body = handler.rfile.read(int(handler.headers["Content-Length"]))
+                self.received.append((dict(handler.headers), body))
+                handler.send_response(left.pop(0) if left else 200)
+                handler.send_header("Location", "/elsewhere")
+                handler.send_header("Content-Length", "0")
+                handler.end_headers()
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Callable[..., Receiver]]:
+    made: list[Receiver] = []
+
+    def make(*statuses: int) -> Receiver:
+        made.append(Receiver(*statuses))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.server.shutdown()
+        each.thread.join()
+        each.server.server_close()
+
+
+def by_callback(port: int, answer: Answer) -> list[httpx.Response]:
+    """The responses to two messages of a webhook whose replies go to a callback; it is stopped when they are there."""
+
+    async def session() -> list[httpx.Response]:
+        app: Any = webhook_app(answer, SECRET, f"http://127.0.0.1:{port}/reply")
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://webhook") as client,
+        ):
+            bodies = [HELLO, HELLO.replace(b"hello", b"bye")]
+            return [await client.post("/", content=b, headers=signed_headers(SECRET, b)) for b in bodies]
+
+    return asyncio.run(session())
+
+
+def test_replies_go_to_the_callback_signed_and_again_after_an_error(
+    receiver: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(webhook, "CALLBACK_WAITS", (0.01, 0.01))
+
+    async def answer(conversation: str, text: str) -> str:
+        if text == "bye":
+            raise RefusedError("not now", 503)
+        await asyncio.sleep(0.3)  # after the other
+        return "好"
+
+    target = receiver(500, 302)
+    assert [response.status_code for response in by_callback(target.server.server_port, answer)] == [202, 202]
+    messages = [json.loads(body) for _, body in target.received]
+    assert messages == [{"conversation": "a", "error": "not now"}] * 3 + [{"conversation": "a", "reply": "好"}]
+    headers, body = target.received[-1]
+    assert Verifier(SECRET).refusal(headers[TIMESTAMP], headers[SIGNATURE], body) is None
+    assert capsys.readouterr().err.count("error: --callback: HTTP Error ") == 2
+
+
+def test_callbacks_in_progress_are_bounded(receiver: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "MOST_CALLBACKS", 1)
+
+    async def slow(conversation: str, text: str) -> str:
+        await asyncio.sleep(0.1)
+        return text
+
+    responses = by_callback(receiver().server.server_port, slow)
+    assert [response.status_code for response in responses] == [202, 503]
+    assert responses[1].headers["retry-after"] == "5"
