@@ -1,8 +1,10 @@
-# Two images of the same code. Neither was built in this project's CI, which has no container engine.
+# Three images of the same code. None was built in this project's CI, which has no container engine.
 #   docker build --target cpu -t chatbot:cpu .
 #   docker build --target gpu -t chatbot:gpu .
-# Run one in the current folder:
+#   docker build --target serve -t chatbot:serve .
+# Train in the current folder, or serve what was trained there; deploy/compose.yaml serves with fewer rights:
 #   docker run --rm -it --user "$(id -u):$(id -g)" --volume "$PWD:/volume" chatbot:cpu python /app/train.py --data pairs.tsv
+#   docker run --rm --init --volume "$PWD:/volume" --publish 127.0.0.1:8000:8000 chatbot:serve
 FROM python:3.12-slim AS base
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
@@ -18,6 +20,21 @@ RUN pip install --no-cache-dir --disable-pip-version-check --use-pep517 --requir
 COPY train.py chat.py /app/
 COPY chatbot /app/chatbot/
 USER 1000:1000
+
+# The API, the page and the bots, on the CPU.
+FROM base AS serve
+# For `python -m chatbot.chat.bots` in /volume. A named volume at /volume/data gets the owner of the folder.
+ENV PYTHONPATH=/app
+RUN install --directory --owner=1000 --group=1000 /volume/data
+COPY requirements-serve.txt /app/
+RUN pip install --no-cache-dir --disable-pip-version-check --use-pep517 --require-hashes -r /app/requirements-serve.txt
+COPY train.py chat.py /app/
+COPY chatbot /app/chatbot/
+USER 1000:1000
+EXPOSE 8000
+HEALTHCHECK --interval=30s --timeout=10s --start-period=120s \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=5)"]
+CMD ["python", "/app/chat.py", "--serve", "0.0.0.0:8000"]
 
 # With the CUDA libraries that `make gpu` installs. The driver is the host's, through NVIDIA's container toolkit.
 FROM base AS gpu

@@ -229,8 +229,8 @@ def test_kubeflow_restarts_by_exit_code_within_a_deadline() -> None:
 
 def test_images_contain_code_and_locked_packages_and_run_as_the_manifest_user() -> None:
     base, *images = re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    assert [image.splitlines()[0] for image in images] == ["base AS cpu", "base AS gpu"]
-    locks = ("requirements.txt", "requirements-gpu.txt")
+    assert [image.splitlines()[0] for image in images] == ["base AS cpu", "base AS serve", "base AS gpu"]
+    locks = ("requirements.txt", "requirements-serve.txt", "requirements-gpu.txt")
     code = ["train.py", "chat.py", "chatbot"]
     for image, lock in zip(images, locks, strict=True):
         sources = [word for line in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE) for word in line.split()]

@@ -62,7 +62,7 @@ def telegram_command(arguments: Sequence[str]) -> int:
 def webhook_command(arguments: Sequence[str]) -> int:
     """Answer signed messages by HTTP until a signal. Return the exit code."""
     settings = webhook_settings(arguments)
-    for module in ("uvicorn", "starlette"):
+    for module in ("uvicorn", "starlette", "httptools"):
         _need(module, module)
     secret = read_secret("--secret-file", settings.secret_file)
     if len(secret) < SHORTEST_SECRET:
@@ -70,6 +70,7 @@ def webhook_command(arguments: Sequence[str]) -> int:
     import uvicorn
 
     from chatbot.chat.bots.webhook import webhook_app
+    from chatbot.chat.server.connection import Connection
 
     with listening(settings.listen) as listener, opened(settings.bot) as conversations:
         app = webhook_app(conversations.answer, secret.encode(), settings.callback)
@@ -77,6 +78,7 @@ def webhook_command(arguments: Sequence[str]) -> int:
             signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it has stopped
         config = uvicorn.Config(
             app,
+            http=Connection,
             log_config=None,
             log_level="warning",
             access_log=False,
