@@ -7,8 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import weakref
 from typing import Any
 
 from telegram import LinkPreviewOptions, Message, MessageEntity, ReplyParameters, Update
@@ -20,6 +19,7 @@ from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.errors import UserError
 
 App = Application[Any, Any, Any, Any, Any, Any]
+Locks = weakref.WeakValueDictionary[str, asyncio.Lock]  # of conversations in which a reply is sent
 
 TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 CONCURRENT = 64  # messages that are answered at once; others wait in the library's queue
@@ -48,9 +48,11 @@ def application_of(answer: Answer, token: str, api_url: str) -> App:
     builder = ApplicationBuilder().token(token).base_url(f"{url}/bot").base_file_url(f"{url}/file/bot")
     application = builder.concurrent_updates(CONCURRENT).build()
 
+    locks: Locks = weakref.WeakValueDictionary()
+
     async def handle(update: Update, context: "CallbackContext[Any, Any, Any, Any]") -> None:
         assert update.message is not None
-        await _handle(update.message, answer)
+        await _handle(update.message, answer, locks)
 
     async def report(update: object, context: "CallbackContext[Any, Any, Any, Any]") -> None:
         _report(context.error)
@@ -100,7 +102,7 @@ async def _connect(application: App, stop: asyncio.Event, seconds: float) -> Non
             seconds = min(LONGEST_WAIT, 2 * seconds)
 
 
-async def _handle(message: Message, answer: Answer) -> None:
+async def _handle(message: Message, answer: Answer, locks: Locks) -> None:
     """Answer a message, unless it is from a bot, or of a group and not for this bot."""
     if message.from_user is not None and message.from_user.is_bot and message.sender_chat is None:
         return  # with a sender_chat, it is of an anonymous administrator
@@ -112,13 +114,18 @@ async def _handle(message: Message, answer: Answer) -> None:
             await _send(message, ONLY_TEXT)
         return
     topic = f"/{message.message_thread_id}" if message.is_topic_message else ""
+    conversation = f"telegram/{message.chat.id}{topic}"
+    typing = asyncio.create_task(_type(message))
     try:
-        async with _typing(message):
-            reply = await answer(f"telegram/{message.chat.id}{topic}", text)
+        reply = await answer(conversation, text)
     except RefusedError as error:
         reply = str(error)
-    if reply:
-        await _send(message, cut(reply))
+    finally:
+        typing.cancel()
+    # Replies are sent in the order in which they are found: nothing is awaited before the lock.
+    async with locks.setdefault(conversation, asyncio.Lock()):
+        if reply:
+            await _send(message, cut(reply))
 
 
 def text_for_bot(message: Message) -> str | None:
@@ -185,23 +192,12 @@ async def _send(message: Message, text: str) -> None:
             seconds *= 2
 
 
-@asynccontextmanager
-async def _typing(message: Message) -> AsyncIterator[None]:
-    """Show in the chat that the bot is typing."""
-
-    async def repeat() -> None:
-        while True:
-            with contextlib.suppress(TelegramError):  # the reply matters
-                await message.reply_chat_action(ChatAction.TYPING)
-            await asyncio.sleep(TYPING_SECONDS)
-
-    task = asyncio.create_task(repeat())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+async def _type(message: Message) -> None:
+    """Show in the chat that the bot is typing, until this is cancelled."""
+    while True:
+        with contextlib.suppress(TelegramError):  # the reply matters
+            await message.reply_chat_action(ChatAction.TYPING)
+        await asyncio.sleep(TYPING_SECONDS)
 
 
 def _report(error: BaseException | None) -> None:

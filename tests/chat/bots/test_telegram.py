@@ -103,6 +103,21 @@ def test_in_groups_only_messages_for_the_bot_are_answered(api: StandIn) -> None:
     assert messages[5]["message_thread_id"] == "44"
 
 
+def test_replies_of_a_chat_keep_their_order(api: StandIn) -> None:
+    """Also if a message has to be sent again."""
+    api.failures.append(("sendMessage", 502, {}))
+
+    async def immediate(conversation: str, text: str) -> str:
+        return text
+
+    def session() -> list[str]:
+        for text in ("1", "2", "3"):
+            api.write(text)
+        return [message["text"] for message in api.sent(4)]
+
+    assert serve(api, immediate, session) == ["1", "1", "2", "3"]
+
+
 def test_messages_without_text_get_a_note(api: StandIn) -> None:
     def session() -> str:
         api.write(None, location={"longitude": 1.0, "latitude": 1.0})
