@@ -6,6 +6,7 @@ import math
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,10 +108,14 @@ def listening(listen: str) -> Iterator[socket.socket]:
 
 @contextmanager
 def opened(settings: BotSettings) -> Iterator["Conversations"]:
-    """Load the model, and yield its conversations. Raises UserError as `load_model`."""
+    """Load the model, and yield its conversations when a first question was answered. Raises UserError as `load_model`.
+
+    The first answer takes seconds longer: graphs are traced.
+    """
     from chatbot.chat.bots.conversations import Conversations
     from chatbot.chat.loading import load_attempt, load_exported
     from chatbot.inference.batching.engine import Engine
+    from chatbot.inference.batching.question import Piece, Question
 
     if settings.export is not None:
         model = load_exported(Path(settings.export))
@@ -118,6 +123,9 @@ def opened(settings: BotSettings) -> Iterator["Conversations"]:
         model = load_attempt(trained_directory(settings.attempt))
     engine = Engine(model.responder_of(settings.decoding))
     try:
+        answered = threading.Event()
+        engine.submit(Question("你好"), lambda part: None if isinstance(part, Piece) else answered.set())
+        answered.wait()
         yield Conversations(engine.submit, settings, model.card.name, model.card.line(), model.turns)
     finally:
         engine.close()
