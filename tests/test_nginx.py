@@ -160,7 +160,8 @@ def test_pieces_of_a_stream_arrive_one_by_one(proxied: Proxied) -> None:
 def test_a_client_that_leaves_cancels_its_reply(proxied: Proxied) -> None:
     engine = proxied.engine
     with proxied.client() as client, client.stream("POST", "/v1/chat/completions", json=HELLO) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # kept: a generator that is discarded closes the response
+        next(lines)
         assert not engine.tickets[-1].cancelled.is_set()
     assert engine.tickets[-1].cancelled.wait(10)
 
