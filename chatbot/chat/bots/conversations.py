@@ -44,7 +44,7 @@ FAILED = "Something went wrong here; try again. 出错了，请再试一次。"
 
 
 class RefusedError(Exception):
-    """A message that got no reply. The text is for the user; "" if it was said before.
+    """A message that got no reply. The text is for the user; "" if the user got it for the message before.
 
     status: of HTTP. retry_after: seconds after which the message may be sent again; None: not known.
     """
