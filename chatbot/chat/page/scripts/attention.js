@@ -1,0 +1,45 @@
+// The attention of a reply over the words of its question, as a table.
+
+const LEVELS = 10; // of the colours of a cell
+
+async function toggleAttention(button, turn, answer, side) {
+  const shown = byId(answerId(turn, side));
+  const open = shown.querySelector(".attention");
+  if (open) {
+    open.remove();
+    return button.setAttribute("aria-expanded", "false");
+  }
+  const panel = element("div", { class: "attention", role: "region", tabindex: "0", "aria-label": t("why") });
+  shown.append(panel);
+  button.setAttribute("aria-expanded", "true");
+  const history = historyOf(current.turns, turn, side);
+  const body = { model: answer.model, question: turn.question, reply: textOf(answer), history };
+  try {
+    const attention = await (await request("/chat/attention", body)).json();
+    panel.append(element("p", { class: "muted" }, t(attention.weights ? "why_caption" : "why_none")));
+    if (attention.weights) panel.append(attentionTable(attention));
+    announce(t(attention.weights ? "why" : "why_none"));
+  } catch (error) {
+    panel.remove();
+    button.setAttribute("aria-expanded", "false");
+    showError(error, null);
+  }
+  if (isLast(turn)) scrollToEnd();
+}
+
+/** attention: {question: words, reply: words, weights: a row for each word of the reply}. */
+function attentionTable({ question, reply, weights }) {
+  const head = element("tr", {}, element("td"), ...question.map((word) => wordHeading(word, "col")));
+  const rows = reply.map((word, i) => {
+    const label = i === reply.length - 1 ? wordHeading(t("why_end"), "row", "muted") : wordHeading(word, "row");
+    return element("tr", {}, label, ...weights[i].map(weightCell));
+  });
+  return element("table", { "aria-label": t("why") }, element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+const wordHeading = (word, scope, style = null) => element("th", { scope, class: style }, element("bdi", {}, word));
+
+function weightCell(weight) {
+  const level = Math.min(LEVELS - 1, Math.floor(weight * LEVELS));
+  return element("td", { class: `weight level-${level}` }, String(Math.round(100 * weight)));
+}

@@ -1,0 +1,71 @@
+// Requests to the server. Its errors become one line in the language of the reader.
+
+class ServerError extends Error {
+  /** key: of the text of the line. */
+  constructor(key, values = {}) {
+    super(t(key, values));
+    this.key = key;
+  }
+}
+
+/** Returns the response to a request with this body (POST), or without one (GET). Throws ServerError. */
+async function request(path, body = null, signal = null) {
+  const headers = body ? { "Content-Type": "application/json" } : {};
+  if (storedKey()) headers.Authorization = `Bearer ${storedKey()}`;
+  const options = { method: body ? "POST" : "GET", headers, signal, cache: "no-store" };
+  if (body) options.body = JSON.stringify(body);
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new ServerError("error_network");
+  }
+  if (!response.ok) throw await errorOf(response, body);
+  return response;
+}
+
+async function errorOf(response, body) {
+  const error = await response.json().then((content) => content.error ?? {}, () => ({}));
+  const message = typeof error.message === "string" ? error.message : `HTTP ${response.status}`;
+  if (response.status === 401) return new ServerError("error_key");
+  if (response.status === 404 && body?.model) return new ServerError("error_model", { model: body.model });
+  if (response.status === 413) return new ServerError("error_large");
+  if (response.status === 429) return new ServerError("error_busy", { seconds: secondsToWait(response) });
+  if (response.status >= 500) return new ServerError("error_server");
+  return new ServerError("error_refused", { message });
+}
+
+const secondsToWait = (response) => Math.max(1, Math.ceil(Number(response.headers.get("Retry-After")) || 1));
+
+/** Yields the objects of a stream of server-sent events until [DONE]. Throws ServerError if the stream breaks off. */
+async function* eventsOf(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    let part;
+    try {
+      part = await reader.read();
+    } catch (error) {
+      throw error.name === "AbortError" ? error : new ServerError("error_broken");
+    }
+    if (part.done) throw new ServerError("error_broken");
+    const lines = (rest + part.value).split(/\r?\n/);
+    rest = lines.pop();
+    for (const line of lines.filter((text) => text.startsWith("data:"))) {
+      const data = line.slice(5).trim();
+      if (data === "[DONE]") return;
+      yield eventOf(data);
+    }
+  }
+}
+
+function eventOf(data) {
+  let event;
+  try {
+    event = JSON.parse(data);
+  } catch {
+    throw new ServerError("error_broken");
+  }
+  if (event.error) throw new ServerError("error_refused", { message: String(event.error.message ?? "") });
+  return event;
+}

@@ -1,0 +1,148 @@
+// The settings: what is sent with a question, the language and the theme.
+
+const DEFAULTS = {
+  search: "own",
+  temperature: 1,
+  top_p: 1,
+  min_p: 0,
+  seed: null,
+  n: 1,
+  max_tokens: null,
+  presence_penalty: 0,
+  frequency_penalty: 0,
+  language: "",
+  theme: "",
+};
+const SAMPLING_FIELDS = [
+  { name: "temperature", type: "range", min: 0.1, max: 2, step: 0.1 },
+  { name: "top_p", type: "range", min: 0.05, max: 1, step: 0.05 },
+  { name: "min_p", type: "range", min: 0, max: 1, step: 0.01 },
+  { name: "presence_penalty", type: "range", min: 0, max: 2, step: 0.1 },
+  { name: "frequency_penalty", type: "range", min: 0, max: 2, step: 0.1 },
+  { name: "seed", type: "number", min: 0, max: 2147483647, step: 1 },
+];
+const REPLY_FIELDS = [
+  { name: "n", type: "range", min: 1, max: 8, step: 1 },
+  { name: "max_tokens", type: "number", min: 1, max: 1000, step: 1 },
+];
+const FIELDS = [...SAMPLING_FIELDS, ...REPLY_FIELDS];
+
+const settings = { ...DEFAULTS };
+
+function loadSettings() {
+  const known = stored("settings", {});
+  for (const { name, min, max } of FIELDS) {
+    if (Number.isFinite(known[name]) && known[name] >= min && known[name] <= max) settings[name] = known[name];
+  }
+  settings.search = oneOf(known.search, ["own", "sampling"]) ?? DEFAULTS.search;
+  settings.language = oneOf(known.language, ["en", "zh"]) ?? "";
+  settings.theme = oneOf(known.theme, ["light", "dark"]) ?? "";
+}
+
+/** Returns the settings of a request. What has its neutral value is not sent. */
+function requestSettings() {
+  const sent = {};
+  if (settings.search === "sampling") {
+    sent.temperature = settings.temperature;
+    sent.seed = settings.seed ?? Math.floor(Math.random() * 2 ** 31);
+    for (const name of ["top_p", "min_p", "presence_penalty", "frequency_penalty"]) {
+      if (settings[name] !== DEFAULTS[name]) sent[name] = settings[name];
+    }
+  }
+  if (settings.max_tokens !== null) sent.max_tokens = settings.max_tokens;
+  if (settings.n > 1) Object.assign(sent, { n: settings.n, logprobs: true });
+  return sent;
+}
+
+function field({ name, type, min, max, step }) {
+  const input = element("input", { id: `set-${name}`, name, type, min, max, step, "aria-describedby": `help-${name}` });
+  const value = type === "range" ? element("output", { for: input.id, id: `value-${name}` }) : null;
+  const label = element("label", { for: input.id, "data-text": name });
+  const help = element("p", { class: "help", id: `help-${name}`, "data-text": `${name}_help` });
+  return element("div", { class: "field" }, element("div", { class: "field-head" }, label, value), input, help);
+}
+
+function makeFields() {
+  byId("sampling-fields").append(...SAMPLING_FIELDS.map(field));
+  byId("reply-fields").append(...REPLY_FIELDS.map(field));
+}
+
+function showSettings() {
+  const form = byId("settings-form").elements;
+  for (const { name } of FIELDS) form[name].value = settings[name] ?? "";
+  for (const name of ["search", "language", "theme"]) form[name].value = settings[name];
+  form.key.value = storedKey();
+  showValues();
+}
+
+function showValues() {
+  const form = byId("settings-form").elements;
+  for (const { name, type } of FIELDS) if (type === "range") byId(`value-${name}`).textContent = form[name].value;
+  byId("sampling-fields").hidden = form.search.value !== "sampling";
+}
+
+/** Takes over what the form has; a field with a value that is not allowed keeps its last one. */
+function readSettings() {
+  const form = byId("settings-form").elements;
+  for (const { name } of FIELDS) {
+    if (form[name].validity.valid) settings[name] = form[name].value === "" ? DEFAULTS[name] : Number(form[name].value);
+  }
+  for (const name of ["search", "language", "theme"]) settings[name] = form[name].value;
+  saveSettings();
+}
+
+function saveSettings() {
+  store("settings", settings);
+  setTheme();
+  setLanguage(settings.language);
+  showAll();
+  showValues();
+}
+
+function openSettings() {
+  showSettings();
+  byId("settings").showModal();
+}
+
+/** Checks the key when it was typed: a header cannot have other characters. */
+function readKey() {
+  const input = byId("key"), key = input.value.trim();
+  input.setCustomValidity(/^[!-~]*$/.test(key) ? "" : t("key_invalid"));
+  if (!input.reportValidity()) return;
+  storeKey(key);
+  loadModels();
+}
+
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+
+function setTheme() {
+  const theme = settings.theme || (systemIsDark.matches ? "dark" : "light");
+  document.documentElement.dataset.theme = theme;
+  const other = theme === "dark" ? "light" : "dark";
+  setIcon(byId("theme"), other);
+  setLabel(byId("theme"), t(`theme_${other}`));
+}
+
+function startSettings() {
+  makeFields();
+  byId("settings-form").addEventListener("input", (event) => {
+    if (event.target.id === "key") event.target.setCustomValidity("");
+    else showValues();
+  });
+  byId("settings-form").addEventListener("change", (event) => (event.target.id === "key" ? readKey() : readSettings()));
+  byId("settings-button").addEventListener("click", openSettings);
+  byId("reset").addEventListener("click", () => {
+    Object.assign(settings, DEFAULTS);
+    saveSettings();
+    showSettings();
+  });
+  byId("theme").addEventListener("click", () => {
+    settings.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    saveSettings();
+  });
+  byId("language").addEventListener("click", () => {
+    settings.language = language === "zh" ? "en" : "zh";
+    saveSettings();
+  });
+  systemIsDark.addEventListener("change", setTheme);
+}

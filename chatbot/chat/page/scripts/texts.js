@@ -1,0 +1,25 @@
+// The texts of the page in the language of the reader. TEXTS is written before this script: {en: {...}, zh: {...}}.
+
+let language = "en";
+
+/** Returns a text, with {name} replaced by values.name. */
+function t(key, values = {}) {
+  return TEXTS[language][key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+}
+
+const formatted = (number, digits = 0) =>
+  new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }).format(number);
+
+/** choice: "en", "zh", or "" for the language of the browser. */
+function setLanguage(choice) {
+  const wanted = choice || (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en");
+  language = wanted in TEXTS ? wanted : "en";
+  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  document.title = t("title");
+  for (const part of document.querySelectorAll("[data-text]")) part.textContent = t(part.dataset.text);
+  for (const part of document.querySelectorAll("[data-placeholder]")) part.placeholder = t(part.dataset.placeholder);
+  for (const part of document.querySelectorAll("[data-label]")) {
+    if (part.matches("button")) setLabel(part, t(part.dataset.label));
+    else part.setAttribute("aria-label", t(part.dataset.label));
+  }
+}

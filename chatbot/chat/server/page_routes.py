@@ -1,0 +1,194 @@
+"""The page at /, and the routes that it needs beside those of OpenAI's protocol."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
+from chatbot.chat.page.assembled import assembled_page
+from chatbot.chat.ratings import RATINGS, append_rating, comparison_of, rating_of
+from chatbot.chat.server.model_names import pointer_of, version_of
+from chatbot.chat.server.models import Models
+from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
+from chatbot.chat.server.requests import Body
+from chatbot.chat.server.state import state_of
+from chatbot.config.attempts import CONFIG
+from chatbot.config.stored import stored_settings
+from chatbot.errors import UserError
+from chatbot.export.manifest import MANIFEST, read_manifest
+from chatbot.inference.text_responder import TextResponder
+from chatbot.model.checkpoint_files import read_pointer
+
+log = logging.getLogger(__name__)
+MOST_CHARACTERS, MOST_TURNS = 20_000, 200
+
+Text = Annotated[str, Field(max_length=MOST_CHARACTERS)]
+History = Annotated[list[Text], Field(max_length=MOST_TURNS)]
+
+
+class RepliedQuestion(Body):
+    """A question and a reply to it. history: the turns before the question, alternately question and reply."""
+
+    model: str
+    question: Text
+    reply: Text
+    history: History = []
+
+
+class RatedReply(RepliedQuestion):
+    """A reply and what a user thinks of it."""
+
+    rating: Literal["good", "bad"]
+
+
+class Comparison(Body):
+    """The replies of two models to a question, each with the turns before it, and which one is better."""
+
+    question: Text
+    replies: Annotated[list[Text], Field(min_length=2, max_length=2)]
+    histories: Annotated[list[History], Field(min_length=2, max_length=2)]
+    models: Annotated[list[str], Field(min_length=2, max_length=2)]
+    better: Literal["first", "second", "equal"]
+
+
+class DescribedModel(BaseModel):
+    """A model and its card. id: as in /v1/models. turns: the number of turns before a question that it reads."""
+
+    id: str
+    step: int
+    data: list[str]
+    pairs: int | None
+    nats_per_character: float | None
+    validated: bool
+    format: str | None
+    turns: int
+
+
+class DescribedModels(BaseModel):
+    """All models, the default one first."""
+
+    models: list[DescribedModel]
+
+
+class Attention(BaseModel):
+    """The attention of a reply. weights: [reply, question], each row adds up to 1; None if the model shows none."""
+
+    question: list[str] = []
+    reply: list[str] = []
+    weights: list[list[float]] | None = None
+
+
+class Recorded(BaseModel):
+    """That a line was appended to the file of ratings."""
+
+    recorded: Literal[True] = True
+
+
+def add_page_routes(app: FastAPI, ratings: Path = RATINGS) -> None:
+    """Add the routes of the page. ratings: the file to which ratings are appended."""
+    cards = Cards()
+    one_at_a_time = asyncio.Semaphore()  # attention is computed beside the engine, and has no queue
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        """Show the page."""
+        assembled = assembled_page()
+        if request.headers.get("if-none-match") == assembled.headers["ETag"]:
+            return Response(status_code=304, headers=assembled.headers)
+        return Response(assembled.content, headers=assembled.headers)
+
+    @app.get("/chat/models", tags=["page"], responses=ERROR_RESPONSES)
+    async def describe_models(request: Request) -> DescribedModels:
+        """List the models with what they were trained on, and their quality."""
+        return DescribedModels(models=await asyncio.to_thread(cards.of_all, state_of(request).models))
+
+    @app.post("/chat/attention", tags=["page"], responses=ERROR_RESPONSES)
+    async def attention(body: RepliedQuestion, request: Request) -> Attention:
+        """Show which words of the question each word of a reply looked at."""
+        models = state_of(request).models
+        async with models.use(models.name_of(body.model)) as model, one_at_a_time:
+            history = body.history[-model.turns :] if model.turns else []
+            return await asyncio.to_thread(_attention, model.responder, body.question, body.reply, history)
+
+    @app.post("/chat/ratings", tags=["page"], responses=ERROR_RESPONSES)
+    async def rate(body: RatedReply, request: Request) -> Recorded:
+        """Append a rated reply to the file of ratings."""
+        model = state_of(request).models.name_of(body.model)
+        return await _record(ratings, rating_of(body.question, body.reply, body.history, body.rating, model))
+
+    @app.post("/chat/comparisons", tags=["page"], responses=ERROR_RESPONSES)
+    async def compare(body: Comparison, request: Request) -> Recorded:
+        """Append the better one of two replies to the file of ratings."""
+        first, second = map(state_of(request).models.name_of, body.models)
+        replies = body.replies[0], body.replies[1]
+        return await _record(
+            ratings, comparison_of(body.question, replies, body.histories, body.better, (first, second))
+        )
+
+
+class Cards:
+    """The cards of models, read from their files again only if these have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[Any, ModelCard, int]] = {}
+
+    def of_all(self, models: Models) -> list[DescribedModel]:
+        """Return the models that can be described, the default one first."""
+        found = []
+        loaded: Mapping[str, Any] = models.loaded
+        for name, directory in models.directories().items():
+            try:
+                if name in loaded:
+                    card, turns = loaded[name].loaded.card, loaded[name].turns
+                else:
+                    card, turns = self._of_files(directory)
+            except (UserError, OSError) as error:
+                log.warning("%s: not on the page: %s", name, error)
+                continue
+            found.append(_described(name, card, turns))
+        return found
+
+    def _of_files(self, directory: Path) -> tuple[ModelCard, int]:
+        version = version_of(directory)
+        if directory not in self._known or self._known[directory][0] != version:
+            self._known[directory] = version, *_read_card(directory)
+        return self._known[directory][1:]
+
+
+def _read_card(directory: Path) -> tuple[ModelCard, int]:
+    """Return the card of a model that is not loaded, and the number of turns that it reads. Raises UserError."""
+    settings = stored_settings(directory / CONFIG)
+    turns = settings.encoding.history
+    if (directory / MANIFEST).exists():
+        manifest = read_manifest(directory)
+        card = card_of_export(manifest.attempt, manifest.step, settings, manifest.validated, manifest.format)
+        return card, turns
+    return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
+
+
+def _described(name: str, card: ModelCard, turns: int) -> DescribedModel:
+    values = dataclasses.asdict(card)
+    return DescribedModel(**{**values, "data": [*card.data], "id": name, "turns": turns})
+
+
+def _attention(responder: TextResponder, question: str, reply: str, history: list[str]) -> Attention:
+    found = responder.attention(question, reply, history) if responder.source(question, history) else None
+    if found is None:
+        return Attention()
+    return Attention(question=found.question, reply=found.reply, weights=found.weights.round(4).tolist())
+
+
+async def _record(path: Path, record: dict[str, Any]) -> Recorded:
+    try:
+        await asyncio.to_thread(append_rating, path, record)
+    except UserError as error:
+        log.error("%s", error)
+        raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
+    return Recorded()

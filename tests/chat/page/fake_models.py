@@ -1,0 +1,129 @@
+"""Models whose replies are known, behind the real app."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from chatbot.chat.model_card import ModelCard
+from chatbot.chat.server.models import Models, ServedModel
+from chatbot.chat.server.questions import Searches
+from chatbot.config.attempts import LAST
+from chatbot.config.decoding import DecodingSettings
+from chatbot.inference.batching.engine import Receive, Ticket
+from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.word_attention import END, WordAttention
+
+CARDS = {
+    "weibo": ModelCard("weibo", 12_400, ("weibo.conv.gz",), 1_098_275, 3.8712, validated=True),
+    "chatterbot": ModelCard("chatterbot", 1_200, ("ChatterBot",), 529),
+}
+TURNS = {"weibo": 2, "chatterbot": 0}
+REPLIES = {
+    "weibo": {
+        "你好": ["你好呀，今天过得怎么样？", "你好！", "好久不见，最近忙什么呢"],
+        "今天天气真好": ["是啊，出去走走吧", "这样的天气最适合晒太阳了", "我这边还在下雨呢"],
+        "晚上吃什么？": ["火锅！天冷了就想吃点热的。", "随便", "你做什么我就吃什么"],
+        "What is AI?": ["The science of machines that think.", "A branch of computer science.", "I wish I knew."],
+    },
+    "chatterbot": {
+        "你好": ["你好", "嗨", "您好"],
+        "今天天气真好": ["我看不懂.", "是的", "嗯"],
+        "晚上吃什么？": ["我不吃东西，我只吃电.", "面条", "米饭"],
+    },
+}
+SLOW, EMPTY, BUSY_ONCE = "slow", "empty", "busy once"
+PIECE_SECONDS = 0.02
+
+
+class FakeEngine:
+    """Gives the reply of a table, in pieces of two characters, and to other questions the question itself.
+
+    SLOW has a reply without end, EMPTY an empty one. asked: all questions.
+    """
+
+    waiting = 0
+
+    def __init__(self, name: str, pause: float = 0.0) -> None:
+        self.asked: list[Question] = []
+        self._replies, self._pause = REPLIES[name], pause
+
+    def submit(self, question: Question, receive: Receive) -> Ticket:
+        """Answer in a thread."""
+        self.asked.append(question)
+        ticket = Ticket()
+        threading.Thread(target=self._answer, args=(question, receive, ticket), daemon=True).start()
+        return ticket
+
+    def close(self) -> None:
+        """End."""
+
+    def _answer(self, question: Question, receive: Receive, ticket: Ticket) -> None:
+        if question.text == SLOW:
+            while not ticket.cancelled.wait(PIECE_SECONDS):
+                receive(Piece(0, "again "))
+            return
+        known = self._replies.get(question.text, [question.text, "second", "third"])
+        texts = [""] if question.text == EMPTY else known[: question.replies]
+        for number in range(question.replies):
+            text = texts[number % len(texts)]
+            for start in range(0, len(text), 2):
+                time.sleep(self._pause)
+                part = text[start : start + 2]
+                receive(Piece(number, part, (TokenLogProb(part, -0.5 - number / 4),)))
+            receive(Piece(number, "", finish_reason="stop"))
+        receive(Usage(3, 3))
+
+
+class FakeResponder:
+    """Shows attention on the diagonal. Words are characters."""
+
+    def source(self, text: str, history: Sequence[str]) -> list[int]:
+        """Return some ids of a text."""
+        return [*range(len(text))]
+
+    def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
+        """Return the attention; None for a reply that has an x."""
+        if "x" in reply:
+            return None
+        question, words = [*history, *text], [*reply, END]
+        distance = np.abs(np.linspace(0, 1, len(words))[:, None] - np.linspace(0, 1, len(question))[None])
+        weights = np.exp(-9 * distance).astype(np.float32)
+        return WordAttention(question, words, weights / weights.sum(axis=1, keepdims=True))
+
+
+@dataclasses.dataclass
+class FakeServer:
+    """The models of a server, and what they were asked."""
+
+    models: Models
+    engines: dict[str, FakeEngine]
+
+    async def load(self) -> None:
+        """Load all models, so that their cards need no files."""
+        for name in self.models.directories():
+            async with self.models.use(name):
+                pass
+
+
+def fake_server(folder: Path, pause: float = 0.0, names: Sequence[str] = tuple(CARDS)) -> FakeServer:
+    """Return models that the names name. pause: seconds before each piece of a reply."""
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / LAST).touch()
+    engines = {name: FakeEngine(name, pause) for name in names}
+    searches = Searches(DecodingSettings(), DecodingSettings())
+
+    def open_model(directory: Path) -> ServedModel:
+        name = directory.name
+        loaded: Any = SimpleNamespace(card=CARDS[name])
+        engine: Any = engines[name]
+        responder: Any = FakeResponder()
+        return ServedModel(engine, responder, loaded, TURNS[name], searches)
+
+    return FakeServer(Models(lambda: {name: folder / name for name in names}, open_model, 2**40), engines)
