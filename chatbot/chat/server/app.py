@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -11,6 +12,7 @@ from chatbot.chat.server.gate import Gate, Limits
 from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.model_routes import add_model_routes
 from chatbot.chat.server.models import Models
+from chatbot.chat.server.page_routes import add_page_routes
 from chatbot.chat.server.problems import add_error_handlers
 from chatbot.chat.server.reply_routes import add_reply_routes
 from chatbot.chat.server.state import ServerState
@@ -28,11 +30,13 @@ def create_app(
     request_timeout: float = 60.0,
     cors_origins: Sequence[str] = (),
     log_conversation: Callable[[str], None] | None = None,
+    ratings: Path | None = None,
 ) -> FastAPI:
     """Return the app. `app.state.server` is its `ServerState`.
 
     request_timeout: seconds for all replies of a request. cors_origins: of web pages that may use the API.
-    log_conversation: gets each question with its replies, as a line of JSON.
+    log_conversation: gets each question with its replies, as a line of JSON. ratings: the file to which ratings of
+    replies are appended; None: none are collected.
     """
 
     @contextlib.asynccontextmanager
@@ -58,6 +62,7 @@ def create_app(
     add_status_routes(app)
     add_model_routes(app)
     add_reply_routes(app)
+    add_page_routes(app, ratings)
     app.add_middleware(Gate, limits=limits, metrics=metrics)
     if cors_origins:
         app.add_middleware(

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
 from chatbot.chat.page.assembled import assembled_page
-from chatbot.chat.ratings import RATINGS, append_rating, comparison_of, rating_of
+from chatbot.chat.ratings import append_rating, comparison_of, rating_of
 from chatbot.chat.server.model_names import pointer_of, version_of
-from chatbot.chat.server.models import Models
+from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
 from chatbot.chat.server.requests import Body
 from chatbot.chat.server.state import state_of
@@ -72,9 +72,10 @@ class DescribedModel(BaseModel):
 
 
 class DescribedModels(BaseModel):
-    """All models, the default one first."""
+    """All models, the default one first. ratings: whether the server collects ratings."""
 
     models: list[DescribedModel]
+    ratings: bool
 
 
 class Attention(BaseModel):
@@ -91,8 +92,8 @@ class Recorded(BaseModel):
     recorded: Literal[True] = True
 
 
-def add_page_routes(app: FastAPI, ratings: Path = RATINGS) -> None:
-    """Add the routes of the page. ratings: the file to which ratings are appended."""
+def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
+    """Add the routes of the page. ratings: the file to which ratings are appended; None: none are collected."""
     cards = Cards()
     one_at_a_time = asyncio.Semaphore()  # attention is computed beside the engine, and has no queue
 
@@ -107,7 +108,9 @@ def add_page_routes(app: FastAPI, ratings: Path = RATINGS) -> None:
     @app.get("/chat/models", tags=["page"], responses=ERROR_RESPONSES)
     async def describe_models(request: Request) -> DescribedModels:
         """List the models with what they were trained on, and their quality."""
-        return DescribedModels(models=await asyncio.to_thread(cards.of_all, state_of(request).models))
+        models = state_of(request).models
+        described = await asyncio.to_thread(cards.of_all, models.directories, models.loaded)
+        return DescribedModels(models=described, ratings=ratings is not None)
 
     @app.post("/chat/attention", tags=["page"], responses=ERROR_RESPONSES)
     async def attention(body: RepliedQuestion, request: Request) -> Attention:
@@ -117,6 +120,11 @@ def add_page_routes(app: FastAPI, ratings: Path = RATINGS) -> None:
             history = body.history[-model.turns :] if model.turns else []
             return await asyncio.to_thread(_attention, model.responder, body.question, body.reply, history)
 
+    if ratings is not None:
+        _add_rating_routes(app, ratings)
+
+
+def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
     @app.post("/chat/ratings", tags=["page"], responses=ERROR_RESPONSES)
     async def rate(body: RatedReply, request: Request) -> Recorded:
         """Append a rated reply to the file of ratings."""
@@ -139,11 +147,12 @@ class Cards:
     def __init__(self) -> None:
         self._known: dict[Path, tuple[Any, ModelCard, int]] = {}
 
-    def of_all(self, models: Models) -> list[DescribedModel]:
-        """Return the models that can be described, the default one first."""
+    def of_all(
+        self, directories: Callable[[], Mapping[str, Path]], loaded: Mapping[str, ServedModel]
+    ) -> list[DescribedModel]:
+        """Return the models that can be described, the default one first. loaded: those in memory."""
         found = []
-        loaded: Mapping[str, Any] = models.loaded
-        for name, directory in models.directories().items():
+        for name, directory in directories().items():
             try:
                 if name in loaded:
                     card, turns = loaded[name].loaded.card, loaded[name].turns

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from chatbot.chat.ratings import RATINGS
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
 from chatbot.chat.server.gate import Limits
@@ -54,6 +55,7 @@ def serve(settings: ChatSettings) -> int:
             request_timeout=server.request_timeout,
             cors_origins=server.cors_origin,
             log_conversation=(lambda line: print(line, flush=True)) if server.log_conversations else None,
+            ratings=RATINGS,
         )
         _log_to_standard_error()
         names = list(directories())

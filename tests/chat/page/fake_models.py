@@ -15,7 +15,7 @@ from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.batching.engine import Receive, Ticket
+from chatbot.inference.batching.engine import BusyError, Receive, Ticket
 from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
 from chatbot.inference.word_attention import END, WordAttention
 
@@ -37,14 +37,14 @@ REPLIES = {
         "晚上吃什么？": ["我不吃东西，我只吃电.", "面条", "米饭"],
     },
 }
-SLOW, EMPTY, BUSY_ONCE = "slow", "empty", "busy once"
+SLOW, EMPTY, BUSY = "slow", "empty", "busy"
 PIECE_SECONDS = 0.02
 
 
 class FakeEngine:
     """Gives the reply of a table, in pieces of two characters, and to other questions the question itself.
 
-    SLOW has a reply without end, EMPTY an empty one. asked: all questions.
+    SLOW has a reply without end, EMPTY an empty one, and for BUSY too many others wait. asked: all questions.
     """
 
     waiting = 0
@@ -55,6 +55,8 @@ class FakeEngine:
 
     def submit(self, question: Question, receive: Receive) -> Ticket:
         """Answer in a thread."""
+        if question.text == BUSY:
+            raise BusyError
         self.asked.append(question)
         ticket = Ticket()
         threading.Thread(target=self._answer, args=(question, receive, ticket), daemon=True).start()
@@ -99,16 +101,10 @@ class FakeResponder:
 
 @dataclasses.dataclass
 class FakeServer:
-    """The models of a server, and what they were asked."""
+    """The models of a server, and their engines."""
 
     models: Models
     engines: dict[str, FakeEngine]
-
-    async def load(self) -> None:
-        """Load all models, so that their cards need no files."""
-        for name in self.models.directories():
-            async with self.models.use(name):
-                pass
 
 
 def fake_server(folder: Path, pause: float = 0.0, names: Sequence[str] = tuple(CARDS)) -> FakeServer:
@@ -126,4 +122,7 @@ def fake_server(folder: Path, pause: float = 0.0, names: Sequence[str] = tuple(C
         responder: Any = FakeResponder()
         return ServedModel(engine, responder, loaded, TURNS[name], searches)
 
-    return FakeServer(Models(lambda: {name: folder / name for name in names}, open_model, 2**40), engines)
+    models = Models(lambda: {name: folder / name for name in names}, open_model, 2**40)
+    for name in names:  # in memory, so that no card is read from files
+        models.put(name, folder / name, open_model(folder / name))
+    return FakeServer(models, engines)

@@ -19,7 +19,7 @@ function messagesOf(turns, turn, side) {
 }
 
 function sendMessage() {
-  const input = byId("message"), question = input.value.trim();
+  const input = byId("message"), question = wellFormed(input.value.trim());
   if (!question || running || !current.models[0]) return;
   if (edited && edited === current.turns.at(-1)) current.turns.pop();
   edited = null;
@@ -30,6 +30,9 @@ function sendMessage() {
   current.title ||= titleOf(question);
   generate(turn);
 }
+
+/** Returns a text without halves of characters, which no server can read. */
+const wellFormed = (text) => new TextDecoder().decode(new TextEncoder().encode(text));
 
 const titleOf = (question) => Array.from(plainLine(question)).slice(0, 60).join("");
 

@@ -61,8 +61,13 @@ function announce(text) {
 /** Shows one line above the message field. action: [label, function] of a button, or none. */
 function notice(text, action = null) {
   const buttons = [];
-  if (action) buttons.push(element("button", { class: "text-button", type: "button", onclick: action[1] }, action[0]));
-  buttons.push(element("button", { class: "text-button", type: "button", onclick: clearNotice }, t("dismiss")));
+  for (const [label, act] of [...(action ? [action] : []), [t("dismiss"), () => {}]]) {
+    const onclick = () => {
+      clearNotice();
+      act();
+    };
+    buttons.push(element("button", { class: "text-button", type: "button", onclick }, label));
+  }
   byId("notice").replaceChildren(element("p", {}, element("bdi", {}, text)), ...buttons);
 }
 
@@ -80,7 +85,7 @@ function confirmed(text, yes, value = null) {
   input.value = value ?? "";
   dialog.returnValue = "";
   dialog.showModal();
-  (value === null ? dialog.querySelector("button") : input).focus();
+  (value === null ? byId("question-no") : input).focus();
   input.select();
   return new Promise((resolve) => {
     const closed = () => resolve(dialog.returnValue !== "yes" ? null : value === null ? true : input.value.trim());

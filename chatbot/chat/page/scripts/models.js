@@ -1,14 +1,16 @@
 // The models of the server, and the card of each: what it was trained on, and its quality.
 
 let models = [];
+let ratingsAreCollected = false;
 
 const modelNamed = (name) => models.find((model) => model.id === name);
 
 async function loadModels() {
   try {
-    models = (await (await request("/chat/models")).json()).models;
+    const described = await (await request("/chat/models")).json();
+    models = described.models;
+    ratingsAreCollected = described.ratings;
     if (!models.length) throw new ServerError("error_no_models");
-    clearNotice();
   } catch (error) {
     showError(error, [t("retry"), loadModels]);
   }

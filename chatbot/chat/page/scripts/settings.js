@@ -110,6 +110,7 @@ function readKey() {
   input.setCustomValidity(/^[!-~]*$/.test(key) ? "" : t("key_invalid"));
   if (!input.reportValidity()) return;
   storeKey(key);
+  clearNotice();
   loadModels();
 }
 
@@ -125,6 +126,7 @@ function setTheme() {
 
 function startSettings() {
   makeFields();
+  showSettings();
   byId("settings-form").addEventListener("input", (event) => {
     if (event.target.id === "key") event.target.setCustomValidity("");
     else showValues();

@@ -59,6 +59,7 @@ function listen() {
     backdrop: closeMenu,
     compare: toggleComparison,
     stop: stopReplies,
+    "question-no": () => byId("question").close(""),
   };
   for (const [id, action] of Object.entries(clicks)) byId(id).addEventListener("click", action);
   for (const place of [0, 1]) {

@@ -17,7 +17,8 @@ function turnElement(turn) {
   const compared = turn.answers.length > 1;
   const drawn = turn.answers.map((answer, side) => answerElement(turn, answer, side));
   const answers = element("div", { class: compared ? "answers compared" : "answers" }, ...drawn);
-  const vote = compared && turn.answers.every((answer) => textOf(answer)) && !running ? voteElement(turn) : null;
+  const votable = compared && ratingsAreCollected && !running && turn.answers.every((answer) => textOf(answer));
+  const vote = votable ? voteElement(turn) : null;
   return element("li", { class: "turn", id: `turn-${place}` }, questionElement(turn), answers, vote);
 }
 
@@ -102,7 +103,9 @@ function actionsElement(turn, answer, side) {
   const buttons = [];
   if (textOf(answer)) {
     buttons.push(iconButton("copy", t("copy"), key("copy"), () => copyText(textOf(answer))));
-    buttons.push(ratingButton(turn, answer, side, "good"), ratingButton(turn, answer, side, "bad"));
+    if (ratingsAreCollected) {
+      buttons.push(ratingButton(turn, answer, side, "good"), ratingButton(turn, answer, side, "bad"));
+    }
     const explain = (event) => toggleAttention(event.currentTarget, turn, answer, side);
     buttons.push(iconButton("why", t("why"), key("why"), explain, { "aria-expanded": "false" }));
   }

@@ -1,0 +1,239 @@
+"""Conversations on the page in headless Chromium, with the real server and fake models."""
+
+import json
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.chat.page.browser import Browser
+from tests.chat.page.fake_models import BUSY, EMPTY, SLOW
+
+HOSTILE = [
+    "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>",
+    "${document.title='broken'} {{7*7}} &lt;b&gt; \\u003cscript\\u003e javascript:alert(1)",
+    "abc\u202egnp.exe",
+    "مرحبا بالعالم hello",
+    "👨‍👩‍👧‍👦🏳️‍🌈" * 20,
+    "a\u0000b\u0007c\u001b[31md\u007f\u0085\ud800e",
+    "一" * 10_000,
+    "x" * 10_000,
+    "__proto__",
+]
+
+
+def test_reply_is_streamed_and_kept(browser: Browser) -> None:
+    browser.ask("你好")
+    assert browser.replies == ["你好呀，今天过得怎么样？"]
+    assert browser.texts("#announcement") == ["你好呀，今天过得怎么样？"]  # for a screen reader, when it is complete
+    browser.ask("今天天气真好")
+    asked = browser.served.engines["weibo"].asked[-1]
+    assert asked.history == ("你好", "你好呀，今天过得怎么样？")
+    assert asked.decoding is None  # the model's own search
+    browser.reload()
+    assert browser.texts(".conversation-open") == ["你好"]
+    browser.click(".conversation-open")
+    assert browser.questions == ["你好", "今天天气真好"]
+
+
+@pytest.mark.parametrize("how", ["click", "escape"])
+def test_stop_keeps_what_has_arrived(browser: Browser, how: str) -> None:
+    browser.ask(SLOW, wait=False)
+    browser.until(lambda: len(browser.replies[0]) > 10)
+    if how == "click":
+        browser.click("#stop")
+    else:
+        browser.press(Keys.ESCAPE)
+    browser.until(lambda: not browser.running)
+    assert browser.replies[0].startswith("again again ")
+    assert browser.texts(".state") == ["Stopped."]
+    assert browser.focused == "message"
+    browser.ask("你好")
+    assert browser.replies[-1] == "你好呀，今天过得怎么样？"
+
+
+def test_keys_of_the_message_field(browser: Browser) -> None:
+    browser.write("one")
+    browser.press_with(Keys.SHIFT, Keys.ENTER)
+    browser.press("two")
+    composing = "return !document.activeElement.dispatchEvent(new KeyboardEvent('keydown', arguments[0]))"
+    for fields in ({"isComposing": True}, {"keyCode": 229}):  # Enter ends the composition of Chinese characters
+        assert not browser.js(composing, {"key": "Enter", "bubbles": True, "cancelable": True, **fields})
+    assert browser.questions == []
+    browser.press(Keys.ENTER)
+    browser.until(lambda: browser.questions == ["one\ntwo"])
+    browser.until(lambda: not browser.running)
+    browser.press(Keys.ENTER)  # an empty message
+    assert browser.questions == ["one\ntwo"]
+    browser.press(Keys.ARROW_UP)
+    assert browser.js("return document.getElementById('message').value") == "one\ntwo"
+
+
+def test_retry_and_edit_replace_the_last_turn(browser: Browser) -> None:
+    browser.ask("first")
+    browser.ask("你好")
+    browser.click("[data-key=retry]")
+    browser.until(lambda: browser.texts(".state") != [] and not browser.running)
+    assert browser.texts(".state")[0].startswith("The same reply")
+    browser.click("[data-key=edit]")
+    browser.write("今天天气真好")
+    browser.press(Keys.ENTER)
+    browser.until(lambda: browser.questions == ["first", "今天天气真好"] and not browser.running)
+    assert browser.served.engines["weibo"].asked[-1].history == ("first", "first")
+
+
+def test_n_best_replies_with_scores(browser: Browser) -> None:
+    browser.settings(search="sampling", temperature=0.5, seed=7, n=3, max_tokens=9, top_p=0.9)
+    browser.ask("你好")
+    asked = browser.served.engines["weibo"].asked[-1]
+    assert asked.decoding is not None
+    assert (asked.decoding.temperature, asked.decoding.top_p, asked.decoding.seed) == (0.5, 0.9, 7)
+    assert (asked.decoding.min_p, asked.replies, asked.max_tokens) == (None, 3, 9)
+    assert browser.replies == ["你好呀，今天过得怎么样？", "你好！", "好久不见，最近忙什么呢"]
+    assert browser.texts(".score") == ["−0.50", "−0.75", "−1.00"]
+    browser.click(".choice-row:nth-of-type(2)")
+    assert browser.js("return document.activeElement.dataset.key") == "choice-0-0-1"
+    browser.ask("ok")
+    assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好！")
+
+
+def test_conversations_are_renamed_and_deleted(browser: Browser) -> None:
+    for text in ("one", "two", "three"):
+        browser.ask(text)
+        browser.press_with(Keys.ALT, "n")
+    assert browser.texts(".conversation-open") == ["three", "two", "one"]
+    browser.js("arguments[0].click()", browser.one("[data-key^=rename_this]"))
+    browser.press("第三\u202e个", Keys.ENTER)
+    browser.until(lambda: browser.texts(".conversation-open")[0] == "第三 个")
+    browser.js("arguments[0].click()", browser.one("[data-key^=delete_this]"))
+    assert "第三 个" in browser.texts("#question-text")[0]
+    browser.press(Keys.ESCAPE)
+    assert len(browser.texts(".conversation-open")) == 3
+    browser.js("arguments[0].click()", browser.one("[data-key^=delete_this]"))
+    browser.click("#question-yes")
+    browser.until(lambda: browser.texts(".conversation-open") == ["two", "one"])
+    browser.click("#delete-all")
+    browser.click("#question-yes")
+    browser.until(lambda: browser.texts(".conversation-open") == [])
+    browser.reload()
+    assert browser.texts(".conversation-open") == []
+
+
+def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
+    browser.ask("你好")
+    browser.cdp("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.click("#export")
+    path = tmp_path / "chatbot-conversations.json"
+    browser.until(path.exists)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    (conversation,) = content["conversations"]
+    assert conversation["turns"][0]["answers"][0]["replies"][0]["text"] == "你好呀，今天过得怎么样？"
+    browser.open()
+    browser.one("#import-file").send_keys(str(path))
+    browser.until(lambda: browser.texts(".conversation-open") == ["你好"])
+    browser.click(".conversation-open")
+    assert browser.replies == ["你好呀，今天过得怎么样？"]
+    for number, bad in enumerate(["", "[]", "{}", '{"format": "chatbot-conversations", "conversations": [{"id": 1}]}']):
+        wrong = tmp_path / f"{number}.json"
+        wrong.write_text(bad, encoding="utf-8")
+        browser.js("document.getElementById('notice').replaceChildren()")
+        browser.one("#import-file").send_keys(str(wrong))
+        browser.until(lambda: "no conversations" in browser.notice)
+    assert browser.texts(".conversation-open") == ["你好"]
+
+
+def test_hostile_text_stays_text(browser: Browser) -> None:
+    title = browser.js("return document.title")
+    for text in HOSTILE:
+        browser.js("document.getElementById('new').click()")
+        browser.ask(text)
+        shown = browser.js("return document.querySelector('.bubble').textContent")
+        assert shown == text.replace("\ud800", "\ufffd")
+        assert browser.js("return document.title") == title
+        assert browser.js("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.js("return document.querySelectorAll('#main img, #main script, .sidebar script').length") == 0
+    browser.reload()
+    assert len(browser.texts(".conversation-open")) == len(HOSTILE)
+    assert not any("\u202e" in text or "\x1b" in text for text in browser.texts(".conversation-open"))
+
+
+def test_empty_reply(browser: Browser) -> None:
+    browser.ask(EMPTY)
+    assert browser.texts(".state") == ["The model gave an empty reply."]
+
+
+def test_busy_server(browser: Browser) -> None:
+    browser.expect_error("429")
+    browser.ask(BUSY)
+    assert browser.notice == "The server is busy. Retry in 1 seconds."
+    browser.ask("你好")
+    assert browser.notice == ""
+    assert browser.replies[-1] == "你好呀，今天过得怎么样？"
+
+
+def test_lost_network(browser: Browser) -> None:
+    browser.expect_error("ERR_INTERNET_DISCONNECTED")
+    network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+    browser.cdp("Network.enable")
+    browser.cdp("Network.emulateNetworkConditions", offline=True, **network)
+    browser.ask("你好")
+    assert browser.notice.startswith("The server cannot be reached.")
+    assert browser.texts(".state") == ["The reply failed."]
+    browser.cdp("Network.emulateNetworkConditions", offline=False, **network)
+    browser.click("#notice button")  # Retry
+    browser.until(lambda: browser.replies == ["你好呀，今天过得怎么样？"])
+
+
+def test_model_that_the_server_no_longer_has(browser: Browser) -> None:
+    browser.expect_error("404")
+    browser.ask("你好")
+    browser.js(
+        "const key = Object.keys(localStorage).find(k => k.includes('conversation.'));"
+        "localStorage.setItem(key, localStorage.getItem(key).replaceAll('weibo', 'gone'))"
+    )
+    browser.reload()
+    browser.click(".conversation-open")
+    assert "gone (not on the server)" in browser.texts("#model-0 option")
+    browser.ask("again")
+    assert browser.texts(".state") == ["The reply failed."]
+    assert browser.notice == "The model gone is not on the server any more. Choose another."
+    browser.js(
+        "const s = document.getElementById('model-0'); s.value = 'weibo';"
+        "s.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    browser.ask("你好")
+    assert browser.replies[-1] == "你好呀，今天过得怎么样？"
+
+
+def test_key_of_the_server(browser: Browser) -> None:
+    browser.expect_error("401")
+    browser.open(browser.served.key_address)
+    assert browser.notice == "The server needs a valid API key. Enter it in the settings, then retry."
+    browser.click("#notice button")  # Settings
+    browser.one("#key").send_keys("密", Keys.TAB)
+    assert browser.js("return document.getElementById('key').validationMessage").startswith("A key has letters")
+    browser.one("#key").clear()
+    browser.one("#key").send_keys("secret", Keys.TAB)
+    browser.until(lambda: browser.texts("#model-0 option") == ["weibo"])
+    browser.press(Keys.ESCAPE)
+    browser.ask("你好")
+    assert browser.replies == ["你好呀，今天过得怎么样？"]
+    assert browser.js("return JSON.stringify(localStorage)").count("secret") == 0
+
+
+def test_storage_that_is_full(browser: Browser) -> None:
+    browser.js("Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError') }")
+    browser.ask("你好")
+    assert browser.replies == ["你好呀，今天过得怎么样？"]
+    assert "storage is full" in browser.notice
+
+
+def test_damaged_storage_is_left_out(browser: Browser) -> None:
+    browser.ask("你好")
+    browser.js(
+        "localStorage.setItem('chatbot.conversation.1', '{'); localStorage.setItem('chatbot.models', '[{}]');"
+        "localStorage.setItem('chatbot.conversation.2', '{\"id\": \"0123456789abcdef\", \"turns\": [1]}');"
+        "localStorage.setItem('chatbot.settings', '{\"language\": \"en\", \"n\": \"x\", \"theme\": 7, \"search\": {}}')"
+    )
+    browser.reload()
+    assert browser.texts(".conversation-open") == ["你好"]
