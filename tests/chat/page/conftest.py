@@ -17,10 +17,10 @@ from tests.chat.page.browser import Browser, Served
 from tests.chat.page.fake_models import FakeServer, fake_server
 
 KEY = "secret"
-CHROMIUM_FLAGS = """
-    --headless=new --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync
-    --no-first-run --hide-scrollbars
-""".split()
+CHROMIUM_FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"),
+    *("--disable-component-update", "--disable-sync", "--no-first-run"),
+)
 LIMIT = 30.0  # seconds for a server to start
 
 

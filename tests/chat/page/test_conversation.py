@@ -232,8 +232,8 @@ def test_damaged_storage_is_left_out(browser: Browser) -> None:
     browser.ask("你好")
     browser.js(
         "localStorage.setItem('chatbot.conversation.1', '{'); localStorage.setItem('chatbot.models', '[{}]');"
-        "localStorage.setItem('chatbot.conversation.2', '{\"id\": \"0123456789abcdef\", \"turns\": [1]}');"
-        "localStorage.setItem('chatbot.settings', '{\"language\": \"en\", \"n\": \"x\", \"theme\": 7, \"search\": {}}')"
+        'localStorage.setItem(\'chatbot.conversation.2\', \'{"id": "0123456789abcdef", "turns": [1]}\');'
+        'localStorage.setItem(\'chatbot.settings\', \'{"language": "en", "n": "x", "theme": 7, "search": {}}\')'
     )
     browser.reload()
     assert browser.texts(".conversation-open") == ["你好"]

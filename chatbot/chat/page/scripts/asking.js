@@ -143,5 +143,5 @@ function fitMessage() {
 
 /** Puts the cursor into the message field, but on a phone, whose keyboard would cover half of the page. */
 function focusMessage() {
-  if (matchMedia("(pointer: fine)").matches) byId("message").focus();
+  if (!matchMedia("(pointer: coarse)").matches) byId("message").focus();
 }

@@ -2,16 +2,13 @@
 
 const LEVELS = 10; // of the colours of a cell
 
-async function toggleAttention(button, turn, answer, side) {
-  const shown = byId(answerId(turn, side));
-  const open = shown.querySelector(".attention");
-  if (open) {
-    open.remove();
-    return button.setAttribute("aria-expanded", "false");
-  }
+const attentionOf = new WeakMap(); // answer -> its panel, while that is open
+
+async function toggleAttention(turn, answer, side) {
+  if (attentionOf.has(answer)) return closeAttention(turn, answer);
   const panel = element("div", { class: "attention", role: "region", tabindex: "0", "aria-label": t("why") });
-  shown.append(panel);
-  button.setAttribute("aria-expanded", "true");
+  attentionOf.set(answer, panel);
+  showTurn(turn);
   const history = historyOf(current.turns, turn, side);
   const body = { model: answer.model, question: turn.question, reply: textOf(answer), history };
   try {
@@ -20,11 +17,15 @@ async function toggleAttention(button, turn, answer, side) {
     if (attention.weights) panel.append(attentionTable(attention));
     announce(t(attention.weights ? "why" : "why_none"));
   } catch (error) {
-    panel.remove();
-    button.setAttribute("aria-expanded", "false");
+    closeAttention(turn, answer);
     showError(error, null);
   }
   if (isLast(turn)) scrollToEnd();
+}
+
+function closeAttention(turn, answer) {
+  attentionOf.delete(answer);
+  showTurn(turn);
 }
 
 /** attention: {question: words, reply: words, weights: a row for each word of the reply}. */

@@ -53,6 +53,7 @@ function answerElement(turn, answer, side) {
     several ? choiceElement(turn, answer, side) : replyElement(answer),
     stateElement(answer, turn),
     answer.state === "running" ? null : actionsElement(turn, answer, side),
+    attentionOf.get(answer),
   );
 }
 
@@ -74,6 +75,7 @@ function choiceElement(turn, answer, side) {
       answer.chosen = number;
       answer.rating = null;
       turn.vote = null;
+      attentionOf.delete(answer);
       saveConversation(current);
       showTurn(turn);
     };
@@ -106,8 +108,9 @@ function actionsElement(turn, answer, side) {
     if (ratingsAreCollected) {
       buttons.push(ratingButton(turn, answer, side, "good"), ratingButton(turn, answer, side, "bad"));
     }
-    const explain = (event) => toggleAttention(event.currentTarget, turn, answer, side);
-    buttons.push(iconButton("why", t("why"), key("why"), explain, { "aria-expanded": "false" }));
+    const explain = () => toggleAttention(turn, answer, side);
+    const expanded = { "aria-expanded": String(attentionOf.has(answer)) };
+    buttons.push(iconButton("why", t("why"), key("why"), explain, expanded));
   }
   if (isLast(turn) && side === 0 && !running) buttons.push(iconButton("retry", t("retry"), "retry", retryLast));
   return element("div", { class: "actions" }, ...buttons);

@@ -1,0 +1,181 @@
+"""What people with a keyboard, a screen reader, a small screen or weak eyes need of the page."""
+
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.chat.page.browser import NARROW, PHONE, Browser
+
+# The texts on the page whose contrast is too low: [text, ratio]. A text is on the nearest backgrounds, blended.
+LOW_CONTRAST = """
+const parts = (color) => {
+  const numbers = color.match(/[\\d.]+/g).map(Number);
+  return [...numbers.slice(0, 3), numbers[3] ?? 1];
+};
+const over = (top, below) => [0, 1, 2].map((i) => top[3] * top[i] + (1 - top[3]) * below[i]).concat(1);
+const backgroundOf = (e) => {
+  const below = e.parentElement ? backgroundOf(e.parentElement) : [255, 255, 255, 1];
+  return over(parts(getComputedStyle(e).backgroundColor), below);
+};
+const luminance = (c) => {
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = c.slice(0, 3).map((v) => linear(v / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const found = [];
+for (const e of document.querySelectorAll("body *")) {
+  const own = [...e.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  const shown = e.checkVisibility({ visibilityProperty: true }) && e.getBoundingClientRect().width > 1;
+  if (!shown || e.closest(":disabled, script, style, noscript") || !(own || e.matches("svg.icon"))) continue;
+  const background = backgroundOf(e);
+  const pair = [luminance(over(parts(getComputedStyle(e).color), background)), luminance(background)].sort();
+  const ratio = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+  if (ratio < (e.matches("svg.icon") ? 3 : 4.5)) found.push([e.textContent || e.outerHTML, ratio]);
+}
+return found;
+"""
+# Controls without a name, ids that occur twice, and references to ids that there are not.
+UNNAMED = """
+const named = (e) => e.ariaLabel || e.innerText?.trim() || e.labels?.length || e.getAttribute("aria-labelledby");
+const shown = [...document.querySelectorAll("button, input, select, textarea, [role=region], dialog[open], nav")];
+const unnamed = shown.filter((e) => !e.closest("[hidden], dialog:not([open])") && !named(e)).map((e) => e.outerHTML);
+const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+const twice = ids.filter((id, i) => ids.indexOf(id) !== i);
+const references = [...document.querySelectorAll("[for], [aria-describedby], [aria-labelledby], [aria-controls]")]
+  .flatMap((e) => ["for", "aria-describedby", "aria-labelledby", "aria-controls"].map((name) => e.getAttribute(name)))
+  .filter(Boolean);
+return [...unnamed, ...twice, ...references.filter((id) => !document.getElementById(id))];
+"""
+# Controls on the page that reach beyond its right edge, and those that are lower than WCAG 2.2 allows.
+CONTROLS = """
+const shown = [...document.querySelectorAll("button, select, textarea, .bubble")].filter(
+  (e) => e.checkVisibility({ visibilityProperty: true }) && e.getBoundingClientRect().width && !e.closest(".sidebar"),
+);
+"""
+OUTSIDE = f"{CONTROLS} return shown.filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML)"
+SMALL = f"{CONTROLS} return shown.filter((e) => e.getBoundingClientRect().height < 24).map((e) => e.outerHTML)"
+
+
+def full_page(browser: Browser, **settings: Any) -> None:
+    """Show the page with everything that it can show beside a conversation."""
+    browser.open(n=2, **settings)
+    browser.ask("今天天气真好")
+    browser.click("[data-key^=good]")
+    browser.js("document.querySelector('[data-key^=why]').click()")
+    browser.until(lambda: browser.texts(".attention table"))
+    browser.js("document.getElementById('compare').click()")
+    browser.settings(n=1)
+    browser.ask("你好")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_contrast_and_names(browser: Browser, theme: str) -> None:
+    browser.open(theme=theme)
+    states = [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    full_page(browser, theme=theme, language="zh")
+    states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    browser.click(".conversation:nth-child(2) .conversation-open")
+    assert browser.texts(".attention table")  # is still open
+    states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+    for dialog in ("settings-button", "shortcuts-button", "delete-all"):
+        browser.js("document.getElementById(arguments[0]).click()", dialog)
+        states += [browser.js(LOW_CONTRAST), browser.js(UNNAMED)]
+        browser.press(Keys.ESCAPE)
+    assert states == [[]] * 12
+
+
+def test_landmarks_and_headings(browser: Browser) -> None:
+    browser.ask("你好")
+    assert browser.js("return document.documentElement.lang") == "en"
+    for selector in ("main", "header", "nav[aria-label]", "h1", "[role=status][aria-live=polite]", "[role=alert]"):
+        assert len(browser.all(selector)) == 1, selector
+    assert browser.texts("h1") == ["你好"]
+    assert browser.texts("#turns h3") == ["You", "weibo"]
+
+
+def test_focus_order_and_skip_link(browser: Browser) -> None:
+    browser.ask("你好")
+    browser.js("document.querySelector('.skip').focus()")
+    order = [browser.focused]
+    for _ in range(20):
+        browser.press(Keys.TAB)
+        order.append(browser.focused)
+    wanted = ["Skip to the message", "New conversation", "你好", "Rename “你好”", "Delete “你好”", "Export"]
+    assert order[: len(wanted)] == wanted
+    places = [order.index(name) for name in ("Model", "Settings", "Messages", "Edit and send again", "Copy", "Retry")]
+    assert places == sorted(places)
+    browser.js("document.querySelector('.skip').focus()")
+    browser.press(Keys.ENTER)
+    assert browser.focused == "message"
+
+
+def test_keyboard_shortcuts_and_dialogs_return_the_focus(browser: Browser) -> None:
+    browser.press_with(Keys.ALT, "k")
+    assert browser.texts("#shortcuts[open] kbd")[:3] == ["Enter", "Shift", "Enter"]
+    browser.press(Keys.ESCAPE)
+    assert browser.focused == "message"
+    browser.press_with(Keys.ALT, "s")
+    assert browser.all("#settings[open]")
+    browser.press(Keys.ESCAPE)
+    assert browser.focused == "message"
+    browser.ask("你好")
+    browser.press_with(Keys.ALT, "r")
+    browser.until(lambda: browser.texts(".state") != [] and not browser.running)
+    browser.press_with(Keys.ALT, "n")
+    assert browser.questions == []
+
+
+@pytest.mark.parametrize("size", [PHONE, NARROW], ids=["phone", "narrow"])
+def test_small_screens(browser: Browser, size: tuple[int, int]) -> None:
+    browser.open(size=size)
+    assert not browser.one("#sidebar").is_displayed()
+    full_page(browser, size=size)
+    assert browser.js("return document.documentElement.scrollWidth") == size[0]
+    assert browser.js(OUTSIDE) == []
+    assert browser.js(SMALL) == []
+    browser.click("#menu-open")
+    assert browser.focused == "Close conversations"
+    browser.press(Keys.ESCAPE)
+    assert browser.focused == "Show conversations"
+    browser.until(lambda: not browser.one("#sidebar").is_displayed())
+    browser.click("#menu-open")
+    browser.until(lambda: browser.one("#sidebar").rect["x"] == 0)
+    browser.click(".conversation:nth-child(2) .conversation-open")
+    assert browser.questions == ["今天天气真好"]
+
+
+def test_language_and_theme_follow_the_system(browser: Browser) -> None:
+    def background() -> str:
+        return browser.js("return getComputedStyle(document.body).backgroundColor")
+
+    browser.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    browser.open(theme="", language="")
+    dark = background()
+    browser.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+    browser.until(lambda: background() != dark)
+    browser.click("#theme")
+    assert background() == dark
+    browser.click("#language")
+    assert browser.js("return document.documentElement.lang") == "zh-CN"
+    browser.reload()
+    assert browser.texts("#new span") == ["新对话"]
+    assert background() == dark
+    browser.cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+    moving = "e => parseFloat(getComputedStyle(e).transitionDuration)"
+    assert browser.js(f"return [...document.querySelectorAll('*')].filter({moving}).length") == 0
+    browser.cdp("Emulation.setEmulatedMedia", features=[])
+
+
+def test_no_other_script_runs(browser: Browser) -> None:
+    """A script that hostile text would bring into the page is refused by the Content-Security-Policy."""
+    browser.expect_error("Content Security Policy")
+    browser.expect_error("Trusted")
+    done = "const s = document.createElement('script'); s.text = 'document.title = 1'; document.body.append(s);"
+    with pytest.raises(Exception, match="Trusted"):
+        browser.js(done)
+    with pytest.raises(Exception, match="Trusted"):
+        browser.js("document.body.innerHTML = '<b onclick=alert(1)>'")
+    with pytest.raises(Exception, match="Trusted"):
+        browser.js("document.body.setAttribute('onclick', 'document.title = 1')")
+    assert browser.js("return document.title") == "Chatbot"

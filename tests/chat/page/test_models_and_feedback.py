@@ -1,0 +1,103 @@
+"""Models, their comparison, attention and ratings on the page in headless Chromium."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chat.page.browser import Browser
+
+
+def last_rating(path: Path) -> dict[str, Any]:
+    """The last line of the file of ratings."""
+    return json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+
+
+def choose(browser: Browser, place: int, name: str) -> None:
+    """Choose a model in the header."""
+    browser.js(
+        "const s = document.getElementById(arguments[0]); s.value = arguments[1];"
+        "s.dispatchEvent(new Event('change', {bubbles: true}))",
+        f"model-{place}",
+        name,
+    )
+
+
+def test_card_of_the_model(browser: Browser) -> None:
+    assert browser.texts("#card-0") == ["1,098,275 pairs, step 12,400, 3.87 nats per character"]
+    assert browser.texts("#facts dd")[0] == "1,098,275 pairs of weibo.conv.gz"
+    choose(browser, 0, "chatterbot")
+    assert browser.texts("#card-0") == ["529 pairs, step 1,200, not validated"]
+    assert browser.texts("#facts dd")[-1] == "each question by itself"
+    browser.ask("你好")
+    choose(browser, 0, "weibo")
+    browser.ask("今天天气真好")
+    assert browser.replies == ["你好", "是啊，出去走走吧"]
+    assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好")
+    browser.reload()  # the last choice is kept
+    assert browser.js("return document.getElementById('model-0').value") == "weibo"
+
+
+def test_comparison_of_two_models(browser: Browser) -> None:
+    browser.click("#compare")
+    assert browser.texts("#empty-name") == ["Compare weibo with chatterbot"]
+    browser.ask("你好")
+    browser.ask("晚上吃什么？")
+    assert browser.replies[2:] == ["火锅！天冷了就想吃点热的。", "我不吃东西，我只吃电."]
+    assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好呀，今天过得怎么样？")
+    browser.click("[data-key=second-1]")
+    browser.until(lambda: browser.texts(".vote.muted") == ["Vote recorded: chatterbot."])
+    assert last_rating(browser.served.ratings) == {
+        "history": [["你好", "你好"]],
+        "question": "晚上吃什么？",
+        "answer": "我不吃东西，我只吃电.",
+        "rejected": "火锅！天冷了就想吃点热的。",
+        "rating": "better",
+        "model": "chatterbot",
+        "rejected_model": "weibo",
+    }
+    choose(browser, 1, "weibo")  # other models begin another conversation
+    assert browser.questions == []
+    browser.click("#compare")
+    assert browser.js("return document.getElementById('second-model').hidden")
+
+
+@pytest.mark.parametrize("rating", ["good", "bad"])
+def test_reply_is_rated_once(browser: Browser, rating: str) -> None:
+    browser.ask("今天天气真好")
+    browser.ask("你好")
+    browser.click(f"[data-key={rating}-answer-1-0]")
+    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
+    name = "answer" if rating == "good" else "rejected"
+    assert last_rating(browser.served.ratings) == {
+        "history": [["今天天气真好", "是啊，出去走走吧"]],
+        "question": "你好",
+        name: "你好呀，今天过得怎么样？",
+        "rating": rating,
+        "model": "weibo",
+    }
+    lines = len(browser.served.ratings.read_text(encoding="utf-8").splitlines())
+    assert browser.js("return document.activeElement.ariaPressed") == "true"
+    browser.click(f"[data-key={rating}-answer-1-0]")
+    assert len(browser.all(".answer button:disabled")) == 1
+    assert len(browser.served.ratings.read_text(encoding="utf-8").splitlines()) == lines
+
+
+def test_attention_over_the_words(browser: Browser) -> None:
+    browser.ask("今天天气真好")
+    browser.click("[data-key^=why]")
+    browser.until(lambda: browser.texts(".attention table"))
+    assert browser.texts(".attention thead th") == list("今天天气真好")
+    assert browser.texts(".attention tbody th") == [*"是啊，出去走走吧", "end"]
+    rows = [
+        [int(text) for text in browser.texts(f".attention tbody tr:nth-child({number}) td")] for number in range(1, 10)
+    ]
+    assert rows[0][0] > 70
+    assert all(97 <= sum(row) <= 103 for row in rows)  # rounded
+    assert browser.one("[data-key^=why]").get_attribute("aria-expanded") == "true"
+    browser.click("[data-key^=why]")
+    assert browser.texts(".attention") == []
+    browser.ask("x")
+    browser.js("arguments[0].click()", browser.all("[data-key^=why]")[-1])
+    browser.until(lambda: browser.texts(".attention p") == ["This model shows no attention."])

@@ -1,0 +1,129 @@
+"""The routes of the page."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.gate import Limits
+from tests.chat.page.fake_models import fake_server
+from tests.chat.server.fake_models import FakeEngine, fake_models
+
+REPLIED = {"model": "weibo", "question": "你好", "reply": "好"}
+COMPARED = {
+    "question": "q",
+    "replies": ["a", "b"],
+    "histories": [[], []],
+    "models": ["weibo", "chatterbot"],
+    "better": "equal",
+}
+
+
+@pytest.fixture
+def ratings(tmp_path: Path) -> Path:
+    return tmp_path / "ratings.jsonl"
+
+
+@pytest.fixture
+def client(tmp_path: Path, ratings: Path) -> Iterator[TestClient]:
+    app = create_app(fake_server(tmp_path).models, ratings=ratings)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_page(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "script-src 'sha256-" in page.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    assert client.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+
+
+def test_models_are_described(client: TestClient) -> None:
+    described = client.get("/chat/models").json()
+    assert described["ratings"]
+    assert described["models"][0] == {
+        "id": "weibo",
+        "step": 12_400,
+        "data": ["weibo.conv.gz"],
+        "pairs": 1_098_275,
+        "nats_per_character": 3.8712,
+        "validated": True,
+        "format": None,
+        "turns": 2,
+    }
+
+
+def test_attention(client: TestClient) -> None:
+    found = client.post("/chat/attention", json={**REPLIED, "history": ["a", "b", "c", "d"]}).json()
+    assert found["question"] == ["c", "d", "你", "好"]  # the model reads two turns before
+    assert found["reply"] == ["好", "<eos>"]
+    assert [sum(row) for row in found["weights"]] == pytest.approx([1, 1], abs=1e-3)
+    for body in ({**REPLIED, "question": ""}, {**REPLIED, "reply": "x"}):
+        assert client.post("/chat/attention", json=body).json()["weights"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("attention", {**REPLIED, "model": "../../etc"}, 404),
+        ("attention", {**REPLIED, "question": "x" * 20_001}, 400),
+        ("attention", {**REPLIED, "history": ["x"] * 201}, 400),
+        ("attention", {"model": "weibo"}, 400),
+        ("attention", [], 400),
+        ("ratings", {**REPLIED, "rating": "great"}, 400),
+        ("ratings", {**REPLIED, "rating": "good", "model": "none"}, 404),
+        ("comparisons", {**COMPARED, "replies": ["a"]}, 400),
+        ("comparisons", {**COMPARED, "models": ["weibo", "none"]}, 404),
+    ],
+)
+def test_refused_requests_change_nothing(
+    client: TestClient, ratings: Path, path: str, body: object, status: int
+) -> None:
+    response = client.post(f"/chat/{path}", json=body)
+    assert response.status_code == status
+    assert response.json()["error"]["message"]
+    assert not ratings.exists()
+
+
+def test_ratings_and_comparisons_are_appended(client: TestClient, ratings: Path) -> None:
+    hostile = '\u2028</script>\n{"answer": "x"}'
+    assert client.post("/chat/ratings", json={**REPLIED, "reply": hostile, "rating": "good"}).json() == {
+        "recorded": True
+    }
+    client.post("/chat/comparisons", json=COMPARED)
+    first, second = map(json.loads, ratings.read_bytes().splitlines())
+    assert first == {"history": [], "question": "你好", "answer": hostile, "rating": "good", "model": "weibo"}
+    assert second["equal"] == ["a", "b"]
+
+
+def test_ratings_that_cannot_be_written(client: TestClient, ratings: Path) -> None:
+    ratings.mkdir()
+    response = client.post("/chat/ratings", json={**REPLIED, "rating": "good"})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "ratings")
+    assert str(ratings) not in response.text
+
+
+def test_server_that_collects_no_ratings(tmp_path: Path) -> None:
+    with TestClient(create_app(fake_server(tmp_path).models)) as client:
+        assert client.get("/chat/models").json()["ratings"] is False
+        assert client.post("/chat/ratings", json={**REPLIED, "rating": "good"}).status_code == 404
+
+
+def test_only_the_page_itself_needs_no_key(tmp_path: Path, ratings: Path) -> None:
+    app = create_app(fake_server(tmp_path).models, Limits(keys=[b"secret"]), ratings=ratings)
+    with TestClient(app) as client:
+        assert client.get("/").status_code == 200
+        assert client.get("/chat/models").status_code == 401
+        for path in ("attention", "ratings", "comparisons"):
+            assert client.post(f"/chat/{path}", json={}).status_code == 401
+
+
+def test_model_without_readable_files_is_not_described(tmp_path: Path) -> None:
+    """The files of an attempt in training may be incomplete."""
+    models = fake_models({"broken": FakeEngine()}, tmp_path)
+    with TestClient(create_app(models)) as client:
+        assert client.get("/chat/models").json()["models"] == []
