@@ -1,4 +1,4 @@
-"""Makes the pictures of the documents from real runs: terminal.png, tensorboard.png, charts.png and report.png.
+"""Makes the pictures of the documents from real runs: terminal.png, tensorboard.png, charts.png, report.png, page.png.
 
     pip install '.[pictures]'
     apt-get install chromium chromium-driver fonts-noto-cjk    # on Debian
@@ -6,14 +6,16 @@
 
 The script trains on the built-in corpus in a temporary folder (about a minute on 2 CPU cores) and talks to the result,
 both in a real pseudo-terminal, whose screen it draws. Then it starts TensorBoard on the loopback interface and takes a
-picture of its page with headless Chromium, and one of an evaluation's report. The page with all charts shows a second
-run, which is validated. Nothing in the pictures is edited.
+picture of its page with headless Chromium, one of an evaluation's report, and one of the chat in a browser, as on a
+desktop and as on a phone. The page with all charts shows a second run, which is validated. Nothing in the pictures is
+edited.
 """
 
 import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import chatterbot_corpus
@@ -54,6 +56,9 @@ BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
 PAGE_WIDTH, PAGE_HEIGHT = 1000, 734
 REPORT_SIZE = 1250, 1100
 CHARTS_SIZE = 1460, 1200
+CHAT_SIZE = 1160, 800
+PHONE_SIZE = 390, 800
+PHONE_MARGIN = 24  # pixels between the two
 CHROMIUM_FLAGS = f"""
     --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
     --disable-component-update --disable-sync --hide-scrollbars --force-device-scale-factor=2
@@ -79,6 +84,7 @@ def main() -> int:
         save(tensorboard_picture(folder / "tensorboard" / ATTEMPT), PICTURES / "tensorboard.png")
         save(charts_picture(folder), PICTURES / "charts.png")
         save(report_picture(folder), PICTURES / "report.png")
+        save(chat_picture(folder), PICTURES / "page.png")
     return 0
 
 
@@ -214,6 +220,57 @@ def report_picture(folder: Path) -> Image.Image:
         return Image.open(io.BytesIO(browser.get_screenshot_as_png()))
 
 
+def chat_picture(folder: Path) -> Image.Image:
+    """The chat in a browser: on a desktop with the attention of a reply, and in Chinese and dark on a phone."""
+    with chat_server(folder) as address:
+        with chromium() as browser:
+            desktop = chat_screenshot(browser, address, CHAT_SIZE, {"language": "en", "theme": "light"}, QUESTIONS[:2])
+        with chromium() as browser:
+            phone = chat_screenshot(browser, address, PHONE_SIZE, {"language": "zh", "theme": "dark"}, QUESTIONS[2:])
+    picture = Image.new("RGB", (desktop.width + PHONE_MARGIN + phone.width, desktop.height), "white")
+    picture.paste(desktop, (0, 0))
+    picture.paste(phone, (desktop.width + PHONE_MARGIN, 0))
+    return picture
+
+
+def chat_screenshot(
+    browser: webdriver.Chrome, address: str, size: tuple[int, int], settings: dict[str, str], questions: Sequence[str]
+) -> Image.Image:
+    """The page after some questions. size: in CSS pixels. On a desktop, with the attention of the last reply."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(address)
+    browser.execute_script("localStorage.setItem('chatbot.settings', arguments[0])", json.dumps(settings))
+    browser.refresh()
+    wait_for_element(browser, "#model-0 option")
+    for number, question in enumerate(questions, 1):
+        browser.find_element("id", "message").send_keys(question, "\ue007")  # Enter
+        wait_for_element(browser, f".turn:nth-child({number}) .answer .actions")
+    if size == CHAT_SIZE:
+        browser.find_elements("css selector", "[data-key^=why]")[-1].click()
+        wait_for_element(browser, ".attention table")
+    return Image.open(io.BytesIO(browser.get_screenshot_as_png()))
+
+
+def wait_for_element(browser: webdriver.Chrome, selector: str) -> None:
+    """Wait until the page has an element."""
+    wait_for(lambda: bool(browser.find_elements("css selector", selector)))
+
+
+@contextlib.contextmanager
+def chat_server(folder: Path) -> Iterator[str]:
+    """A running server of the chat on the loopback interface, with ATTEMPT in `folder`. Yields its address."""
+    command = [sys.executable, "chat.py", "--attempt", ATTEMPT, "--serve", "127.0.0.1:0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield re.findall(r"http://[\d.:]+", process.stdout.readline())[0]
+        finally:
+            process.terminate()
+
+
 @contextlib.contextmanager
 def tensorboard(logs: Path) -> Iterator[str]:
     """A running TensorBoard on the loopback interface. Yields its address."""
@@ -257,7 +314,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PAGE_LIMIT
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"TensorBoard's page was not ready after {PAGE_LIMIT:.0f} s")
+            raise TimeoutError(f"The page was not ready after {PAGE_LIMIT:.0f} s")
         time.sleep(0.2)
 
 

@@ -165,7 +165,7 @@ def test_empty_reply(browser: Browser) -> None:
 def test_busy_server(browser: Browser) -> None:
     browser.expect_error("429")
     browser.ask(BUSY)
-    assert browser.notice == "The server is busy. Retry in 1 seconds."
+    assert browser.notice == "The server is busy. Retry in 1 s."
     browser.ask("你好")
     assert browser.notice == ""
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"

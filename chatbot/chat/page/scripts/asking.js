@@ -20,7 +20,8 @@ function messagesOf(turns, turn, side) {
 
 function sendMessage() {
   const input = byId("message"), question = wellFormed(input.value.trim());
-  if (!question || running || !current.models[0]) return;
+  if (!question || running) return;
+  if (!current.models[0]) return loadModels();
   if (edited && edited === current.turns.at(-1)) current.turns.pop();
   edited = null;
   input.value = "";
@@ -78,10 +79,18 @@ async function generateOne(conversation, turn, side, signal) {
       if (conversation === current) showPiece(turn, side);
     }
     answer.state = "done";
+    answer.replies = distinct(answer.replies);
   } catch (error) {
     if (error.name === "AbortError") answer.state = "stopped";
     else fail(answer, error);
   }
+}
+
+/** Returns the replies without those that are empty or occur before. */
+function distinct(replies) {
+  const texts = replies.map((reply) => reply.text);
+  const found = replies.filter((reply, i) => reply.text && texts.indexOf(reply.text) === i);
+  return found.length ? found : replies.slice(0, 1);
 }
 
 function addPiece(answer, choice) {

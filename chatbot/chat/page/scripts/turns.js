@@ -86,7 +86,8 @@ function choiceElement(turn, answer, side) {
     const text = element("span", { class: "text reply", dir: "auto" }, reply.text);
     return element("label", { class: "choice-row" }, radio, text, score);
   });
-  return element("fieldset", { class: "choices" }, element("legend", {}, t("replies")), ...rows);
+  const legend = t(answer.replies.some((reply) => reply.score !== null) ? "replies_scored" : "replies");
+  return element("fieldset", { class: "choices" }, element("legend", {}, legend), ...rows);
 }
 
 /** Returns the mean log-probability of a token, in nats. */
