@@ -224,9 +224,9 @@ def chat_picture(folder: Path) -> Image.Image:
     """The chat in a browser: on a desktop with the attention of a reply, and in Chinese and dark on a phone."""
     with chat_server(folder) as address:
         with chromium() as browser:
-            desktop = chat_screenshot(browser, address, CHAT_SIZE, {"language": "en", "theme": "light"}, QUESTIONS[:2])
+            desktop = chat_screenshot(browser, address, CHAT_SIZE, {"language": "en", "theme": "light"}, QUESTIONS[::2])
         with chromium() as browser:
-            phone = chat_screenshot(browser, address, PHONE_SIZE, {"language": "zh", "theme": "dark"}, QUESTIONS[2:])
+            phone = chat_screenshot(browser, address, PHONE_SIZE, {"language": "zh", "theme": "dark"}, QUESTIONS[1::2])
     picture = Image.new("RGB", (desktop.width + PHONE_MARGIN + phone.width, desktop.height), "white")
     picture.paste(desktop, (0, 0))
     picture.paste(phone, (desktop.width + PHONE_MARGIN, 0))

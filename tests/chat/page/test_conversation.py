@@ -157,6 +157,23 @@ def test_hostile_text_stays_text(browser: Browser) -> None:
     assert not any("\u202e" in text or "\x1b" in text for text in browser.texts(".conversation-open"))
 
 
+def test_long_conversation_is_cut_to_what_a_server_takes(browser: Browser) -> None:
+    browser.ask("short")
+    browser.ask("一" * 3000)
+    browser.js(
+        "const key = Object.keys(localStorage).find(k => k.includes('conversation.'));"
+        "const c = JSON.parse(localStorage.getItem(key)); c.turns.unshift(...Array(300).fill(c.turns[0]));"
+        "localStorage.setItem(key, JSON.stringify(c))"
+    )
+    browser.reload()
+    browser.click(".conversation-open")
+    assert len(browser.questions) == 200  # the last ones are shown
+    browser.write("你好")
+    browser.press(Keys.ENTER)
+    browser.until(lambda: browser.replies[-1] == "你好呀，今天过得怎么样？" and not browser.running)
+    assert browser.served.engines["weibo"].asked[-1].history == ("一" * 2000,) * 2
+
+
 def test_empty_reply(browser: Browser) -> None:
     browser.ask(EMPTY)
     assert browser.texts(".state") == ["The model gave an empty reply."]

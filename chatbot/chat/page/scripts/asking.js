@@ -1,6 +1,8 @@
 // Questions to the models: send, stop, retry, edit the last one.
 
-const MOST_MESSAGES = 40; // before a question that are sent; the models read fewer
+// What is sent of the turns before a question; the models read less.
+const MOST_MESSAGES = 40;
+const MOST_CHARACTERS = 4000; // of each
 
 let running = null; // the AbortController of the replies that are being generated
 let edited = null; // the last turn, while its question is in the message field
@@ -10,7 +12,8 @@ const newAnswer = (model) => ({ model, replies: [], chosen: 0, state: "running",
 /** Returns the turns before a turn for one of the models, alternately question and reply. */
 function historyOf(turns, turn, side) {
   const before = turns.slice(0, turns.indexOf(turn)).filter((old) => old.answers[side] && textOf(old.answers[side]));
-  return before.flatMap((old) => [old.question, textOf(old.answers[side])]).slice(-MOST_MESSAGES);
+  const texts = before.flatMap((old) => [old.question, textOf(old.answers[side])]);
+  return texts.slice(-MOST_MESSAGES).map((text) => wellFormed(text.slice(0, MOST_CHARACTERS)));
 }
 
 function messagesOf(turns, turn, side) {
@@ -66,7 +69,7 @@ async function generate(turn, before = []) {
   announce(turn.answers.map(spoken).join("\n"));
 }
 
-const spoken = (answer) => textOf(answer) || t(answer.state === "failed" ? "failed" : "no_reply");
+const spoken = (answer) => textOf(answer) || t({ failed: "failed", stopped: "stopped" }[answer.state] ?? "no_reply");
 
 async function generateOne(conversation, turn, side, signal) {
   const answer = turn.answers[side];

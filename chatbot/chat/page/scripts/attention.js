@@ -20,7 +20,8 @@ async function toggleAttention(turn, answer, side) {
     closeAttention(turn, answer);
     showError(error, null);
   }
-  if (isLast(turn)) scrollToEnd();
+  const tall = panel.offsetHeight > byId("scroll").clientHeight - 120;
+  panel.scrollIntoView({ block: tall ? "start" : "nearest" });
 }
 
 function closeAttention(turn, answer) {
