@@ -39,7 +39,7 @@ class RepliedQuestion(Body):
     model: str
     question: Text
     reply: Text
-    history: History = Field([])
+    history: History = Field(default=[])
 
 
 class RatedReply(RepliedQuestion):
@@ -81,8 +81,8 @@ class DescribedModels(BaseModel):
 class Attention(BaseModel):
     """The attention of a reply. weights: [reply, question], each row adds up to 1; None if the model shows none."""
 
-    question: list[str] = Field([])
-    reply: list[str] = Field([])
+    question: list[str] = Field(default=[])
+    reply: list[str] = Field(default=[])
     weights: list[list[float]] | None = None
 
 

@@ -174,6 +174,15 @@ def test_long_conversation_is_cut_to_what_a_server_takes(browser: Browser) -> No
     assert browser.served.engines["weibo"].asked[-1].history == ("一" * 2000,) * 2
 
 
+def test_reply_is_copied(browser: Browser) -> None:
+    browser.cdp("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.ask("你好")
+    browser.click("[data-key^=copy]")
+    browser.until(lambda: browser.texts("#announcement") == ["Copied."])
+    read = "navigator.clipboard.readText().then(arguments[0])"
+    assert browser.chromium.execute_async_script(read) == "你好呀，今天过得怎么样？"
+
+
 def test_empty_reply(browser: Browser) -> None:
     browser.ask(EMPTY)
     assert browser.texts(".state") == ["The model gave an empty reply."]

@@ -40,13 +40,14 @@ def test_card_of_the_model(browser: Browser) -> None:
 
 
 def test_comparison_of_two_models(browser: Browser) -> None:
+    choose(browser, 0, "chatterbot")
     browser.click("#compare")
-    assert browser.texts("#empty-name") == ["Compare weibo with chatterbot"]
+    assert browser.texts("#empty-name") == ["Compare chatterbot with weibo"]
     browser.ask("你好")
     browser.ask("晚上吃什么？")
-    assert browser.replies[2:] == ["火锅！天冷了就想吃点热的。", "我不吃东西，我只吃电."]
+    assert browser.replies[2:] == ["我不吃东西，我只吃电.", "火锅！天冷了就想吃点热的。"]
     assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好呀，今天过得怎么样？")
-    browser.click("[data-key=second-1]")
+    browser.click("[data-key=first-1]")
     browser.until(lambda: browser.texts(".vote.muted") == ["Vote recorded: chatterbot."])
     assert last_rating(browser.served.ratings) == {
         "history": [["你好", "你好"]],
@@ -57,7 +58,7 @@ def test_comparison_of_two_models(browser: Browser) -> None:
         "model": "chatterbot",
         "rejected_model": "weibo",
     }
-    choose(browser, 1, "weibo")  # other models begin another conversation
+    choose(browser, 1, "chatterbot")  # other models begin another conversation
     assert browser.questions == []
     browser.click("#compare")
     assert browser.js("return document.getElementById('second-model').hidden")

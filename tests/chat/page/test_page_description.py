@@ -1,6 +1,5 @@
 """The routes of the page do what the OpenAPI description says, for requests that schemathesis makes from it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -14,10 +13,10 @@ GENERATED = [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.N
 
 
 @pytest.fixture(scope="module")
-def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[schemathesis.BaseSchema]:
+def described(tmp_path_factory: pytest.TempPathFactory) -> schemathesis.BaseSchema:
     folder = tmp_path_factory.mktemp("described")
     app = create_app(fake_server(folder).models, ratings=folder / "ratings.jsonl")
-    yield schemathesis.openapi.from_asgi("/openapi.json", app)
+    return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
 @pytest.mark.parametrize("mode", GENERATED, ids=["as described", "otherwise"])
@@ -26,7 +25,7 @@ def test_requests_of_the_description(
     described: schemathesis.BaseSchema, path: str, mode: schemathesis.GenerationMode
 ) -> None:
     @hypothesis.given(case=described[f"/chat/{path}"]["POST"].as_strategy(generation_mode=mode))
-    @hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.settings(max_examples=5, suppress_health_check=list(hypothesis.HealthCheck))
     def requests(case: schemathesis.Case) -> None:
         case.call_and_validate(checks=[schemathesis.checks.not_a_server_error])
 

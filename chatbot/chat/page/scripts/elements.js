@@ -88,7 +88,11 @@ function confirmed(text, yes, value = null) {
   (value === null ? byId("question-no") : input).focus();
   input.select();
   return new Promise((resolve) => {
-    const closed = () => resolve(dialog.returnValue !== "yes" ? null : value === null ? true : input.value.trim());
-    dialog.addEventListener("close", closed, { once: true });
+    const closed = () => {
+      if (dialog.open) return; // the event of a dialog before this one comes late
+      dialog.removeEventListener("close", closed);
+      resolve(dialog.returnValue !== "yes" ? null : value === null ? true : input.value.trim());
+    };
+    dialog.addEventListener("close", closed);
   });
 }
