@@ -101,7 +101,7 @@ def test_focus_order_and_skip_link(browser: Browser) -> None:
     for _ in range(20):
         browser.press(Keys.TAB)
         order.append(browser.focused)
-    wanted = ["Skip to the message", "New conversation", "你好", "Rename “你好”", "Delete “你好”", "Export"]
+    wanted = ["Skip to the message", "New conversation", "你好", 'Rename "你好"', 'Delete "你好"', "Export"]
     assert order[: len(wanted)] == wanted
     places = [order.index(name) for name in ("Model", "Settings", "Messages", "Edit and send again", "Copy", "Retry")]
     assert places == sorted(places)

@@ -25,10 +25,10 @@ def choose(browser: Browser, place: int, name: str) -> None:
 
 
 def test_card_of_the_model(browser: Browser) -> None:
-    assert browser.texts("#card-0") == ["1,098,275 pairs, step 12,400, 3.87 nats per character"]
+    assert browser.texts("#card-0") == ["1,098,275 pairs, 3.87 nats per character, step 12,400"]
     assert browser.texts("#facts dd")[0] == "1,098,275 pairs of weibo.conv.gz"
     choose(browser, 0, "chatterbot")
-    assert browser.texts("#card-0") == ["529 pairs, step 1,200, not validated"]
+    assert browser.texts("#card-0") == ["529 pairs, not validated, step 1,200"]
     assert browser.texts("#facts dd")[-1] == "each question by itself"
     browser.ask("你好")
     choose(browser, 0, "weibo")

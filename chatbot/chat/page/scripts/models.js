@@ -42,7 +42,7 @@ function factsOf(model) {
 /** Returns the line under a model's name. */
 function cardLine(model) {
   const pairs = model.pairs === null ? null : t("card", { pairs: formatted(model.pairs) });
-  const parts = [pairs, t("card_step_value", { step: formatted(model.step) }), quality(model, "_short")];
+  const parts = [pairs, quality(model, "_short"), t("card_step_value", { step: formatted(model.step) })];
   return parts.filter(Boolean).join(t("comma"));
 }
 
