@@ -9,6 +9,9 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.gate import Limits
+from chatbot.config.stored import storable
+from chatbot.config.training import Settings
+from chatbot.flags import compose
 from tests.chat.page.fake_models import fake_server
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
@@ -120,6 +123,16 @@ def test_only_the_page_itself_needs_no_key(tmp_path: Path, ratings: Path) -> Non
         assert client.get("/chat/models").status_code == 401
         for path in ("attention", "ratings", "comparisons"):
             assert client.post(f"/chat/{path}", json={}).status_code == 401
+
+
+def test_card_of_a_model_that_is_not_loaded(tmp_path: Path) -> None:
+    """It is read from the files of the attempt."""
+    models = fake_models({"a": FakeEngine()}, tmp_path)
+    settings = storable(compose(Settings, attempt="a", history=2, data=("pairs.tsv",)))
+    (tmp_path / "a/config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with TestClient(create_app(models)) as client:
+        (model,) = client.get("/chat/models").json()["models"]
+    assert (model["id"], model["data"], model["step"], model["turns"]) == ("a", ["pairs.tsv"], 1, 2)
 
 
 def test_model_without_readable_files_is_not_described(tmp_path: Path) -> None:
