@@ -43,7 +43,7 @@ class Reply:
 
     text: str = ""
     tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
-    finish_reason: str = "stop"
+    finish_reason: str | None = None
     beginning: int = 0
 
     def __post_init__(self) -> None:
@@ -57,9 +57,12 @@ class Reply:
 
 
 def whole(completion: Completion, replies: Sequence[Reply], usage: Usage, log_probs: bool) -> dict[str, Any]:
-    """Return a completion that is not streamed. log_probs: whether those of its tokens were asked for."""
+    """Return a completion that is not streamed. log_probs: whether those of its tokens were asked for.
+
+    A search may find fewer replies than were asked for; those without an end are left out.
+    """
     choices: list[dict[str, Any]] = []
-    for index, reply in enumerate(replies):
+    for index, reply in enumerate(reply for reply in replies if reply.finish_reason is not None):
         shown = _log_probs(completion, reply.tokens, reply.beginning) if log_probs else None
         end = {"logprobs": shown, "finish_reason": reply.finish_reason}
         if completion.chat:
@@ -71,12 +74,11 @@ def whole(completion: Completion, replies: Sequence[Reply], usage: Usage, log_pr
     return {**completion.object(kind, choices), "usage": usage_object(usage)}
 
 
-def first_chunks(completion: Completion, beginnings: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the chunks before the first piece: the role of each reply in a chat, otherwise its beginning, if any."""
+def first_chunk(completion: Completion, index: int, beginning: str) -> dict[str, Any]:
+    """Return the chunk before the first piece of a reply: its role in a chat, otherwise its beginning."""
     if completion.chat:
-        delta = {"role": "assistant", "content": "", "refusal": None}
-        return [_chunk(completion, index, delta=delta) for index in range(len(beginnings))]
-    return [_chunk(completion, index, text=text) for index, text in enumerate(beginnings) if text]
+        return _chunk(completion, index, delta={"role": "assistant", "content": "", "refusal": None})
+    return _chunk(completion, index, text=beginning)
 
 
 def chunks(completion: Completion, piece: Piece, log_probs: bool, before: int = 0) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """The questions of a request and the replies to them, as far as they are known."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import orjson
 
-from chatbot.chat.server.completions import Completion, Reply, total
+from chatbot.chat.server.completions import Completion, Reply, chunks, first_chunk, total
 from chatbot.inference.batching.question import Piece, Question, Usage
 
 
@@ -19,14 +20,14 @@ class Exchange:
         self, completion: Completion, questions: Sequence[Question], echoes: Sequence[str], log_probs: bool
     ) -> None:
         self.completion, self.log_probs = completion, log_probs
-        self.beginnings = [
-            echo
+        self.replies = [
+            Reply(echo)
             for question, echo in zip(questions, echoes or [""] * len(questions), strict=True)
             for _ in range(question.replies)
         ]
-        self.replies = [Reply(beginning) for beginning in self.beginnings]
         self._questions = questions
         self._usages: list[Usage] = []
+        self._begun = 0  # replies whose first chunk was made
 
     def add(self, item: Piece | Usage) -> None:
         """Add the next piece of a reply, or the usage of a question."""
@@ -34,6 +35,22 @@ class Exchange:
             self._usages.append(item)
         else:
             self.replies[item.reply].add(item)
+
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Add the next piece of a reply, and yield its chunks for a stream.
+
+        The first chunks of replies are in the order of their numbers: some clients keep the replies in a list.
+        """
+        for index in range(self._begun, piece.reply + 1):
+            yield first_chunk(self.completion, index, self.replies[index].text)
+        self._begun = max(self._begun, piece.reply + 1)
+        yield from chunks(self.completion, piece, self.log_probs, len(self.replies[piece.reply].text))
+        self.add(piece)
+
+    @property
+    def answered(self) -> int:
+        """The number of replies that were found."""
+        return sum(reply.finish_reason is not None for reply in self.replies)
 
     @property
     def usage(self) -> Usage:
@@ -51,6 +68,6 @@ class Exchange:
                     "model": self.completion.model,
                     "created": self.completion.created,
                     "turns": [*question.history, question.text],
-                    "replies": [reply.text for reply in replies],
+                    "replies": [reply.text for reply in replies if reply.finish_reason is not None],
                 }
             ).decode()

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import queue
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from chatbot.attempts.attempt import size_of
 from chatbot.chat.loading import LoadedModel, load_model
 from chatbot.chat.server.model_names import pointer_of, version_of
 from chatbot.chat.server.problems import ApiError
-from chatbot.chat.server.questions import Searches
+from chatbot.chat.server.questions import Searches, one_hypothesis
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.batching.engine import Engine
+from chatbot.inference.batching.question import Piece, Question, Usage
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 
@@ -56,9 +58,25 @@ def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -
         responder = loaded.responder_of(decoding)
         turns = loaded.turns if history is None else min(history, loaded.turns)
         searches = Searches(decoding, responder.decoding)
-        return ServedModel(Engine(responder, most_waiting), responder, loaded, turns, searches)
+        engine = Engine(responder, most_waiting)
+        warm_up(engine, (None, one_hypothesis(responder.decoding)))
+        return ServedModel(engine, responder, loaded, turns, searches)
 
     return open_model
+
+
+def warm_up(engine: Engine, searches: Iterable[DecodingSettings | None]) -> None:
+    """Ask a question by each search, and wait for the replies: the first one of a kind takes seconds longer.
+
+    Raises what the engine gives in place of a reply.
+    """
+    for decoding in searches:
+        answers: queue.Queue[Piece | Usage | Exception] = queue.Queue()
+        engine.submit(Question("a", decoding=decoding), answers.put)
+        while not isinstance(item := answers.get(), Usage):
+            if isinstance(item, Exception):
+                engine.close()
+                raise item
 
 
 @dataclasses.dataclass

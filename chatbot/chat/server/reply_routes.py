@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from chatbot.chat.server.answers import ClientLeftError, answers
-from chatbot.chat.server.completions import chunks, first_chunks, new_completion, usage_chunk, whole
+from chatbot.chat.server.completions import new_completion, usage_chunk, whole
 from chatbot.chat.server.event_stream import DONE, EventStream, event
 from chatbot.chat.server.exchange import Exchange
 from chatbot.chat.server.models import ServedModel
@@ -95,18 +95,17 @@ async def _events(
     """Yield the events of a stream. stack: what ends with it. usage: whether it was asked for."""
     completion, no_usage = exchange.completion, {"usage": None} if usage else {}
 
-    def as_events(objects: Sequence[dict[str, Any]]) -> bytes:
+    def as_events(objects: Iterable[dict[str, Any]]) -> bytes:
         return b"".join(event(orjson.dumps({**value, **no_usage})) for value in objects)
 
     async with stack:
         try:
-            yield as_events(first_chunks(completion, exchange.beginnings))
             item: Piece | Usage | None = first
             while item is not None:
                 if isinstance(item, Piece):
-                    before = len(exchange.replies[item.reply].text)
-                    yield as_events(chunks(completion, item, exchange.log_probs, before))
-                exchange.add(item)
+                    yield as_events(exchange.chunks(item))
+                else:
+                    exchange.add(item)
                 item = await anext(rest, None)
             _note(state, exchange)
             if usage:
@@ -124,7 +123,7 @@ async def _events(
 def _note(state: ServerState, exchange: Exchange) -> None:
     """Count an answered request, and log it if conversations are logged."""
     name, usage = exchange.completion.model, exchange.usage
-    state.metrics.replies.labels(name).inc(len(exchange.replies))
+    state.metrics.replies.labels(name).inc(exchange.answered)
     state.metrics.tokens.labels(name, "question").inc(usage.question_tokens)
     state.metrics.tokens.labels(name, "reply").inc(usage.reply_tokens)
     if state.log_conversation is not None:

@@ -1,6 +1,6 @@
 """From what the engine answers to the objects of the API."""
 
-from chatbot.chat.server.completions import Completion, chunks, first_chunks, new_completion, usage_chunk, whole
+from chatbot.chat.server.completions import Completion, chunks, first_chunk, new_completion, usage_chunk, whole
 from chatbot.chat.server.exchange import Exchange
 from chatbot.chat.server.responses import ChatCompletion, TextCompletion
 from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
@@ -53,8 +53,8 @@ def test_whole_completion() -> None:
 
 
 def test_chunks_of_a_chat() -> None:
-    roles = first_chunks(CHAT, ["", ""])
-    assert [chunk["choices"][0]["delta"]["role"] for chunk in roles] == ["assistant"] * 2
+    role = first_chunk(CHAT, 1, "")["choices"][0]
+    assert (role["index"], role["delta"]["role"]) == (1, "assistant")
     text, end = chunks(CHAT, Piece(1, "好", (), "stop"), log_probs=False)
     choice = {"index": 1, "logprobs": None}
     object_ = {**COMMON, "object": "chat.completion.chunk"}
@@ -65,10 +65,17 @@ def test_chunks_of_a_chat() -> None:
 
 
 def test_chunks_of_a_completion() -> None:
-    assert [chunk["choices"][0]["text"] for chunk in first_chunks(TEXT, ["q", ""])] == ["q"]
+    assert first_chunk(TEXT, 0, "q")["choices"][0]["text"] == "q"
     text, end = chunks(TEXT, Piece(0, "好", TOKENS[1:], "stop"), log_probs=True, before=1)
     assert text["choices"][0]["logprobs"]["text_offset"] == [1]
     assert (text["object"], end["choices"][0]["text"]) == ("text_completion", "")
+
+
+def test_search_that_finds_fewer_replies_than_asked_for() -> None:
+    exchange = Exchange(CHAT, [Question("q", replies=3)], (), log_probs=False)
+    made = [chunk for reply in (1, 0) for chunk in exchange.chunks(Piece(reply, "你", (), "stop"))]
+    assert [chunk["choices"][0]["index"] for chunk in made] == [0, 1, 1, 1, 0, 0]
+    assert len(whole(CHAT, exchange.replies, Usage(1, 2), log_probs=False)["choices"]) == exchange.answered == 2
 
 
 def test_ids_differ_and_lines_of_the_log_hold_the_turns() -> None:

@@ -31,7 +31,7 @@ def url(silent: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     limits = Limits(body_timeout=SECONDS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Connection, "header_timeout", SECONDS)
-        with running(create_app(models, limits, request_timeout=2.0)) as url:
+        with running(create_app(models, limits, request_timeout=1.0)) as url, CLIENT:
             yield url
 
 
@@ -43,8 +43,11 @@ def works_after(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [record for record in caplog.get_records("call") if record.name.startswith("chatbot.")] == []
 
 
-def post(url: str, content: bytes, kind: str = "application/json") -> httpx.Response:
-    return httpx.post(url + CHAT, content=content, headers={"Content-Type": kind}, timeout=10)
+CLIENT = httpx.Client(timeout=10)
+
+
+def post(url: str, content: bytes) -> httpx.Response:
+    return CLIENT.post(url + CHAT, content=content, headers={"Content-Type": "application/json"})
 
 
 def message(text: str, **fields: object) -> bytes:
