@@ -189,8 +189,7 @@ class Models:
 
     async def _replace(self, name: str, old: _Entry, version: Any) -> None:
         try:
-            await asyncio.to_thread(check_pointed, old.directory)
-            model = await asyncio.to_thread(self._open, old.directory)
+            model = await asyncio.to_thread(self._open_pointed, old.directory)
         except Exception as error:  # whatever is wrong with it, the old one answers
             self._refused[name] = version
             log.warning("%s: the newer checkpoint is not used: %s", name, error)
@@ -199,6 +198,15 @@ class Models:
             self._retire(name)
         self._entries[name] = _Entry(model, old.directory, version, old.bytes, used=old.used)
         log.warning("%s: now at step %s", name, f"{model.loaded.card.step:,}")
+
+    def _open_pointed(self, directory: Path) -> ServedModel:
+        """Load the newest checkpoint of a model. Raises UserError if it is damaged: another one is not loaded."""
+        step = checked_step(directory)
+        model = self._open(directory)
+        if step not in (None, model.loaded.card.step):
+            model.engine.close()
+            raise UserError(f"{directory}: the checkpoint of step {step:,} is missing or damaged")
+        return model
 
     def _retire(self, name: str) -> None:
         """Give no more questions to a model, and close it when it has answered all."""
@@ -221,7 +229,13 @@ def estimated_bytes(directory: Path) -> int:
     return max(sizes, default=0) + BESIDE_WEIGHTS
 
 
-def check_pointed(directory: Path) -> None:
-    """Raise UserError if the newest checkpoint of an attempt is damaged, for which loading would take an older one."""
-    if not (directory / MANIFEST).exists():
-        verified_manifest(directory / read_pointer(pointer_of(directory))["checkpoint"])
+def checked_step(directory: Path) -> int | None:
+    """Return the step of the newest checkpoint of an attempt; None for an export.
+
+    Raises UserError if the checkpoint is damaged, in place of which `load_model` would load an older one.
+    """
+    if (directory / MANIFEST).exists():
+        return None
+    pointer = read_pointer(pointer_of(directory))
+    verified_manifest(directory / pointer["checkpoint"])
+    return int(pointer["step"])

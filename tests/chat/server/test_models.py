@@ -124,10 +124,12 @@ def test_damaged_newer_checkpoint_keeps_the_old_one(tmp_path: Path, caplog: pyte
         assert caplog.text.count("newer checkpoint is not used") == 1
         (tmp_path / "a" / LAST).unlink()
         await models.refresh()
-        point(tmp_path / "a", 3)
+        point(tmp_path / "a", 3)  # an engine with another step is loaded in its place
         await models.refresh()
         async with models.use("a") as model:
-            assert model.loaded.card.step == 2
+            assert model.loaded.card.step == 1
+        assert [engine.closed.is_set() for engine in opened] == [False, True]
+        assert "step 3 is missing or damaged" in caplog.text
 
     with caplog.at_level(logging.WARNING):
         run(test())
