@@ -1,7 +1,9 @@
 """Who may ask the server, how often, and how much."""
 
 import asyncio
+import contextlib
 import gc
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.event_stream import EventStream
 from chatbot.chat.server.gate import Limits
 from chatbot.chat.server.keys import read_keys
 from chatbot.chat.server.problems import ApiError, field_of
@@ -189,13 +192,39 @@ def test_metrics(tmp_path: Path) -> None:
         assert f"{line}\n" in text
 
 
+def test_stream_whose_sending_ends_closes_its_generator() -> None:
+    closed: list[bool] = []
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"1"
+            yield b"2"
+        finally:
+            closed.append(True)
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            raise asyncio.CancelledError
+
+    async def test() -> None:
+        generator = events()
+        with contextlib.suppress(asyncio.CancelledError):
+            await EventStream(generator)({"type": "http"}, None, send)  # type: ignore[arg-type]
+        assert closed == [True]
+
+    asyncio.run(test())
+
+
 def test_readiness(tmp_path: Path) -> None:
-    with client_of(tmp_path) as client:
+    engine = FakeEngine()
+    with client_of(tmp_path, engine) as client:
         assert error_of(client.get("/ready"), 503)["code"] == "not_ready"
         client.post(CHAT, json=HELLO)
         assert client.get("/ready").status_code == 200
         client.app.state.server.stopping = True
         assert error_of(client.get("/ready"), 503)["message"] == "The server stops"
+        assert not engine.closed.is_set()
+    assert engine.closed.is_set()
 
 
 def test_conversations_are_logged_only_when_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
