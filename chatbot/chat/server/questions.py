@@ -44,8 +44,7 @@ def completion_questions(body: CompletionRequest, searches: Searches) -> list[Qu
 
 def prompts_of(body: CompletionRequest) -> list[str]:
     """Return the prompts."""
-    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    return [whole_characters(prompt) for prompt in prompts]
+    return [body.prompt] if isinstance(body.prompt, str) else body.prompt
 
 
 def last_turns(messages: Sequence[Message], turns: int) -> tuple[str, tuple[str, ...]]:
@@ -71,13 +70,8 @@ def last_turns(messages: Sequence[Message], turns: int) -> tuple[str, tuple[str,
 def text_of(content: str | Iterable[ContentPart] | None) -> str:
     """Return the text of a message's content. Parts without text, such as images, have none."""
     if content is None or isinstance(content, str):
-        return whole_characters(content or "")
-    return whole_characters("\n".join(part.text for part in content if part.type == "text" and part.text))
-
-
-def whole_characters(text: str) -> str:
-    """Return a text without halves of characters, which JavaScript makes where it cuts an emoji in two."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return content or ""
+    return "\n".join(part.text for part in content if part.type == "text" and part.text)
 
 
 def decoding_of(body: DecodingFields, searches: Searches) -> DecodingSettings | None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
 
@@ -15,10 +15,27 @@ def _without_fraction(value: Any) -> Any:
 WHOLE = BeforeValidator(_without_fraction)
 
 
+def whole_characters(value: Any) -> Any:
+    """Return a text, or a list of texts, without halves of characters; other values are returned as they are.
+
+    JavaScript makes such halves where it cuts an emoji in two. They cannot be encoded.
+    """
+    if isinstance(value, list):
+        return [whole_characters(item) for item in value]
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
 class Body(BaseModel):
     """A part of a body: no text is converted to a number, and the other way round."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_halves(cls, value: Any) -> Any:
+        return whole_characters(value)
 
 
 class ContentPart(Body):
