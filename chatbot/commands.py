@@ -55,14 +55,14 @@ def _chat() -> int:
     if settings.server.serve is not None:
         return _serve(settings)
     from chatbot.chat.loading import load_attempt, load_exported
-    from chatbot.chat.terminal import chat
+    from chatbot.chat.terminal.start import chat
 
     if settings.export is not None:
         model = load_exported(Path(settings.export))
     else:
         model = load_attempt(trained_directory(settings.attempt))
-    history = settings.turns_of(model.turns)
-    return chat(model.responder_of(settings.decoding), model.card.line(), history)
+    settings.turns_of(model.turns)  # or UserError
+    return chat(model, settings)
 
 
 def _serve(settings: ChatSettings) -> int:

@@ -150,7 +150,7 @@ def test_corpus_does_not_import_tensorflow() -> None:
 
 def test_answers_of_an_export_do_not_import_tensorflow() -> None:
     """Only imports within functions may, and the tokenizer imports jieba where it is used."""
-    found = imported_at_once("chatbot.export.runtime.load", "chatbot.chat.terminal")
+    found = imported_at_once("chatbot.export.runtime.load", "chatbot.chat.terminal.start")
     assert {"chatbot.export.runtime.onnx_engine", "numpy"} <= found
     assert not {"tensorflow", "keras", "rjieba", "jieba"} & found
 
@@ -161,7 +161,7 @@ def test_packages_of_the_server_are_imported_by_the_server_alone() -> None:
     importing = {path.parent.name for path in FILES if packages & {name.split(".")[0] for name in imports(path)}}
     assert "server" in importing
     assert importing <= {"server", "page", "bots"}
-    found = imported_at_once("chatbot.commands", "chatbot.chat.terminal", "chatbot.chat.loading")
+    found = imported_at_once("chatbot.commands", "chatbot.chat.terminal.start", "chatbot.chat.loading")
     assert not {name for name in found if name.startswith(("chatbot.chat.server", "chatbot.chat.page"))}
 
 

@@ -9,6 +9,8 @@ import pytest
 
 import chatbot
 from chatbot import commands
+from chatbot.chat.loading import LoadedModel
+from chatbot.config.chat import ChatSettings
 from chatbot.config.training import Settings
 from chatbot.version import __version__
 from tests.commands import run
@@ -114,8 +116,9 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
     Path("checkpoints/a").mkdir(parents=True)
     Path("checkpoints/a/config.json").touch()
 
-    def chat(responder: object, name: str, history: int) -> int:
-        received.append((name,))
+    def chat(model: LoadedModel, settings: ChatSettings) -> int:
+        model.responder_of(settings.decoding)
+        received.append((model.card.line(),))
         return 0
 
     trained = SimpleNamespace(step=3, settings=Settings())
@@ -124,7 +127,7 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
         "chatbot.inference.responder.Responder",
         lambda trained, settings: received.append((settings.beam_size, settings.length_penalty)),
     )
-    monkeypatch.setattr("chatbot.chat.terminal.chat", chat)
+    monkeypatch.setattr("chatbot.chat.terminal.start.chat", chat)
     monkeypatch.setattr("chatbot.quiet.let_gpu_memory_grow", lambda: None)
     monkeypatch.setattr("sys.argv", ["chat.py", "--attempt", "a", "--beam-size", "7", "--length-penalty", "2"])
     assert commands.chat() == 0

@@ -1,36 +1,49 @@
-"""A conversation with a model: its last turns, which the next reply may depend on."""
+"""A conversation with a model: questions, their replies, and what the next reply may depend on."""
 
-import collections
+import dataclasses
+from typing import Literal
 
-from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
+Rating = Literal["good", "bad"]
+
+
+@dataclasses.dataclass
+class Exchange:
+    """A question and its reply.
+
+    before: the turns that the model read before the question. found: all replies to it so far, with `reply` the last.
+    """
+
+    question: str
+    reply: str
+    before: tuple[str, ...] = ()
+    found: list[str] = dataclasses.field(default_factory=list)
+    rating: Rating | None = None
+
+    def replace(self, reply: str) -> None:
+        """Replace the reply by another one, which is not rated yet."""
+        self.reply, self.rating = reply, None
+        self.found.append(reply)
 
 
 class Conversation:
-    """The last turns of a chat, which the next reply depends on. history: the maximum number of turns."""
+    """The questions and replies of a chat. read: the maximum number of turns that the model reads before a question."""
 
-    def __init__(self, responder: TextResponder, history: int) -> None:
-        self.responder = responder
-        self.turns: collections.deque[str] = collections.deque(maxlen=history)
-        self._last: tuple[str, str, list[str]] | None = None  # the last question, its reply, and the turns before
+    def __init__(self, read: int) -> None:
+        self.read = read
+        self.exchanges: list[Exchange] = []
 
-    def reply(self, text: str) -> str:
-        """Return the reply, and remember both turns."""
-        reply = self.responder.reply(text, list(self.turns))
-        self.remember(text, reply)
-        return reply
+    @property
+    def last(self) -> Exchange | None:
+        """The last question and its reply."""
+        return self.exchanges[-1] if self.exchanges else None
 
-    def remember(self, text: str, reply: str) -> None:
-        """Remember a question and its reply, unless the text had no visible characters."""
-        if reply == EMPTY_QUESTION_REPLY:
-            self._last = None
-        else:
-            self._last = text, reply, list(self.turns)
-            self.turns.extend((text, reply))
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The turns that the model reads before the next question, the oldest first."""
+        exchanges = self.exchanges[max(0, len(self.exchanges) - (self.read + 1) // 2) :]
+        turns = [turn for exchange in exchanges for turn in (exchange.question, exchange.reply)]
+        return tuple(turns[max(0, len(turns) - self.read) :])
 
-    def explanation(self) -> list[str]:
-        """Return the lines of /why about the last reply."""
-        if self._last is None:
-            return [NO_REPLY]
-        attention = self.responder.attention(*self._last)
-        return [NO_ATTENTION] if attention is None else table(attention)
+    def add(self, question: str, reply: str) -> None:
+        """Add a question and its reply."""
+        self.exchanges.append(Exchange(question, reply, self.turns, [reply]))

@@ -30,6 +30,9 @@ class ChatSettings:
         kind=int,
         least=0,
     )
+    follow: bool = setting(
+        False, RUN, "take the newer checkpoints of an attempt that is being trained, between replies", kind=bool
+    )
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
     server: ServeSettings = dataclasses.field(default_factory=ServeSettings)
 
@@ -41,6 +44,8 @@ class ChatSettings:
             raise UserError(
                 "--n-best and --serve: a request asks for several replies by its field n; leave --n-best out"
             )
+        if self.export is not None and self.follow:
+            raise UserError(f"--follow and --export {self.export}: an export has no newer checkpoints; give --attempt")
 
     def turns_of(self, trained: int) -> int:
         """Return the number of turns to remember. trained: the attempt's --history.

@@ -1,5 +1,7 @@
 """Replies to any text, whatever computes them. It needs no TensorFlow."""
 
+import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -94,6 +96,17 @@ class TextResponder:
         if not question:
             return [Reply(EMPTY_QUESTION_REPLY, 0.0)]
         return self.replier.candidates([question])[0][: self.decoding.n_best]
+
+    def varied(self, seed: int, n_best: int) -> "TextResponder":
+        """Return a responder with another seed and number of replies, which shares what was computed or traced.
+
+        Raises UserError for more replies than the search finds.
+        """
+        other = copy.copy(self)
+        other.replier = copy.copy(self.replier)
+        other.decoding = dataclasses.replace(self.decoding, seed=seed, n_best=n_best)
+        other.replier.decoding = other.decoding
+        return other
 
     def source(self, text: str, history: Sequence[str]) -> list[int]:
         """Return the ids of a text and the turns before it, as the model reads them; [] if the text has no ids.

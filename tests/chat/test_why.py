@@ -1,12 +1,14 @@
 """/why in the terminal."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from chatbot.chat import terminal
-from chatbot.chat.why import NO_ATTENTION, NO_REPLY, table
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.model_card import ModelCard
+from chatbot.chat.why import NO_ATTENTION, table
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
@@ -15,6 +17,7 @@ from chatbot.inference.responder import Responder
 from chatbot.inference.word_attention import END, WordAttention
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
+from tests.chat.terminal.typed import Line, typed
 
 ATTENTION = WordAttention(
     ["什么", "是", "ai", "?"],
@@ -29,6 +32,11 @@ def test_table_is_aligned_with_wide_characters() -> None:
     assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
 
 
+def test_narrow_table_shows_fewer_words_of_the_question() -> None:
+    assert table(ATTENTION, columns=30)[0] == "人工智能  ai 0.70    是 0.20"
+    assert table(ATTENTION, columns=1)[0] == "人工智能  ai 0.70"
+
+
 def responder(**settings: Any) -> Responder:
     """A responder of an untrained model."""
     chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=4, **settings)
@@ -37,31 +45,25 @@ def responder(**settings: Any) -> Responder:
     return Responder(Trained(chosen, vocabulary, model, step=0), DecodingSettings(beam_size=1))
 
 
-def conversation(responder: Responder, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def explained(responder: Responder, lines: list[Line]) -> None:
     """Type these lines into the terminal."""
-    typed = iter(lines)
-    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
-    terminal._converse(terminal.Conversation(responder, 0), "a model")
+    typed(LoadedModel(Path("fake"), ModelCard("fake", 1, ()), 0, lambda _: responder), lines)
 
 
-def test_why_explains_the_last_reply(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_explains_the_last_reply(capsys: pytest.CaptureFixture[str]) -> None:
     """Longer questions than the model reads are truncated."""
     own = responder()
-    lines = ["/why", "你好吗", "/WHY ", "/why", " ", "/why", "吗" * 9, "/why", "exit"]
-    conversation(own, lines, monkeypatch)
-    printed = capsys.readouterr()
-    assert "/why explains a reply" in printed.err
+    explained(own, ["你好吗", "/why", " ", "/WHY ", "吗" * 9, "/why"])
+    out = capsys.readouterr().out
     attention = own.attention("你好吗", own.reply("你好吗"))
     assert attention is not None
-    explained = "\n".join(table(attention))
-    assert printed.out.count(explained) == 2
-    assert printed.out.count(NO_REPLY) == 2
+    assert out.count("\n".join(table(attention))) == 2
     long = own.attention("吗" * 9, own.reply("吗" * 9))
     assert long is not None
     assert long.question == ["吗"] * 4
-    assert printed.out.endswith("\n".join(table(long)) + "\n")
+    assert out.endswith("\n".join(table(long)) + "\n")
 
 
-def test_why_without_attention(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    conversation(responder(attention="none"), ["你好", "/why", "exit"], monkeypatch)
+def test_why_without_attention(capsys: pytest.CaptureFixture[str]) -> None:
+    explained(responder(attention="none"), ["你好", "/why"])
     assert capsys.readouterr().out.endswith(NO_ATTENTION + "\n")

@@ -1,8 +1,6 @@
 """An attempt with history: training, resuming, evaluation and chat read the same sources."""
 
-import io
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks import history as benchmark
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.model_card import ModelCard
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
@@ -20,6 +20,7 @@ from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import Trained, load_trained
+from tests.chat.terminal.typed import piped
 from tests.training.attempts import saved_step, weights
 from tests.training.small_run import train_small
 
@@ -84,22 +85,16 @@ def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch
 
 
 def test_pipe_is_a_conversation_and_an_empty_line_begins_another(
-    trained: Trained, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from chatbot.chat.terminal import chat
-
     class Recorded(Responder):
         def reply(self, text: str, history: Sequence[str] = ()) -> str:
             histories.append([turn.strip() for turn in history])
             return super().reply(text, history)
 
     histories: list[list[str]] = []
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("甲\n乙\n/new\n\n丙\n".encode()), encoding="utf-8"))
-    try:
-        chat(Recorded(trained, DecodingSettings(beam_size=1)), "whole", history=2)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    model = LoadedModel(Path("whole"), ModelCard("whole", 1, ()), 2, lambda decoding: Recorded(trained, decoding))
+    piped(model, "甲\n乙\n/new\n\n丙\n", "--beam-size", "1")
     replies = capsys.readouterr().out.split("\n")
     assert len(replies) == 5 + 1
     assert histories == [[], ["甲", replies[0]], ["乙", replies[1]], ["/new", replies[2]], []]

@@ -1,0 +1,235 @@
+"""The commands of the chat in a terminal: lines that begin with a slash."""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from chatbot.attempts.attempt import all_attempts
+from chatbot.chat.conversation import Exchange, Rating
+from chatbot.chat.terminal.session import Session, expanded
+from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, field_name, shown
+from chatbot.chat.terminal.transcript import load, save
+from chatbot.chat.visible import decodable, visible
+from chatbot.chat.why import NO_ATTENTION
+from chatbot.errors import UserError
+
+SLASH = "/"
+EXIT = ("exit", "quit")
+OVERWRITE = "--overwrite"
+# Replies of /n, and exchanges of /history, without a number.
+BEST, SHOWN = 5, 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command. run: carries it out, given the text after its name."""
+
+    name: str
+    arguments: str
+    text: str
+    run: Callable[[Session, str], None]
+
+    @property
+    def usage(self) -> str:
+        """The command as it is typed."""
+        return f"{SLASH}{self.name} {self.arguments}".rstrip()
+
+
+def is_command(line: str) -> bool:
+    """Return whether a line is a command and no question."""
+    return line.startswith(SLASH) and not line.startswith(2 * SLASH)
+
+
+def question_of(line: str) -> str:
+    """Return the question of a line that is no command: `//text` asks `/text`."""
+    stripped = line.lstrip()
+    return stripped.removeprefix(SLASH) if stripped.startswith(2 * SLASH) else line
+
+
+def carry_out(session: Session, line: str) -> None:
+    """Carry out a command. Raises UserError for one that is unknown, with the nearest, or cannot be carried out."""
+    name, _, rest = visible(decodable(line)).strip().removeprefix(SLASH).partition(" ")
+    session_command(name).run(session, rest.strip())
+
+
+def session_command(name: str) -> Command:
+    """Return the command of a name. Raises UserError for an unknown one, with the nearest."""
+    known = {**COMMANDS, **{other: COMMANDS[command] for other, command in OTHER_NAMES.items()}}
+    lower = name.lower().removeprefix(SLASH)
+    if lower in known:
+        return known[lower]
+    nearest = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
+    hint = f"the nearest is {SLASH}{nearest[0]}" if nearest else f"{SLASH}help lists them"
+    raise UserError(f"{SLASH}{name}: no such command; {hint}; {2 * SLASH}{name} asks it as a question")
+
+
+def _help(session: Session, rest: str) -> None:
+    if not rest:
+        session.screen.explained([(command.usage, command.text) for command in COMMANDS.values()])
+        session.screen.line("A question that begins with a slash is typed with two: //text")
+        return
+    bare = rest.removeprefix(SLASH).lower()
+    if bare in COMMANDS or bare in OTHER_NAMES or rest.startswith(SLASH):
+        command = session_command(bare)
+        session.screen.explained([(command.usage, command.text)])
+        if command.name == "set":
+            session.screen.explained([(name, field.metadata["text"]) for name, field in FIELDS.items()])
+        return
+    name = field_name(rest)
+    session.screen.explained([(name, FIELDS[name].metadata["text"])])
+
+
+def _set(session: Session, rest: str) -> None:
+    if not rest:
+        _settings(session, "")
+    elif rest.lower() == DEFAULT:
+        session.set_default()
+        session.screen.note("All settings have their defaults.")
+    else:
+        changes = changes_of(rest)
+        session.set(dict(changes))
+        values = {**dataclasses.asdict(session.current.responder().decoding), HISTORY: session.conversation.read}
+        session.screen.note(", ".join(f"{name}={shown(values[name])}" for name in changes))
+
+
+def _settings(session: Session, rest: str) -> None:
+    _no_arguments("settings", rest)
+    used = {HISTORY: session.conversation.read, **dataclasses.asdict(session.current.responder().decoding)}
+    chosen = {HISTORY: session.history, **dataclasses.asdict(session.current.decoding)}
+    rows = []
+    for name, field in FIELDS.items():
+        source = "set" if chosen[name] != field.default else "model" if used[name] != field.default else ""
+        rows.append([name, shown(used[name]), source])
+    session.screen.table(rows, ["setting", "value", "from"])
+
+
+def _n(session: Session, rest: str) -> None:
+    session.show_best(_number("n", rest, BEST))
+
+
+def _why(session: Session, rest: str) -> None:
+    _no_arguments("why", rest)
+    lines = session.explanation()
+    for line in [NO_ATTENTION] if lines is None else lines:
+        session.screen.line(line)
+
+
+def _history(session: Session, rest: str) -> None:
+    exchanges = session.conversation.exchanges
+    start = max(0, len(exchanges) - _number("history", rest, SHOWN))
+    if not exchanges:
+        session.screen.note("No questions yet.")
+    elif start:
+        session.screen.note(f"{start:,} earlier; {SLASH}history {len(exchanges)} shows all.")
+    for number, exchange in enumerate(exchanges[start:], start + 1):
+        _show_exchange(session, number, exchange)
+
+
+def _show_exchange(session: Session, number: int, exchange: Exchange) -> None:
+    rated = f"  ({exchange.rating})" if exchange.rating else ""
+    session.screen.line(f"{number:>3} > {exchange.question}")
+    session.screen.line(f"      {exchange.reply}{rated}")
+
+
+def _reset(session: Session, rest: str) -> None:
+    _no_arguments("reset", rest)
+    session.conversation.exchanges.clear()
+    session.screen.note("A new conversation.")
+
+
+def _save(session: Session, rest: str) -> None:
+    overwrite = rest.split(" ")[0] == OVERWRITE
+    path = _path("save", rest.removeprefix(OVERWRITE).strip() if overwrite else rest)
+    exchanges = session.conversation.exchanges
+    if not exchanges:
+        raise UserError("/save: no questions yet, nothing to save")
+    save(path, exchanges, overwrite)
+    session.screen.note(f"{path}: {_questions(len(exchanges))} saved.")
+
+
+def _load(session: Session, rest: str) -> None:
+    turns = load(path := _path("load", rest))
+    session.conversation.exchanges.clear()
+    for question, reply in turns:
+        session.conversation.add(question, reply)
+    session.screen.note(f"{path}: {_questions(len(turns))}. The conversation continues after them.")
+
+
+def _model(session: Session, rest: str) -> None:
+    if rest:
+        with session.screen.busy():
+            session.switch(rest)
+        session.screen.note(session.current.model.card.line())
+        return
+    rows = [
+        [attempt.name, "" if attempt.step is None else f"{attempt.step:,}", attempt.state] for attempt in all_attempts()
+    ]
+    session.screen.line(session.current.model.card.line())
+    if rows:
+        session.screen.table(rows, ["attempt", "step", "state"])
+
+
+def _rate(rating: Rating) -> Callable[[Session, str], None]:
+    def rate(session: Session, rest: str) -> None:
+        _no_arguments(rating, rest)
+        session.ratings.rate(session.conversation, rating, session.current.model.card.name)
+        session.screen.note(f"{session.ratings.path}: rated {rating}.")
+
+    return rate
+
+
+def _retry(session: Session, rest: str) -> None:
+    _no_arguments("retry", rest)
+    session.retry()
+
+
+def _exit(session: Session, rest: str) -> None:
+    _no_arguments("exit", rest)
+    session.finished = True
+
+
+def _no_arguments(name: str, rest: str) -> None:
+    if rest:
+        raise UserError(f"{SLASH}{name} {rest}: {SLASH}{name} takes nothing after it")
+
+
+def _number(name: str, rest: str, default: int) -> int:
+    if not rest:
+        return default
+    if re.fullmatch(r"0*[1-9][0-9]{0,8}", rest) is None:
+        raise UserError(f"{SLASH}{name} {rest}: a whole number of at least 1 expected, such as {SLASH}{name} 3")
+    return int(rest)
+
+
+def _path(name: str, rest: str) -> Path:
+    if not rest:
+        raise UserError(f"{SLASH}{name}: the name of a file is missing, such as {SLASH}{name} chat.jsonl")
+    return expanded(rest)
+
+
+def _questions(number: int) -> str:
+    return "1 question" if number == 1 else f"{number:,} questions"
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("help", "[NAME]", "list the commands, or explain one or a setting", _help),
+        Command("set", "NAME=VALUE ...", "change settings; NAME= resets one, /set default all of them", _set),
+        Command("settings", "", "show the settings of the replies", _settings),
+        Command("n", "[N]", "show the N best replies to the last question with their scores", _n),
+        Command("why", "", "show which words each word of the last reply attended to", _why),
+        Command("retry", "", "another reply: another sample, or the next best one", _retry),
+        Command("good", "", "rate the last reply good: training can learn it", _rate("good")),
+        Command("bad", "", "rate the last reply bad: training leaves it out", _rate("bad")),
+        Command("history", "[N]", "show the last N questions and their replies", _history),
+        Command("reset", "", "begin a new conversation; so does /new", _reset),
+        Command("save", "FILE", "save the conversation; as JSON Lines if FILE ends in .jsonl", _save),
+        Command("load", "FILE", "continue a saved conversation", _load),
+        Command("model", "[ATTEMPT]", "talk to another attempt or export, or list the attempts", _model),
+        Command("exit", "", "end the chat; so do exit, quit and Ctrl-D", _exit),
+    )
+}
+OTHER_NAMES = {"new": "reset", "quit": "exit"}

@@ -1,0 +1,99 @@
+"""What the chat shows in a terminal: replies as they are made, lines, tables, and errors of one line."""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from chatbot.chat.visible import visible
+
+# Columns of a terminal that has space for a table of names and their explanations.
+WIDE = 60
+
+
+class Screen:
+    """The terminal. Replies and tables go to standard output, messages to standard error.
+
+    No text reaches the terminal with control characters. A stream that is no terminal gets no colours.
+    """
+
+    def __init__(self) -> None:
+        self._out, self._messages = (
+            Console(file=stream, force_terminal=stream.isatty(), highlight=False, markup=False, emoji=False)
+            for stream in (sys.stdout, sys.stderr)
+        )
+        self._within_line = False
+
+    @property
+    def columns(self) -> int:
+        """The width of the terminal."""
+        return self._out.width
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Show that a reply is computed."""
+        if self._out.is_terminal and not self._out.is_dumb_terminal:
+            with self._out.status("", spinner="line"):
+                yield
+        else:
+            yield
+
+    def stream(self, pieces: Iterator[str]) -> str:
+        """Show a reply while it is made. Returns the reply."""
+        shown: list[str] = []
+        with self.busy():
+            piece: str | None = next(pieces, None)
+        while piece is not None:
+            shown.append(piece)
+            self._within_line = True
+            print(visible(piece), end="", file=sys.stdout, flush=True)
+            piece = next(pieces, None)
+        print(file=sys.stdout, flush=True)
+        self._within_line = False
+        return "".join(shown)
+
+    def line(self, text: str, style: str = "") -> None:
+        """Show a line of an answer."""
+        self._out.print(Text(visible(text), style), soft_wrap=True)
+
+    def table(self, rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> None:
+        """Show rows of cells in columns."""
+        table = Table(*header, box=None, pad_edge=False, show_header=bool(header), header_style="bold")
+        for row in rows:
+            table.add_row(*(Text(visible(cell)) for cell in row))
+        self._out.print(table)
+
+    def explained(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Show names with an explanation each: beside it, or below it in a narrow terminal."""
+        if self.columns >= WIDE:
+            table = Table(box=None, pad_edge=False, show_header=False)
+            table.add_column(no_wrap=True, style="cyan")
+            for name, text in rows:
+                table.add_row(visible(name), Text(visible(text)))
+            self._out.print(table)
+            return
+        for name, text in rows:
+            self._out.print(Text(visible(name), "cyan"))
+            self._out.print(Text(visible(text)))
+
+    def note(self, text: str) -> None:
+        """Show a message about the chat itself."""
+        self._message(Text(visible(text), "dim"))
+
+    def error(self, error: Exception) -> None:
+        """Show what could not be done, in one line."""
+        self._message(Text(visible(f"error: {error}"), "red"))
+
+    def stopped(self) -> None:
+        """Say that Ctrl-C has stopped what was done."""
+        self._out.show_cursor(True)
+        self.note("Stopped.")
+
+    def _message(self, text: Text) -> None:
+        if self._within_line:
+            print(file=sys.stdout, flush=True)
+            self._within_line = False
+        self._messages.print(text, soft_wrap=not self._messages.is_terminal)

@@ -1,0 +1,147 @@
+"""A chat in a terminal: a conversation with the current model, and what the commands do to them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from chatbot.chat.conversation import Conversation, Exchange
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.terminal.current_model import CurrentModel, with_replies
+from chatbot.chat.terminal.ratings import Ratings
+from chatbot.chat.terminal.screen import Screen
+from chatbot.chat.terminal.settings import HISTORY
+from chatbot.chat.visible import decodable
+from chatbot.config.chat import ChatSettings
+from chatbot.config.decoding import DecodingSettings
+from chatbot.errors import UserError
+from chatbot.inference.ranking import Reply
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+
+# With a search for the best reply, /retry looks for this number of replies or multiples of it.
+NEXT_BEST = 5
+# /retry draws at most this number of samples until one differs from the replies before.
+SAMPLES = 10
+
+
+class Session:
+    """A chat in a terminal. Raises UserError for settings that the model does not admit."""
+
+    def __init__(self, model: LoadedModel, settings: ChatSettings, screen: Screen) -> None:
+        self.current = CurrentModel(model, settings.decoding, settings.follow)
+        self.history = settings.history
+        self.conversation = Conversation(self._turns(settings.history))
+        self.ratings = Ratings()
+        self.screen = screen
+        self.finished = False
+
+    def answer(self, question: str) -> None:
+        """Show the reply to a question, or the best ones with their scores, and remember it."""
+        self.update()
+        question, turns = decodable(question), self.conversation.turns
+        responder = self.current.responder()
+        if responder.decoding.n_best > 1:
+            with self.screen.busy():
+                replies = responder.n_best(question, turns)
+            self._show(replies)
+            reply = replies[0].text
+        else:
+            reply = self.screen.stream(responder.stream(question, turns))
+        if reply != EMPTY_QUESTION_REPLY:
+            self.conversation.add(question, reply)
+
+    def show_best(self, number: int) -> None:
+        """Show the best replies to the last question with their scores."""
+        last = self.last("/n")
+        with self.screen.busy():
+            responder = self.current.responder(with_replies(self.current.responder().decoding, number))
+            replies = responder.n_best(last.question, last.before)
+        self._show(replies)
+
+    def retry(self) -> None:
+        """Replace the last reply by another one: a sample of another seed, or the next best one."""
+        last = self.last("/retry")
+        with self.screen.busy():
+            decoding = self.current.responder().decoding
+            reply = self._sample(last, decoding) if decoding.samples else self._next_best(last, decoding)
+        if reply is None:
+            raise UserError("/retry: the search finds no other reply; /set temperature=1 beam_size= samples replies")
+        self.screen.line(reply)
+        last.replace(reply)
+
+    def _sample(self, last: Exchange, decoding: DecodingSettings) -> str | None:
+        for number in range(SAMPLES):
+            seed = (decoding.seed + len(last.found) + number) % 2**31
+            responder = self.current.responder(dataclasses.replace(decoding, seed=seed, n_best=1))
+            reply = responder.reply(last.question, last.before)
+            if reply not in last.found:
+                return reply
+        return None
+
+    def _next_best(self, last: Exchange, decoding: DecodingSettings) -> str | None:
+        wanted = -(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST
+        responder = self.current.responder(with_replies(decoding, max(wanted, decoding.hypotheses)))
+        replies = [reply.text for reply in responder.n_best(last.question, last.before)]
+        return next((reply for reply in replies if reply not in last.found), None)
+
+    def explanation(self) -> list[str] | None:
+        """Return the lines of /why about the last reply; None for a model that shows no attention."""
+        from chatbot.chat.why import table
+
+        last = self.last("/why")
+        attention = self.current.responder().attention(last.question, last.reply, last.before)
+        return None if attention is None else table(attention, self.screen.columns)
+
+    def last(self, command: str) -> Exchange:
+        """Return the last question and its reply. Raises UserError without one."""
+        if self.conversation.last is None:
+            raise UserError(f"{command}: no reply yet; ask a question first")
+        return self.conversation.last
+
+    def set(self, changes: dict[str, Any]) -> None:
+        """Change settings by name. Raises UserError for values that are not allowed; nothing is changed then."""
+        history = changes.pop(HISTORY, self.history)
+        turns = self._turns(history)
+        if changes:
+            self.current.set_decoding(dataclasses.replace(self.current.decoding, **changes))
+        self.history, self.conversation.read = history, turns
+
+    def set_default(self) -> None:
+        """Change all settings to their defaults."""
+        self.current.set_decoding(DecodingSettings())
+        self.history, self.conversation.read = None, self._turns(None)
+
+    def switch(self, name: str) -> None:
+        """Talk to another model. Raises UserError for one that cannot be used; the old one stays."""
+        self.current.switch(expanded(name))
+        trained = self.current.model.turns
+        self.history = None if self.history is None else min(self.history, trained)
+        self.conversation.read = self._turns(self.history)
+
+    def update(self) -> None:
+        """Take a newer checkpoint with --follow, and show the line that says so."""
+        try:
+            line = self.current.update()
+        except UserError as error:
+            self.screen.error(error)
+        else:
+            if line is not None:
+                self.screen.note(line)
+
+    def _show(self, replies: list[Reply]) -> None:
+        for number, reply in enumerate(replies, 1):
+            self.screen.line(f"{number}. {reply.text}  ({reply.score:.2f})")
+
+    def _turns(self, history: int | None) -> int:
+        """Return the number of turns to read. Raises UserError for more than the model was trained with."""
+        trained = self.current.model.turns
+        if history is not None and history > trained:
+            raise UserError(f"/set {HISTORY}={history}: the model was trained with --history {trained}; at most that")
+        return trained if history is None else history
+
+
+def expanded(path: str) -> Path:
+    """Return a path with the home directory in place of `~`. Raises UserError for a user without one."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path}: no such home directory; give the whole path") from None

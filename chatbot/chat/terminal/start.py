@@ -1,0 +1,89 @@
+"""Starts the chat: in a terminal if standard input is one, otherwise as a pipe."""
+
+import io
+import signal
+import sys
+
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.terminal.current_model import CurrentModel
+from chatbot.chat.terminal.pipe import answer_lines
+from chatbot.chat.terminal.streams import set_encoding
+from chatbot.config.chat import ChatSettings
+from chatbot.errors import UserError, as_user_errors
+from chatbot.inference.text_responder import TextResponder
+
+
+def chat(model: LoadedModel, settings: ChatSettings) -> int:
+    """Talk until the input ends, or until Ctrl-C is pressed twice at the prompt. Returns the exit code, always 0.
+
+    Raises UserError for settings that the model does not admit.
+    """
+    if sys.stdin is None:  # no console, as under Windows' pythonw
+        return 0
+    set_encoding(sys.stdin)
+    set_encoding(sys.stdout)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if sys.stdin.isatty():
+            _converse(model, settings)
+        else:
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(newline="\n")  # Windows would end a line at a lone "\r", too
+            _answer_pipe(model, settings)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    return 0
+
+
+def _answer_pipe(model: LoadedModel, settings: ChatSettings) -> None:
+    current = CurrentModel(model, settings.decoding, settings.follow)
+
+    def responder() -> TextResponder:
+        try:
+            if line := current.update():
+                print(line, file=sys.stderr, flush=True)
+        except UserError as error:
+            print(f"Warning: {error}", file=sys.stderr, flush=True)
+        return current.responder()
+
+    answer_lines(responder, settings.turns_of(model.turns), sys.stdin, sys.stdout)
+
+
+def _converse(model: LoadedModel, settings: ChatSettings) -> None:
+    from chatbot.chat.terminal.commands import EXIT, carry_out, is_command, question_of
+    from chatbot.chat.terminal.prompt import line_reader
+    from chatbot.chat.terminal.screen import Screen
+    from chatbot.chat.terminal.session import Session
+
+    screen = Screen()
+    session = Session(model, settings, screen)
+    screen.note(f"Talking to {model.card.line()}.")
+    reads = f"It reads {session.conversation.read} turns before a question. " if session.conversation.read else ""
+    screen.note(f"{reads}/help lists the commands; Ctrl-D or /exit exits.")
+    read_line, interrupted = line_reader(), False
+    while not session.finished:
+        try:
+            line = read_line()
+        except EOFError:
+            print(file=sys.stderr)
+            return
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            print(file=sys.stderr)
+            screen.note("Ctrl-C again, Ctrl-D or /exit exits.")
+            continue
+        interrupted = False
+        try:
+            with as_user_errors():
+                if line.strip().lower() in EXIT:
+                    return
+                if is_command(line.strip()):
+                    carry_out(session, line)
+                else:
+                    session.answer(question_of(line))
+        except UserError as error:
+            screen.error(error)
+        except KeyboardInterrupt:
+            screen.stopped()

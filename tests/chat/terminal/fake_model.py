@@ -1,0 +1,92 @@
+"""A model of the chat without weights, whose replies tell what it was asked and how."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.model_card import ModelCard
+from chatbot.config.chat import chat_settings
+from chatbot.config.decoding import DecodingSettings, over_default
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.history import question_of
+from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.errors import UserError
+from chatbot.flags import compose
+from chatbot.inference.ranking import Reply
+from chatbot.inference.text_responder import TextResponder
+from chatbot.inference.word_attention import Weights
+
+SLOW = "慢"  # the replies to a question with this character are slow
+RAW = "坏"  # and with this one would control the terminal
+
+
+class FakeReplier:
+    """Replies "question/number" by beam search and "question/s<seed>.number" by sampling, with "+turns" after turns."""
+
+    def __init__(self, decoding: DecodingSettings, vocabulary: Vocabulary) -> None:
+        self.decoding, self.vocabulary = decoding, vocabulary
+
+    def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
+        return [replies[0].text for replies in self.candidates(questions)]
+
+    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
+        return [[*map(self._reply, self._names(ids), np.arange(0.5, 100))] for ids in questions]
+
+    def stream(self, question: Sequence[int]) -> Iterator[str]:
+        text = self.replies([question])[0]
+        if self.decoding.hypotheses > 1:
+            yield text
+            return
+        for character in text:
+            if SLOW in text:
+                time.sleep(0.2)
+            yield character
+
+    def _reply(self, text: str, score: float) -> Reply:
+        return Reply(text, -score)
+
+    def _names(self, ids: Sequence[int]) -> list[str]:
+        text = self.vocabulary.text(question_of(ids, self.vocabulary))
+        text = f"{text}\x1b[31m\x07\u202e" if RAW in text else text
+        kind = f"s{self.decoding.seed}." if self.decoding.samples else ""
+        marks = sum(self.vocabulary.first_mark <= i < self.vocabulary.first_byte for i in ids)
+        turns = f"+{marks - 1}" if marks > 1 else ""
+        return [f"{text}/{kind}{number}{turns}" for number in range(1, self.decoding.hypotheses + 1)]
+
+
+def fake_model(
+    turns: int = 0, name: str = "fake", attention: bool = True, made: list[str] | None = None
+) -> LoadedModel:
+    """A model whose default search is greedy. made: gets a line for each responder that was made."""
+    settings = compose(Settings, tokenizer="char", max_length=3000, history=turns)
+    vocabulary = Vocabulary([*"你好吗", *(MARKS if turns else ()), *BYTES])
+
+    def weights(question: Sequence[int], reply: Sequence[int]) -> Weights:
+        return np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32)
+
+    def responder_of(decoding: DecodingSettings) -> TextResponder:
+        if decoding.rerank:
+            raise UserError("--rerank: this attempt did not learn both directions")
+        if made is not None:
+            made.append(str(decoding.beam_size or decoding.temperature))
+        decoding = over_default(decoding, {"beam_size": 1})
+        return TextResponder(FakeReplier(decoding, vocabulary), vocabulary, settings, weights if attention else None)
+
+    card = ModelCard(name, 1200, ("pairs.tsv",), 1000, 3.2, validated=True)
+    return LoadedModel(Path(name), card, turns, responder_of)
+
+
+def renamed(model: LoadedModel, step: int) -> LoadedModel:
+    """The model of another checkpoint."""
+    return dataclasses.replace(model, card=dataclasses.replace(model.card, step=step))
+
+
+if __name__ == "__main__":
+    from chatbot.chat.terminal.start import chat
+
+    sys.exit(chat(fake_model(turns=2), chat_settings(sys.argv[1:])))

@@ -1,0 +1,94 @@
+"""The chat with a trained attempt."""
+
+import shutil
+import signal
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from chatbot.chat.loading import load_attempt
+from chatbot.chat.terminal.current_model import CurrentModel
+from chatbot.config.decoding import DecodingSettings
+from tests.chat.terminal.pseudo_terminal import PseudoTerminal
+from tests.chat.terminal.test_pseudo_terminal import CTRL_C, CTRL_D
+from tests.commands import ENVIRONMENT, command
+from tests.training.small_run import train_small
+
+
+def test_chat_in_a_terminal(attempt: Path, tmp_path: Path) -> None:
+    """With beam search, which is traced again for more replies, and sampling, which shows its reply while it is made."""
+    arguments = command("chat.py", "--attempt", str(attempt / "checkpoints" / "default"), "--follow")
+    with PseudoTerminal(tmp_path, arguments) as terminal:
+        terminal.wait("default: 2 pairs of pairs.tsv; step 2; no validation: it knows its pairs by heart")
+        terminal.wait_for_prompt()
+        terminal.ask("", "please say something")
+        terminal.ask("你好", "\n> 你好\n")
+        terminal.ask("/n 2", "\n2. ")
+        terminal.ask("/why", "<eos>")
+        terminal.ask("/set temperature=1 min_reply_length=2", "min_reply_length=2")
+        terminal.ask("how are you", "\n> how are you\n")
+        terminal.ask("/retry", "\n> /retry\n")
+        terminal.ask("/model nosuch", "no such attempt")
+        terminal.type(CTRL_C)
+        terminal.wait("Ctrl-C again")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+        assert "Traceback" not in terminal.received
+
+
+def test_ctrl_c_while_loading_ends_without_traceback(attempt: Path) -> None:
+    arguments = command("chat.py")
+    with pexpect.spawn(
+        arguments[0], arguments[1:], cwd=str(attempt), env=ENVIRONMENT, encoding="utf-8", timeout=120
+    ) as chat:
+        chat.expect(pexpect.TIMEOUT, timeout=1)
+        chat.sendintr()
+        chat.expect(pexpect.EOF)
+        assert "Traceback" not in chat.before
+    assert chat.exitstatus == 130 or chat.signalstatus == signal.SIGINT
+
+
+def test_newer_checkpoint_of_a_run_answers_and_a_damaged_one_does_not(
+    attempt: Path, work_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(attempt, work_dir, dirs_exist_ok=True)
+    folder = Path("checkpoints/default").absolute()
+    greedy = DecodingSettings(beam_size=1)
+    current = CurrentModel(load_attempt(folder), greedy, follow=True)
+    assert current.update() is None
+    train_small(1, data=("pairs.tsv",), steps=3)
+    assert current.update() == "The checkpoint of step 3 answers now, instead of that of step 2."
+    assert current.responder().reply("你好") == load_attempt(folder).responder_of(greedy).reply("你好")
+    train_small(1, data=("pairs.tsv",), steps=4)
+    (folder / "ckpt-4.index").write_bytes(b"")
+    capfd.readouterr()
+    assert current.update() is None
+    assert "the checkpoint of step 3 is used instead" in capfd.readouterr().err
+    assert current.model.card.step == 3
+
+
+def test_another_seed_or_number_of_replies_is_not_traced_again(attempt: Path) -> None:
+    model = load_attempt(attempt / "checkpoints" / "default")
+    current = CurrentModel(model, DecodingSettings(candidates=2, temperature=3.0))
+    replies = set()
+    for seed in range(4):
+        responder = current.responder(DecodingSettings(candidates=2, temperature=3.0, seed=seed, n_best=2))
+        replies |= {reply.text for reply in responder.n_best("你好")}
+    assert len(replies) > 2
+    assert responder.replier.traces == 1  # type: ignore[attr-defined]
+
+
+def test_closed_output_ends_chat_without_traceback(attempt: Path) -> None:
+    chat = " ".join(command("chat.py"))
+    output, status = pexpect.run(
+        f"bash -c 'yes 你好 | {chat} | head -n 1; echo codes ${{PIPESTATUS[1]}}'",
+        cwd=str(attempt),
+        env=ENVIRONMENT,
+        withexitstatus=True,
+        timeout=120,
+        encoding="utf-8",
+    )
+    assert status == 0
+    assert "Traceback" not in output
+    assert "codes 1" in output

@@ -1,0 +1,269 @@
+"""The commands of the chat in a terminal."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatbot.chat.terminal import session
+from chatbot.chat.terminal.commands import COMMANDS
+from chatbot.chat.terminal.completion import completions
+from chatbot.chat.terminal.settings import FIELDS
+from chatbot.errors import UserError
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from tests.chat.terminal.fake_model import fake_model
+from tests.chat.terminal.typed import Line, typed
+
+Printed = pytest.CaptureFixture[str]
+
+
+def printed(capsys: Printed, lines: list[Line], *flags: str, turns: int = 0) -> tuple[list[str], list[str]]:
+    """The lines on standard output, and those on standard error after the introduction."""
+    assert typed(fake_model(turns), lines, *flags) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    return out.splitlines(), err.rstrip("\n").splitlines()[2:]
+
+
+def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> None:
+    typed(fake_model(), [])
+    assert capsys.readouterr().err.splitlines() == [
+        "Talking to fake: 1,000 pairs of pairs.tsv; step 1,200; 3.200 nats per character on held-out pairs.",
+        "/help lists the commands; Ctrl-D or /exit exits.",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("word", ["exit", " Quit ", "/exit", "/QUIT"])
+def test_words_that_exit(capsys: Printed, word: str) -> None:
+    assert printed(capsys, ["hi", word, "more"]) == (["hi/1"], [])
+
+
+def test_two_slashes_ask_a_question_that_begins_with_one(capsys: Printed) -> None:
+    out, err = printed(capsys, ["//bin", "/bin", ""])
+    assert out == ["/bin/1", EMPTY_QUESTION_REPLY]
+    assert err[0] == "error: /bin: no such command; the nearest is /n; //bin asks it as a question"
+
+
+def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
+    lines: list[Line] = [
+        "/set temperature=0.5 --seed=7",
+        "a",
+        "/set beam-size=5",
+        "/set beam_size=5 temperature=",
+        "b",
+        "/set history=1",
+        "c",
+        "/settings",
+        "/set default",
+        "d",
+    ]
+    out, err = printed(capsys, lines, turns=2)
+    assert out[:3] == ["a/s7.1", "b/1+2", "c/1+1"]
+    assert [line.split() for line in out if line.startswith(("history ", "beam_size", "top_p"))] == [
+        ["history", "1", "set"],
+        ["beam_size", "5", "set"],
+        ["top_p", "-"],
+    ]
+    assert out[-1] == "d/1+2"
+    assert err[0] == "temperature=0.5, seed=7"
+    assert err[1] == "error: --beam-size 5 and --temperature: beam search does not sample; give one"
+    assert err[2:] == ["beam_size=5, temperature=-", "history=1", "All settings have their defaults."]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("temprature=1", "temprature: no such setting; the nearest is temperature"),
+        ("temperature", "/set temperature: no value; write NAME=VALUE, such as temperature=0.8"),
+        ("temperature=hot", "--temperature 'hot': float expected"),
+        ("temperature=nan", "--temperature nan: expected a finite number"),
+        ("seed=1 beam_size=0", "--beam-size 0: must be at least 1"),
+        ("history=3", "/set history=3: the model was trained with --history 2; at most that"),
+        ("n_best=2", "--n-best 2: the search yields at most 1; raise --beam-size or --candidates"),
+        ("seed=5 rerank=2 beam_size=3", "--rerank: this attempt did not learn both directions"),
+        ("stop='a", "/set: no closing quotation; close the quotation mark, or write \\' for one"),
+    ],
+)
+def test_wrong_setting_is_one_line_and_changes_nothing(capsys: Printed, change: str, message: str) -> None:
+    out, err = printed(capsys, [f"/set {change}", "a", "/set seed=3 candidates=1", "b"], turns=2)
+    assert out == ["a/1", "b/s3.1+2"]
+    assert err == [f"error: {message}", "seed=3, candidates=1"]
+
+
+def test_texts_with_spaces_and_several_words() -> None:
+    from chatbot.chat.terminal.settings import changes_of
+
+    assert changes_of("stop='a b',c ban=") == {"stop": ("a b", "c"), "ban": ()}
+
+
+def test_n_best_of_the_last_question(capsys: Printed) -> None:
+    out, err = printed(capsys, ["/n", "a", "/n 2", "/set temperature=1", "/n 1", "/n 0", "/n 1001", "/n ten"])
+    assert out == ["a/1", "1. a/1  (-0.50)", "2. a/2  (-1.50)", "1. a/s1.1  (-0.50)"]
+    assert err[0] == "error: /n: no reply yet; ask a question first"
+    whole = "a whole number of at least 1 expected, such as /n 3"
+    assert err[1:] == [
+        "temperature=1.0",
+        f"error: /n 0: {whole}",
+        "error: --candidates 1001: must be at most 1000",
+        f"error: /n ten: {whole}",
+    ]
+
+
+def test_n_best_flag_shows_replies_with_scores(capsys: Printed) -> None:
+    out, _ = printed(capsys, ["a", "b"], "--beam-size", "3", "--n-best", "2", turns=2)
+    assert out == ["1. a/1  (-0.50)", "2. a/2  (-1.50)", "1. b/1+2  (-0.50)", "2. b/2+2  (-1.50)"]
+
+
+def test_retry_takes_the_next_best_or_another_sample(capsys: Printed) -> None:
+    lines: list[Line] = ["/retry", "a", *["/retry"] * 5, "/set temperature=1", "b", "/retry", "/retry", "c"]
+    out, err = printed(capsys, lines, turns=2)
+    assert out == [*(f"a/{n}" for n in range(1, 7)), "b/s1.1+2", "b/s2.1+2", "b/s3.1+2", "c/s1.1+2"]
+    assert err[0] == "error: /retry: no reply yet; ask a question first"
+
+
+def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.Session, "_next_best", lambda *_: None)
+    assert printed(capsys, ["a", "/retry"])[1][0].startswith("error: /retry: the search finds no other reply; ")
+
+
+def test_responders_are_kept_for_settings_that_come_again() -> None:
+    """A responder of an attempt takes a second to trace. Another seed or number of replies needs no other one."""
+    made: list[str] = []
+    lines = ["a", "/n 3", "/n 3", "/set temperature=1", "b", "/retry", "/set seed=4", "b", "/set temperature=", "c"]
+    typed(fake_model(made=made), lines)
+    assert made == ["None", "3", "1.0"]
+
+
+def test_history_and_reset(capsys: Printed) -> None:
+    questions: list[Line] = [f"q{n}" for n in range(1000)]
+    out, err = printed(capsys, [*questions, "/history 2", "/new", "/history", "q", "/reset", "q"], turns=2)
+    assert out[1000:] == ["999 > q998", "      q998/1+2", "1000 > q999", "      q999/1+2", "q/1", "q/1"]
+    assert err == [
+        "998 earlier; /history 1000 shows all.",
+        "A new conversation.",
+        "No questions yet.",
+        "A new conversation.",
+    ]
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
+    typed(fake_model(attention=attention), ["/why", "你好", " ", "/WHY", "/why now"])
+    out, err = capsys.readouterr()
+    shown = ["你", "0.50"] if attention else ["--attention", "none"]
+    assert [word in out for word in shown] == [True, True]
+    assert "error: /why: no reply yet" in err
+    assert "error: /why now: /why takes nothing after it" in err
+
+
+@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
+def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: str) -> None:
+    lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/save --overwrite {name}"]
+    _, err = printed(capsys, [*lines, "/save", "/save .", "/save no/x"], turns=2)
+    assert err[:4] == [
+        "error: /save: no questions yet, nothing to save",
+        f"{name}: 2 questions saved.",
+        f"error: {name} exists; /save --overwrite {name} replaces it",
+        f"{name}: 3 questions saved.",
+    ]
+    assert [line[:6] for line in err[4:]] == ["error:"] * 3
+    assert [path.name for path in work_dir.iterdir()] == [name]
+    out, err = printed(capsys, ["old", f"/load {name}", "d", "/history"], turns=2)
+    assert out[1] == "d/1+2"
+    assert [line[:7] for line in out[2::2]] == ["  1 > a", "  2 > b", "  3 > c", "  4 > d"]
+    assert err == [f"{name}: 3 questions. The conversation continues after them."]
+
+
+def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = fake_model(turns=0, name="other")
+    monkeypatch.setattr("chatbot.chat.terminal.current_model.load_attempt", lambda folder: other)
+    config = Path("checkpoints/other/config.json")
+    config.parent.mkdir(parents=True)
+    config.touch()
+    lines: list[Line] = ["a", "/model none", "b", "/model other", "c", "/model ~no.such.user/x", "/model"]
+    out, err = printed(capsys, lines, turns=2)
+    assert out[:3] == ["a/1", "b/1+2", "c/1"]
+    assert out[3].startswith("other: 1,000 pairs")
+    assert err[0].startswith("error: /model none: no such attempt in ")
+    assert err[0].endswith("there are: other, or give the path of its folder")
+    assert err[1].startswith("other: 1,000 pairs of pairs.tsv; step 1,200; ")
+    assert err[2].startswith("error: ~no.such.user/x: no such home directory")
+
+
+def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
+    _, err = printed(capsys, ["/good", "a", "/bad", "/bad", "/good", "b", "/good"], turns=2)
+    assert err[0] == "error: /good: no reply to rate yet; ask a question first"
+    assert err[1:4] == [
+        "data/ratings.jsonl: rated bad.",
+        "error: /bad: the reply is in data/ratings.jsonl already",
+        "data/ratings.jsonl: rated good.",
+    ]
+    records = [json.loads(line) for line in Path("data/ratings.jsonl").read_text().splitlines()]
+    assert [(r["question"], r["answer"], r["history"], r["rating"], r["model"]) for r in records] == [
+        ("a", "a/1", [], "good", "fake"),
+        ("b", "b/1+2", [["a", "a/1"]], "good", "fake"),
+    ]
+
+
+def test_help_explains_commands_and_settings(capsys: Printed) -> None:
+    out, err = printed(capsys, ["/help", "/help /n", "/help anti_lm", "/help /ood", "/help zzz"])
+    assert [name for name in COMMANDS if not any(line.startswith(f"/{name}") for line in out)] == []
+    assert sum(line.startswith("/n ") for line in out) == 2
+    assert any(line.startswith("anti_lm  subtract R times") for line in out)
+    assert err[0].startswith("error: /ood: no such command; the nearest is /good")
+    assert err[1] == "error: zzz: no such setting; /settings lists them"
+
+
+def test_interrupts_at_the_prompt(capsys: Printed) -> None:
+    again = "Ctrl-C again, Ctrl-D or /exit exits."
+    out, err = printed(capsys, [KeyboardInterrupt, "a", KeyboardInterrupt, KeyboardInterrupt, "b"])
+    assert out == ["a/1"]
+    assert err == ["", again, "", again]
+
+
+def test_error_of_the_system_is_one_line(capsys: Printed, work_dir: Path) -> None:
+    Path("data").touch()
+    assert printed(capsys, ["a", "/good", "b"])[1][0].startswith("error: data: ")
+
+
+def test_completions(work_dir: Path) -> None:
+    Path("a\x1b.txt").touch()
+    Path("chat.txt").touch()
+    Path("checkpoints/weibo").mkdir(parents=True)
+    Path("checkpoints/weibo/config.json").touch()
+
+    def texts(line: str) -> list[str]:
+        return [line[: len(line) + start] + text for text, start, _ in completions(line)]
+
+    assert texts("/he") == ["/help"]
+    assert len(texts("/")) == len(COMMANDS)
+    assert texts("/set seed=1 te") == ["/set seed=1 temperature="]
+    assert texts("/set def") == ["/set default"]
+    assert texts("/load ch") == ["/load chat.txt", "/load checkpoints/"]
+    assert texts("/save checkpoints/w") == ["/save checkpoints/weibo/"]
+    assert texts("/load a") == []
+    assert texts("/model ") == ["/model weibo"]
+    assert texts("/help te") == ["/help temperature"]
+    assert texts("hello") == texts("//he") == texts("/n 1") == texts("/load none/") == []
+
+
+WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default", "--overwrite", "~", "..", "/", "'"])
+LINES = st.lists(WORDS | st.text(max_size=6), max_size=4).map(" ".join)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(["", "/", "//", "/set ", "/load ", "/n "]).flatmap(lambda a: LINES.map(a.__add__))))
+def test_no_line_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("lines"))
+        assert typed(fake_model(turns=2), ["a", *lines]) == 0
+        for line in lines:
+            list(completions(line))
+
+
+def test_user_error_for_bad_settings_at_the_start() -> None:
+    with pytest.raises(UserError, match="--rerank"):
+        typed(fake_model(), [], "--rerank", "1", "--beam-size", "2")

@@ -1,0 +1,93 @@
+"""--follow: newer checkpoints of an attempt that is being trained."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chatbot.chat.terminal import current_model
+from chatbot.chat.terminal.current_model import CurrentModel
+from chatbot.config.chat import chat_settings
+from chatbot.config.decoding import DecodingSettings
+from chatbot.errors import UserError
+from tests.chat.terminal.fake_model import fake_model, renamed
+from tests.chat.terminal.typed import piped, typed
+
+
+def point(name: str, step: int) -> None:
+    """Let a pointer of the attempt name a checkpoint."""
+    folder = Path("fake")
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps({"checkpoint": f"ckpt-{step}", "step": step}))
+
+
+@pytest.fixture
+def loaded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of the checkpoints that are loaded one after the other; step 0 cannot be loaded."""
+    steps: list[int] = []
+
+    def load_attempt(folder: Path) -> object:
+        if not (step := steps.pop(0)):
+            raise UserError("ckpt-0: damaged")
+        return renamed(fake_model(), step)
+
+    monkeypatch.setattr(current_model, "load_attempt", load_attempt)
+    point("last", 1200)
+    return steps
+
+
+def test_newer_checkpoint_answers(loaded: list[int]) -> None:
+    current = CurrentModel(fake_model(), DecodingSettings(), follow=True)
+    assert current.update() is None
+    point("last", 1300)
+    loaded.append(1300)
+    assert current.update() == "The checkpoint of step 1,300 answers now, instead of that of step 1,200."
+    assert current.update() is None
+    point("best", 1300)  # the best one answers, once there is validation
+    point("last", 1400)
+    assert current.update() is None
+    assert current.model.card.step == 1300
+
+
+def test_damaged_checkpoint_keeps_the_old_one(loaded: list[int]) -> None:
+    current = CurrentModel(fake_model(), DecodingSettings(), follow=True)
+    point("last", 1300)
+    loaded += [0, 1200]
+    with pytest.raises(UserError, match="damaged"):
+        current.update()
+    assert current.update() is None  # it is not tried again
+    point("last", 1400)
+    assert current.update() is None  # another one was found in its place: that of step 1,200
+    Path("fake/last").write_text("{")
+    with pytest.raises(UserError, match="damaged, it does not name a checkpoint"):
+        current.update()
+    assert current.model.card.step == 1200
+    assert loaded == []
+
+
+def test_terminal_and_pipe_say_so_beside_the_replies(loaded: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    for talk, lines in ((typed, ["a", "b"]), (piped, "a\nb\n")):
+        point("last", 1300)
+        loaded[:] = [1300]
+        assert talk(fake_model(), lines, "--follow") == 0  # type: ignore[operator]
+        out, err = capsys.readouterr()
+        assert out == "a/1\nb/1\n"
+        assert err.count("The checkpoint of step 1,300 answers now") == 1
+        point("last", 1200)
+        loaded[:] = [0]
+        point("last", 1250)
+        assert talk(fake_model(), lines, "--follow") == 0  # type: ignore[operator]
+        out, err = capsys.readouterr()
+        assert out == "a/1\nb/1\n"
+        assert err.count("ckpt-0: damaged") == 1
+
+
+def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:
+    current = CurrentModel(fake_model(), DecodingSettings())
+    point("last", 1300)
+    assert current.update() is None
+
+
+def test_export_cannot_be_followed() -> None:
+    with pytest.raises(UserError, match="--follow and --export x: an export has no newer checkpoints"):
+        chat_settings(["--follow", "--export", "x"])

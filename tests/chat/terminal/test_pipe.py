@@ -1,0 +1,95 @@
+"""The chat through a pipe."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chatbot.chat.terminal.pipe import answer_lines
+from chatbot.chat.terminal.streams import set_encoding
+from chatbot.config.decoding import DecodingSettings
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from tests.chat.terminal.fake_model import RAW, fake_model
+from tests.chat.terminal.typed import piped
+from tests.commands import ENVIRONMENT, run
+from tests.inference.texts import EMPTY, UNUSUAL
+
+
+class Console(io.TextIOWrapper):
+    """A text stream that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_pipe_gets_one_utf8_reply_per_line(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the encoding of the locale is ASCII."""
+    monkeypatch.chdir(attempt)
+    monkeypatch.delitem(ENVIRONMENT, "PYTHONIOENCODING", raising=False)
+    for name, value in {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}.items():
+        monkeypatch.setitem(ENVIRONMENT, name, value)
+    texts = [*EMPTY, *UNUSUAL, "a\rb"]
+    completed = run("chat.py", "--follow", stdin="\n".join(texts).encode() + b"\n\xff\xfe\r\nlast")
+    assert (completed.returncode, completed.stderr) == (0, b"")
+    *lines, remainder = completed.stdout.decode().split("\n")
+    assert lines[: len(EMPTY)] == [EMPTY_QUESTION_REPLY] * len(EMPTY)
+    assert (len(lines), remainder) == (len(texts) + 2, "")
+
+
+@pytest.mark.parametrize(
+    ("stream", "variables", "encoding"),
+    [
+        (io.TextIOWrapper, {}, "utf-8"),
+        (io.TextIOWrapper, {"PYTHONIOENCODING": "gbk"}, "gbk"),
+        (Console, {}, "gbk"),
+    ],
+)
+def test_console_keeps_its_encoding_and_pipe_is_utf8(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.TextIOWrapper], variables: dict[str, str], encoding: str
+) -> None:
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    binary = io.BytesIO()
+    output = stream(binary, encoding="gbk")
+    set_encoding(output)
+    print("好😀", file=output, end="", flush=True)
+    assert binary.getvalue() == "好😀".encode(encoding, "replace")
+
+
+def test_commands_are_questions_and_only_the_best_reply_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "hi\nexit\n/why\n\n/new\n"
+    assert piped(fake_model(turns=2), lines, "--beam-size", "2", "--n-best", "2") == 0
+    replies = ["hi/1", "exit/1+2", "/why/1+2", EMPTY_QUESTION_REPLY, "/new/1"]
+    assert capsys.readouterr() == ("".join(f"{reply}\n" for reply in replies), "")
+
+
+@pytest.mark.parametrize(
+    ("stream", "reply"), [(io.TextIOWrapper, "\x1b[31m\x07\u202e"), (Console, "\ufffd[31m\ufffd\ufffd")]
+)
+def test_reply_reaches_a_pipe_as_it_is_and_a_terminal_without_control_characters(
+    stream: type[io.TextIOWrapper], reply: str
+) -> None:
+    responder = fake_model().responder_of(DecodingSettings())
+    replies = stream(io.BytesIO(), encoding="utf-8")
+    answer_lines(lambda: responder, 0, [f"{RAW}\n"], replies)
+    replies.seek(0)
+    assert replies.read() == f"{RAW}{reply}/1\n"
+
+
+def test_each_line_is_answered_before_the_next_is_read() -> None:
+    """The program at the other end of the pipe waits for the reply: it must not stay in a buffer."""
+    received = io.BytesIO()
+    replies = io.TextIOWrapper(io.BufferedWriter(received), encoding="utf-8")  # type: ignore[arg-type]
+
+    def lines() -> Iterator[str]:
+        for line in ("a\n", "b\n"):
+            received_before.append(received.getvalue())
+            yield line
+
+    received_before: list[bytes] = []
+    responder = fake_model().responder_of(DecodingSettings())
+    answer_lines(lambda: responder, 0, lines(), replies)
+    assert received_before == [b"", b"a/1\n"]
+    assert received.getvalue() == b"a/1\nb/1\n"

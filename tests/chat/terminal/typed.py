@@ -1,0 +1,50 @@
+"""The chat in the process of a test, with lines in place of keys."""
+
+import io
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from chatbot.chat.loading import LoadedModel
+from chatbot.chat.terminal.start import chat
+from chatbot.config.chat import chat_settings
+
+Line = str | type[BaseException]
+
+
+class Keyboard(io.StringIO):
+    """Standard input of a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def typed(model: LoadedModel, lines: Sequence[Line], *flags: str) -> int:
+    """Talk to a model by these lines; an exception is a key, such as Ctrl-C. Returns the exit code."""
+    left = iter([*lines, EOFError])
+
+    def read_line() -> str:
+        line = next(left)
+        if not isinstance(line, str):
+            raise line
+        return line
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chatbot.chat.terminal.prompt.line_reader", lambda: read_line)
+        return _chat(model, Keyboard(), flags)
+
+
+def piped(model: LoadedModel, text: str, *flags: str) -> int:
+    """Talk to a model through a pipe. Returns the exit code."""
+    return _chat(model, io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"), flags)
+
+
+def _chat(model: LoadedModel, stdin: object, flags: Sequence[str]) -> int:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", stdin)
+        try:
+            return chat(model, chat_settings(flags))
+        finally:
+            signal.signal(signal.SIGINT, before)
