@@ -17,7 +17,7 @@ from tests.training.small_run import train_small
 
 
 def test_chat_in_a_terminal(attempt: Path, tmp_path: Path) -> None:
-    """With beam search, which is traced again for more replies, and sampling, which shows its reply while it is made."""
+    """With beam search, which is traced again for more replies, and with sampling."""
     arguments = command("chat.py", "--attempt", str(attempt / "checkpoints" / "default"), "--follow")
     with PseudoTerminal(tmp_path, arguments) as terminal:
         terminal.wait("default: 2 pairs of pairs.tsv; step 2; no validation: it knows its pairs by heart")

@@ -65,21 +65,20 @@ def test_damaged_checkpoint_keeps_the_old_one(loaded: list[int]) -> None:
     assert loaded == []
 
 
-def test_terminal_and_pipe_say_so_beside_the_replies(loaded: list[int], capsys: pytest.CaptureFixture[str]) -> None:
-    for talk, lines in ((typed, ["a", "b"]), (piped, "a\nb\n")):
-        point("last", 1300)
-        loaded[:] = [1300]
-        assert talk(fake_model(), lines, "--follow") == 0  # type: ignore[operator]
+@pytest.mark.parametrize("in_terminal", [True, False])
+def test_chat_says_so_beside_the_replies(
+    loaded: list[int], capsys: pytest.CaptureFixture[str], in_terminal: bool
+) -> None:
+    for step, line in ((1300, "The checkpoint of step 1,300 answers now"), (0, "ckpt-0: damaged")):
+        point("last", 1300 + step)
+        loaded.append(step)
+        if in_terminal:
+            typed(fake_model(), ["a", "b"], "--follow")
+        else:
+            piped(fake_model(), "a\nb\n", "--follow")
         out, err = capsys.readouterr()
         assert out == "a/1\nb/1\n"
-        assert err.count("The checkpoint of step 1,300 answers now") == 1
-        point("last", 1200)
-        loaded[:] = [0]
-        point("last", 1250)
-        assert talk(fake_model(), lines, "--follow") == 0  # type: ignore[operator]
-        out, err = capsys.readouterr()
-        assert out == "a/1\nb/1\n"
-        assert err.count("ckpt-0: damaged") == 1
+        assert err.count(line) == 1
 
 
 def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:

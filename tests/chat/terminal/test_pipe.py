@@ -81,7 +81,7 @@ def test_reply_reaches_a_pipe_as_it_is_and_a_terminal_without_control_characters
 def test_each_line_is_answered_before_the_next_is_read() -> None:
     """The program at the other end of the pipe waits for the reply: it must not stay in a buffer."""
     received = io.BytesIO()
-    replies = io.TextIOWrapper(io.BufferedWriter(received), encoding="utf-8")  # type: ignore[arg-type]
+    replies = io.TextIOWrapper(io.BufferedWriter(received), encoding="utf-8")
 
     def lines() -> Iterator[str]:
         for line in ("a\n", "b\n"):

@@ -47,7 +47,7 @@ def test_run_trains_on_good_replies_alone(work_dir: Path) -> None:
     ratings = Ratings()
     ratings.rate(conversation_of(None), "bad", "weibo")
     ratings.rate(conversation_of(None, None, read=0), "good", "weibo")
-    data = prepare(small_settings(data=(str(ratings.path),)), None)
+    data = prepare(small_settings(data=(str(ratings.path),)), ())
     assert len(data.training) == 1
 
 
