@@ -41,10 +41,14 @@ def _is_plain() -> bool:
 
 
 def _read_plainly() -> str:
-    if sys.stdout.isatty():
-        return input(PROMPT)
-    print(PROMPT, end="", file=sys.stderr, flush=True)  # standard output is for the replies
-    return input()
+    try:
+        if sys.stdout.isatty():
+            return input(PROMPT)
+        print(PROMPT, end="", file=sys.stderr, flush=True)  # standard output is for the replies
+        return input()
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr)  # ends the line of the prompt
+        raise
 
 
 def _line_editor() -> ReadLine:

@@ -1,6 +1,7 @@
 """Starts the chat: in a terminal if standard input is one, otherwise as a pipe."""
 
 import io
+import logging
 import signal
 import sys
 
@@ -23,6 +24,9 @@ def chat(model: LoadedModel, settings: ChatSettings) -> int:
     set_encoding(sys.stdin)
     set_encoding(sys.stdout)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    tensorflow = logging.getLogger("tensorflow")
+    level = tensorflow.level
+    tensorflow.setLevel(logging.ERROR)  # it warns of many graphs, but other settings need others
     try:
         if sys.stdin.isatty():
             _converse(model, settings)
@@ -32,6 +36,8 @@ def chat(model: LoadedModel, settings: ChatSettings) -> int:
             _answer_pipe(model, settings)
     except KeyboardInterrupt:
         print(file=sys.stderr)
+    finally:
+        tensorflow.setLevel(level)
     return 0
 
 
@@ -51,6 +57,7 @@ def _answer_pipe(model: LoadedModel, settings: ChatSettings) -> None:
 
 def _converse(model: LoadedModel, settings: ChatSettings) -> None:
     from chatbot.chat.terminal.commands import EXIT, carry_out, is_command, question_of
+    from chatbot.chat.terminal.interrupts import raised_again
     from chatbot.chat.terminal.prompt import line_reader
     from chatbot.chat.terminal.screen import Screen
     from chatbot.chat.terminal.session import Session
@@ -65,18 +72,16 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
         try:
             line = read_line()
         except EOFError:
-            print(file=sys.stderr)
             return
         except KeyboardInterrupt:
             if interrupted:
                 raise
             interrupted = True
-            print(file=sys.stderr)
             screen.note("Ctrl-C again, Ctrl-D or /exit exits.")
             continue
         interrupted = False
         try:
-            with as_user_errors():
+            with raised_again(), as_user_errors():
                 if line.strip().lower() in EXIT:
                     return
                 if is_command(line.strip()):

@@ -1,6 +1,8 @@
 """The commands of the chat in a terminal."""
 
+import dataclasses
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ from chatbot.chat.terminal import session
 from chatbot.chat.terminal.commands import COMMANDS
 from chatbot.chat.terminal.completion import completions
 from chatbot.chat.terminal.settings import FIELDS
+from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from tests.chat.terminal.fake_model import fake_model
 from tests.chat.terminal.typed import Line, typed
 
@@ -32,7 +35,6 @@ def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> Non
     assert capsys.readouterr().err.splitlines() == [
         "Talking to fake: 1,000 pairs of pairs.tsv; step 1,200; 3.200 nats per character on held-out pairs.",
         "/help lists the commands; Ctrl-D or /exit exits.",
-        "",
     ]
 
 
@@ -137,6 +139,17 @@ def test_responders_are_kept_for_settings_that_come_again() -> None:
     assert made == ["None", "3", "1.0"]
 
 
+def test_warnings_of_tensorflow_about_many_graphs_are_not_shown() -> None:
+    def responder_of(decoding: DecodingSettings) -> TextResponder:
+        levels.append(logging.getLogger("tensorflow").level)
+        return fake_model().responder_of(decoding)
+
+    levels: list[int] = []
+    typed(dataclasses.replace(fake_model(), responder_of=responder_of), [])
+    assert levels == [logging.ERROR]
+    assert logging.getLogger("tensorflow").level != logging.ERROR
+
+
 def test_history_and_reset(capsys: Printed) -> None:
     questions: list[Line] = [f"q{n}" for n in range(1000)]
     out, err = printed(capsys, [*questions, "/history 2", "/new", "/history", "q", "/reset", "q"], turns=2)
@@ -221,7 +234,7 @@ def test_interrupts_at_the_prompt(capsys: Printed) -> None:
     again = "Ctrl-C again, Ctrl-D or /exit exits."
     out, err = printed(capsys, [KeyboardInterrupt, "a", KeyboardInterrupt, KeyboardInterrupt, "b"])
     assert out == ["a/1"]
-    assert err == ["", again, "", again]
+    assert err == [again, again]
 
 
 def test_error_of_the_system_is_one_line(capsys: Printed, work_dir: Path) -> None:
