@@ -17,7 +17,6 @@ from chatbot.errors import UserError
 
 SLASH = "/"
 EXIT = ("exit", "quit")
-OVERWRITE = "--overwrite"
 # Replies of /n, and exchanges of /history, without a number.
 BEST, SHOWN = 5, 10
 
@@ -140,11 +139,17 @@ def _reset(session: Session, rest: str) -> None:
 
 
 def _save(session: Session, rest: str) -> None:
-    overwrite = rest.split(" ")[0] == OVERWRITE
-    path = _path("save", rest.removeprefix(OVERWRITE).strip() if overwrite else rest)
+    _write(session, _path("save", rest), overwrite=False)
+
+
+def _overwrite(session: Session, rest: str) -> None:
+    _write(session, _path("overwrite", rest), overwrite=True)
+
+
+def _write(session: Session, path: Path, overwrite: bool) -> None:
     exchanges = session.conversation.exchanges
     if not exchanges:
-        raise UserError("/save: no questions yet, nothing to save")
+        raise UserError("no questions yet, nothing to save")
     save(path, exchanges, overwrite)
     session.screen.note(f"{path}: {_questions(len(exchanges))} saved.")
 
@@ -227,6 +232,7 @@ COMMANDS = {
         Command("history", "[N]", "show the last N questions and their replies", _history),
         Command("reset", "", "begin a new conversation; so does /new", _reset),
         Command("save", "FILE", "save the conversation; as JSON Lines if FILE ends in .jsonl", _save),
+        Command("overwrite", "FILE", "save the conversation in place of what FILE has", _overwrite),
         Command("load", "FILE", "continue a saved conversation", _load),
         Command("model", "[ATTEMPT]", "talk to another attempt or export, or list the attempts", _model),
         Command("exit", "", "end the chat; so do exit, quit and Ctrl-D", _exit),

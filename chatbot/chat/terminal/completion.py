@@ -31,7 +31,7 @@ def completions(line: str) -> Iterator[Completion]:
             if command.name.startswith(name.lower()):
                 yield Completion(SLASH + command.name, -len(line), command.text)
         return
-    found = {"help": _help, "set": _settings, "save": _files, "load": _files, "model": _models}.get(name.lower())
+    found = ARGUMENTS.get(name.lower())
     if found is not None:
         yield from found(rest)
 
@@ -69,3 +69,6 @@ def _models(rest: str) -> Iterator[Completion]:
             yield Completion(config.parent.name, -len(rest))
     if os.sep in rest:
         yield from _files(rest)
+
+
+ARGUMENTS = {"help": _help, "set": _settings, "model": _models, "save": _files, "overwrite": _files, "load": _files}

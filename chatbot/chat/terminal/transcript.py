@@ -1,4 +1,4 @@
-"""Conversations in files: /save and /load.
+"""Conversations in files: /save, /overwrite and /load.
 
 A file whose name ends in .jsonl has one line, {"messages": [{"role": ..., "content": ...}, ...]}. Any other has two
 lines for each question and its reply, with a blank line between them. `train.py --data` reads both.
@@ -22,7 +22,7 @@ SHAPES = "two lines for each question and its reply, or JSON Lines with messages
 def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> None:
     """Write a conversation to a file. Raises UserError for a file that exists, unless it is to be overwritten."""
     if path.exists() and not overwrite:
-        raise UserError(f"{path} exists; /save --overwrite {path} replaces it")
+        raise UserError(f"{path} exists; /overwrite {path} replaces it")
     turns = [(exchange.question, exchange.reply) for exchange in exchanges]
     if path.suffix.lower() == ".jsonl":
         roles = (ASKING, ANSWERING)

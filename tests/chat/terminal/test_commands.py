@@ -174,12 +174,12 @@ def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
 
 @pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
 def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: str) -> None:
-    lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/save --overwrite {name}"]
+    lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
     _, err = printed(capsys, [*lines, "/save", "/save .", "/save no/x"], turns=2)
     assert err[:4] == [
-        "error: /save: no questions yet, nothing to save",
+        "error: no questions yet, nothing to save",
         f"{name}: 2 questions saved.",
-        f"error: {name} exists; /save --overwrite {name} replaces it",
+        f"error: {name} exists; /overwrite {name} replaces it",
         f"{name}: 3 questions saved.",
     ]
     assert [line[:6] for line in err[4:]] == ["error:"] * 3
@@ -263,7 +263,7 @@ def test_completions(work_dir: Path) -> None:
     assert texts("hello") == texts("//he") == texts("/n 1") == texts("/load none/") == []
 
 
-WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default", "--overwrite", "~", "..", "/", "'"])
+WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default", "~", "..", "/", "'"])
 LINES = st.lists(WORDS | st.text(max_size=6), max_size=4).map(" ".join)
 
 
