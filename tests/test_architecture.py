@@ -153,6 +153,7 @@ def test_answers_of_an_export_do_not_import_tensorflow() -> None:
     found = imported_at_once("chatbot.export.runtime.load", "chatbot.chat.terminal.start")
     assert {"chatbot.export.runtime.onnx_engine", "numpy"} <= found
     assert not {"tensorflow", "keras", "rjieba", "jieba"} & found
+    assert not {name for name in found if name.startswith(("prompt_toolkit", "rich."))}  # for a terminal only
 
 
 def test_packages_of_the_server_are_imported_by_the_server_alone() -> None:

@@ -44,6 +44,8 @@ class ChatSettings:
             raise UserError(
                 "--n-best and --serve: a request asks for several replies by its field n; leave --n-best out"
             )
+        if self.server.serve is not None and self.follow:
+            raise UserError("--follow and --serve: a server takes newer checkpoints by itself; leave --follow out")
         if self.export is not None and self.follow:
             raise UserError(f"--follow and --export {self.export}: an export has no newer checkpoints; give --attempt")
 

@@ -87,6 +87,13 @@ def test_without_the_flag_nothing_is_followed(loaded: list[int]) -> None:
     assert current.update() is None
 
 
-def test_export_cannot_be_followed() -> None:
-    with pytest.raises(UserError, match="--follow and --export x: an export has no newer checkpoints"):
-        chat_settings(["--follow", "--export", "x"])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--export", "x"], "--follow and --export x: an export has no newer checkpoints"),
+        (["--serve", "127.0.0.1:0"], "--follow and --serve: a server takes newer checkpoints by itself"),
+    ],
+)
+def test_what_cannot_be_followed(flags: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        chat_settings(["--follow", *flags])
