@@ -263,6 +263,15 @@ def test_completions(work_dir: Path) -> None:
     assert texts("hello") == texts("//he") == texts("/n 1") == texts("/load none/") == []
 
 
+def test_halves_of_characters_and_null_bytes(capsys: Printed, work_dir: Path) -> None:
+    lines: list[Line] = ["\ud800", "/load a\x00b", "/save \udfffx", "/model \x00/x", "/set stop=\ud800", "/\x1b[31m"]
+    out, err = printed(capsys, lines)
+    assert out == ["?/1"]
+    assert err[0].startswith("error: a\ufffdb: No such file")
+    assert err[1] == "?x: 1 question saved."
+    assert err[-1].startswith("error: /\ufffd[31m: no such command")
+
+
 WORDS = st.sampled_from([*COMMANDS, *(f"{name}=" for name in FIELDS), "default", "~", "..", "/", "'"])
 LINES = st.lists(WORDS | st.text(max_size=6), max_size=4).map(" ".join)
 
