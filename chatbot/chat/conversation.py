@@ -1,9 +1,8 @@
 """A conversation with a model: questions, their replies, and what the next reply may depend on."""
 
 import dataclasses
-from typing import Literal
 
-Rating = Literal["good", "bad"]
+from chatbot.chat.ratings import Rating
 
 
 @dataclasses.dataclass

@@ -52,9 +52,14 @@ def comparison_of(
     }
 
 
+def line_of(record: dict[str, Any]) -> bytes:
+    """Return the line of a record."""
+    return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
 def append_rating(path: Path, record: dict[str, Any]) -> None:
     """Append a record to a file. Any thread may call this. Raises UserError if it cannot be written."""
-    line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+    line = line_of(record)
     try:
         with _lock:
             path.parent.mkdir(parents=True, exist_ok=True)

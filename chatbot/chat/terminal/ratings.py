@@ -1,21 +1,12 @@
-"""Ratings of replies, in a file that `train.py --data` reads.
-
-One JSON object a line. A good reply is the answer of its question. A bad one has another name, so that training leaves
-it out:
-
-    {"history": [[question, reply], ...], "question": ..., "answer": ..., "rating": "good", "model": ..., "time": ...}
-    {"history": [[question, reply], ...], "question": ..., "rejected": ..., "rating": "bad", "model": ..., "time": ...}
-"""
+"""/good and /bad: ratings of the replies of a chat in a terminal."""
 
 import datetime
-import json
 import os
 from pathlib import Path
 
-from chatbot.chat.conversation import Conversation, Rating
+from chatbot.chat.conversation import Conversation
+from chatbot.chat.ratings import RATINGS, Rating, append_rating, line_of, rating_of
 from chatbot.errors import UserError
-
-RATINGS = Path("data/ratings.jsonl")
 
 
 class Ratings:
@@ -36,20 +27,13 @@ class Ratings:
         if last.rating == rating:
             raise UserError(f"/{rating}: the reply is in {self.path} already")
         record = {
-            "history": _history(conversation),
-            "question": last.question,
-            "answer" if rating == "good" else "rejected": last.reply,
-            "rating": rating,
-            "model": model,
+            **rating_of(last.question, last.reply, _turns(conversation), rating, model),
             "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         }
-        line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         if last.rating is not None:
             self._remove_last_line(last.rating)
-        with self.path.open("ab", buffering=0) as file:
-            file.write(line)  # one write: another chat may append, too
-        last.rating, self._last_line = rating, line
+        append_rating(self.path, record)
+        last.rating, self._last_line = rating, line_of(record)
 
     def _remove_last_line(self, rating: Rating) -> None:
         with self.path.open("r+b") as file:
@@ -60,12 +44,12 @@ class Ratings:
             file.truncate(place)
 
 
-def _history(conversation: Conversation) -> list[list[str]]:
-    """Return the questions and replies that the model read before the last question, after the last bad reply.
+def _turns(conversation: Conversation) -> list[str]:
+    """Return the turns that the model read before the last question, from a question on, after the last bad reply.
 
     Training learns those replies, too.
     """
     *before, last = conversation.exchanges
     read = before[max(0, len(before) - len(last.before) // 2) :]
     bad = max((number for number, exchange in enumerate(read, 1) if exchange.rating == "bad"), default=0)
-    return [[exchange.question, exchange.reply] for exchange in read[bad:]]
+    return [turn for exchange in read[bad:] for turn in (exchange.question, exchange.reply)]

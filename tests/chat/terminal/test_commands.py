@@ -239,7 +239,7 @@ def test_interrupts_at_the_prompt(capsys: Printed) -> None:
 
 def test_error_of_the_system_is_one_line(capsys: Printed, work_dir: Path) -> None:
     Path("data").touch()
-    assert printed(capsys, ["a", "/good", "b"])[1][0].startswith("error: data: ")
+    assert printed(capsys, ["a", "/good", "b"])[1][0].startswith("error: data/ratings.jsonl: ")
 
 
 def test_completions(work_dir: Path) -> None:

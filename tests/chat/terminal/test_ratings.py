@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.conversation import Conversation, Rating
+from chatbot.chat.conversation import Conversation
+from chatbot.chat.ratings import Rating
 from chatbot.chat.terminal.ratings import Ratings
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.pair import NEXT
