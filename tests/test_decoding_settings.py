@@ -67,7 +67,7 @@ def test_default_search_is_checked_with_the_other_settings() -> None:
         ({"min_p": 2}, "--min-p 2: must be at most 1"),
         ({"typical": -1}, "--typical -1: must be above 0"),
         ({"repetition_penalty": 0.5}, "--repetition-penalty 0.5: must be at least 1"),
-        ({"frequency_penalty": -1}, "--frequency-penalty -1: must be at least 0"),
+        ({"frequency_penalty": -101}, "--frequency-penalty -101: must be at least -100"),
         ({"length_penalty": 11}, "--length-penalty 11: must be at most 10"),
         ({"coverage_penalty": -0.1}, "--coverage-penalty -0.1: must be at least 0"),
         ({"no_repeat_ngram": -1}, "--no-repeat-ngram -1: must be at least 0"),

@@ -111,20 +111,21 @@ class DecodingSettings:
         least=1,
         most=100,
     )
-    presence_penalty: float = setting(
-        0.0,
-        TOKENS,
-        "subtract R nats from the log-probabilities of tokens that the reply already has",
-        kind=float,
-        least=0,
-        most=100,
-    )
     frequency_penalty: float = setting(
         0.0,
         TOKENS,
-        "subtract R nats from a token's log-probability for each time that the reply already has it",
+        "subtract R nats from a token's log-probability for each time that the reply already has it; below 0, tokens "
+        "are repeated more",
         kind=float,
-        least=0,
+        least=-100,
+        most=100,
+    )
+    presence_penalty: float = setting(
+        0.0,
+        TOKENS,
+        "subtract R nats from a token's log-probability if the reply already has it; below 0, tokens are repeated more",
+        kind=float,
+        least=-100,
         most=100,
     )
     no_repeat_ngram: int = setting(

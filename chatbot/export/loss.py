@@ -16,9 +16,10 @@ from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_parts
 from chatbot.corpus.text.utterance import without_pair_rules
 from chatbot.corpus.training_set import validation_set
+from chatbot.decoding.arrays.log_probabilities import log_softmax
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.export.runtime.model import ExportedModel, log_softmax
+from chatbot.export.runtime.model import ExportedModel
 from chatbot.model.saved import Trained
 
 

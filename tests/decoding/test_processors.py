@@ -1,5 +1,6 @@
 """Processors against loops over the ids of each hypothesis."""
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from chatbot.decoding.arrays import processors as arrays
 from chatbot.decoding.processor import Prefix, Processor
 from chatbot.decoding.processors.anti_lm import anti_lm
 from chatbot.decoding.processors.frequency_penalty import frequency_penalty
@@ -41,11 +43,17 @@ def processed(processor: Processor, log_probs: Array, ids: list[list[int]]) -> A
     return np.asarray(result.numpy())
 
 
+def in_arrays(function: Callable[..., Array], log_probs: Array, ids: list[list[int]], *settings: Any) -> Array:
+    """The log-probabilities after the twin in NumPy."""
+    padded = np.array([row + [0] * (LENGTH - len(row)) for row in ids], np.int32)
+    return function(log_probs, arrays.Prefix(np.full(len(ids), len(ids[0]), np.int32), padded), *settings)
+
+
 @hypothesis.given(hypotheses(), st.floats(1.0, 5.0))
 @hypothesis.settings(max_examples=30)
 def test_penalties(drawn: tuple[Array, list[list[int]]], penalty: float) -> None:
     log_probs, ids = drawn
-    repeated, present, frequent = log_probs.copy(), log_probs.copy(), log_probs.copy()
+    repeated, frequent, present = log_probs.copy(), log_probs.copy(), log_probs.copy()
     for row, row_ids in enumerate(ids):
         for i in set(row_ids):
             value = log_probs[row, i]
@@ -53,9 +61,12 @@ def test_penalties(drawn: tuple[Array, list[list[int]]], penalty: float) -> None
             present[row, i] -= penalty
         for i in row_ids:
             frequent[row, i] -= penalty
-    np.testing.assert_allclose(processed(repetition_penalty(penalty), log_probs, ids), repeated, rtol=1e-4)
-    np.testing.assert_allclose(processed(presence_penalty(penalty), log_probs, ids), present, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(processed(frequency_penalty(penalty), log_probs, ids), frequent, rtol=1e-3, atol=1e-4)
+    for name, expected in (("repetition", repeated), ("frequency", frequent), ("presence", present)):
+        processor = {"repetition": repetition_penalty, "frequency": frequency_penalty, "presence": presence_penalty}
+        found = processed(processor[name](penalty), log_probs, ids)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+        twin = getattr(arrays, f"{name}_penalty")
+        np.testing.assert_allclose(in_arrays(twin, log_probs, ids, penalty), expected, rtol=1e-3, atol=1e-4)
 
 
 @hypothesis.given(hypotheses(), st.integers(1, LENGTH + 1))
@@ -71,6 +82,7 @@ def test_no_repeat_ngram(drawn: tuple[Array, list[list[int]]], size: int) -> Non
         if np.isinf(expected[row]).all():  # it yields
             expected[row] = log_probs[row]
     np.testing.assert_array_equal(processed(no_repeat_ngram(size), log_probs, ids), expected)
+    np.testing.assert_array_equal(in_arrays(arrays.no_repeat_ngram, log_probs, ids, size), expected)
 
 
 @hypothesis.given(hypotheses(), st.integers(0, LENGTH))
@@ -81,6 +93,7 @@ def test_min_length(drawn: tuple[Array, list[list[int]]], length: int) -> None:
     if len(ids[0]) < length:
         expected[:, END] = -np.inf
     np.testing.assert_array_equal(processed(min_length(length, END), log_probs, ids), expected)
+    np.testing.assert_array_equal(in_arrays(arrays.min_length, log_probs, ids, length, END), expected)
 
 
 def test_end_stays_allowed_if_it_alone_is() -> None:

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 HISTORY = ["你好", "我"]
 OF_TOKENS: dict[str, Any] = {
     "repetition_penalty": 1.5,
-    "presence_penalty": 0.3,
     "frequency_penalty": 0.5,
+    "presence_penalty": -0.3,
     "no_repeat_ngram": 2,
     "min_reply_length": 3,
     "ban": ("我", "他好"),

@@ -29,8 +29,8 @@ SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=7)
 QUESTIONS = [[5], [6, 7, 8], [8] * 9, [7, 7], [9, 10, 5], [6]]
 ALL_TOKENS: dict[str, Any] = {
     "repetition_penalty": 1.5,
-    "presence_penalty": 0.3,
     "frequency_penalty": 0.5,
+    "presence_penalty": -0.3,
     "no_repeat_ngram": 2,
     "min_reply_length": 3,
     "ban": ("我", "他好"),

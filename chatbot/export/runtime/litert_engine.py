@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.decoding.arrays.log_probabilities import Ids
 from chatbot.errors import UserError
 from chatbot.export.manifest import damaged
-from chatbot.export.runtime.model import CELL, Array, Ids
+from chatbot.export.runtime.model import CELL, Array
 from chatbot.quiet import without_info_lines
 
 

@@ -7,11 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.decoding.arrays.log_probabilities import Floats, Ids, log_softmax
 from chatbot.export.runtime.ngram_mixture import NgramMixture
 
 Array = npt.NDArray[Any]
-Ids = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
 
 CELL, NEXT = "cell_", "next_"
 
@@ -93,9 +92,3 @@ class ExportedModel:
             logits = self._ngrams.mixed(log_softmax(logits), history)
             after.append(history)
         return Step(logits, State(state.question, after), results.get("attention"))
-
-
-def log_softmax(logits: Floats) -> Floats:
-    """Return the logarithm of the softmax of each row; an id of -inf keeps it."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

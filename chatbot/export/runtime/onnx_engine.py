@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from chatbot.decoding.arrays.log_probabilities import Ids
 from chatbot.errors import UserError
 from chatbot.export.manifest import damaged
-from chatbot.export.runtime.model import Array, Ids
+from chatbot.export.runtime.model import Array
 
 
 class OnnxEngine:

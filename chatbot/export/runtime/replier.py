@@ -8,10 +8,11 @@ import numpy.typing as npt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
+from chatbot.decoding.arrays.log_probabilities import Floats, Ids, log_softmax
 from chatbot.decoding.automaton import BoundedAutomaton, bounded
-from chatbot.export.runtime.model import ExportedModel, Floats, Ids, State, log_softmax
-from chatbot.export.runtime.search import Pick, beam_search, greedy, search
-from chatbot.export.runtime.truncations import sampled, truncations_of
+from chatbot.export.runtime.model import ExportedModel, State
+from chatbot.export.runtime.search import Pick, beam_search, search
+from chatbot.inference.array_decoding import picked
 from chatbot.inference.pieces import pieces
 from chatbot.inference.random_numbers import uniform_numbers
 from chatbot.inference.ranking import Ranking, Reply, check_decoding, reply_automaton
@@ -36,7 +37,6 @@ class ExportedReplier:
         self._model, self._vocabulary, self._max_length = model, vocabulary, settings.max_length
         self._automaton = bounded(reply_automaton(decoding, vocabulary, self._max_length), EOS, self._max_length)
         self._ranking = Ranking(decoding, vocabulary)
-        self._truncations = truncations_of(decoding)
 
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         """Return the best reply to each question. questions: the ids of each, at least one."""
@@ -95,13 +95,13 @@ class ExportedReplier:
         """Return the arguments of greedy search or sampling after the model."""
         decoding = self.decoding
         state = self._model.encode(questions).repeated(decoding.hypotheses)
-        pick: Pick = greedy
+        uniform: Floats | None = None  # [hypotheses, max_length]
         if decoding.samples:
             numbers = uniform_numbers(decoding.seed, questions, decoding.hypotheses, self._max_length)
             uniform = numbers.reshape(-1, self._max_length)
 
-            def pick(log_probs: Floats, position: int, rows: npt.NDArray[np.int64]) -> Ids:
-                return sampled(log_probs, uniform[rows, position], self._truncations)
+        def pick(log_probs: Floats, position: int, rows: npt.NDArray[np.int64]) -> Ids:
+            return picked(decoding, log_probs, None if uniform is None else uniform[rows, position])
 
         return state, self._automaton, decoding, pick
 

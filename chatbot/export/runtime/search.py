@@ -8,17 +8,13 @@ import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
+from chatbot.decoding.arrays.log_probabilities import Floats, Ids, allowed_logits, log_softmax
 from chatbot.decoding.automaton import BoundedAutomaton
-from chatbot.export.runtime.model import ExportedModel, Floats, Ids, State, log_softmax
-from chatbot.export.runtime.processors import Prefix, Processors
+from chatbot.export.runtime.model import ExportedModel, State
+from chatbot.export.runtime.processors import Processors
 
 # (log_probs [hypotheses, vocabulary], position, the numbers of the hypotheses) -> the next ids.
 Pick = Callable[[Floats, int, npt.NDArray[np.int64]], Ids]
-
-
-def greedy(log_probs: Floats, position: int, numbers: npt.NDArray[np.int64]) -> Ids:
-    """Return the most probable id of each hypothesis."""
-    return log_probs.argmax(axis=-1).astype(np.int32)
 
 
 def search(
@@ -39,7 +35,7 @@ def search(
     for position in range(max_length):
         logits, state, _ = model.step(state, last)
         log_probs = allowed_log_probs(automaton, logits, states, position)
-        log_probs = processors(log_probs, Prefix(position, ids[numbers], last))
+        log_probs = processors(log_probs, position, ids[numbers], last)
         picked = pick(log_probs, position, numbers)
         ids[numbers, position] = picked
         scores[numbers] += log_probs[np.arange(len(numbers)), picked]
@@ -55,8 +51,7 @@ def search(
 
 def allowed_log_probs(automaton: BoundedAutomaton, logits: Floats, states: Ids, position: int) -> Floats:
     """Return the log-probabilities of the next id, -inf where it may not follow: [hypotheses, vocabulary]."""
-    left = min(automaton.last - position, len(automaton.in_time) - 1)
-    return log_softmax(np.where(automaton.in_time[left, states], logits, -np.float32(np.inf)))
+    return log_softmax(allowed_logits(automaton, logits, states, np.full(len(states), position, np.int32)))
 
 
 def beam_search(
@@ -81,7 +76,7 @@ def beam_search(
         last = np.full(rows * beams, BOS, np.int32) if position == 0 else ids[:, :, position - 1].reshape(-1)
         logits, state, attention = model.step(state, last)
         following = allowed_log_probs(automaton, logits, states.reshape(-1), position)
-        following = processors(following, Prefix(position, ids.reshape(-1, max_length), last))
+        following = processors(following, position, ids.reshape(-1, max_length), last)
         vocabulary = following.shape[-1]
         following = following.reshape(rows, beams, vocabulary)
         # A finished hypothesis has one continuation: padding, at no cost.
