@@ -18,6 +18,7 @@ from chatbot.inference.ranking import Ranking, Reply, check_decoding, for_attemp
 from chatbot.inference.reply_search import ReplySearch
 from chatbot.inference.reverse_scorer import ReverseScorer
 from chatbot.inference.streaming import TokenStream
+from chatbot.inference.tensor_rows import TensorRows
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -46,7 +47,7 @@ class Replier:
         check_decoding(decoding, vocabulary, settings)
         self.decoding = decoding
         self._vocabulary = vocabulary
-        self._max_length = settings.max_length
+        self._model, self._max_length = model, settings.max_length
         automaton = reply_automaton(decoding, vocabulary, settings.max_length)
         self._ranking = Ranking(decoding, vocabulary)
         self._search = ReplySearch(model, automaton, settings.max_length, decoding)
@@ -103,6 +104,10 @@ class Replier:
             self._stream = TokenStream(self._search, self._specs)
         prefixes = self._stream.ids(self._arguments([question[: self._max_length]]))
         yield from pieces(prefixes, self._vocabulary, self.decoding.stop)
+
+    def row_model(self) -> TensorRows:
+        """Return the model for the engine that answers questions in batches. Its graphs are traced."""
+        return TensorRows(self._model)
 
     def _arguments(self, questions: Sequence[Sequence[int]]) -> list[Sequences | npt.NDArray[np.float32]]:
         """Return the arguments of the search."""

@@ -11,6 +11,7 @@ from chatbot.corpus.encoding.history import source_of
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.inference.ranking import Reply
+from chatbot.inference.row_model import RowModel
 from chatbot.inference.word_attention import Weights, WordAttention, by_word
 
 # The reply to a text without visible characters.
@@ -33,6 +34,9 @@ class IdReplier(Protocol):
     def stream(self, question: Sequence[int]) -> Iterator[str]:
         """Yield the best reply in pieces."""
 
+    def row_model(self) -> RowModel:
+        """Return the model for the engine that answers questions in batches."""
+
 
 # (the ids of a question, of a reply) -> their attention weights, [reply + 1, question]
 AttentionWeights = Callable[[Sequence[int], Sequence[int]], Weights]
@@ -49,7 +53,7 @@ class TextResponder:
     ) -> None:
         self.replier: IdReplier = replier
         self.decoding = replier.decoding
-        self._vocabulary, self._attention = vocabulary, attention
+        self.vocabulary, self.settings, self._attention = vocabulary, settings, attention
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
@@ -80,7 +84,7 @@ class TextResponder:
         if self._attention is None:
             return None
         question, ids = self.source(text, history)[: self._max_length], self.ids(reply)
-        return by_word(self._vocabulary, question, ids, self._attention(question, ids))
+        return by_word(self.vocabulary, question, ids, self._attention(question, ids))
 
     def stream(self, text: str, history: Sequence[str] = ()) -> Iterator[str]:
         """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply(text, history)`."""
@@ -118,8 +122,8 @@ class TextResponder:
             if not (ids := self.ids(turn)):
                 break
             turns.insert(0, ids)
-        return source_of(turns, self._vocabulary, self._max_length) if turns[-1] else []
+        return source_of(turns, self.vocabulary, self._max_length) if turns[-1] else []
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""
-        return self._vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))
+        return self.vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))

@@ -13,10 +13,14 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
 from chatbot.export.runtime.load import Export, ExportedResponder, load_export
 from chatbot.export.write import export
+from chatbot.inference.batching.question import Question
+from chatbot.inference.batching.row_lane import RowLane
+from chatbot.inference.batching.waiting import Waiting
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
+from tests.inference.batching.messages import Answer, Message, asked
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ["你好", "我"]
@@ -83,6 +87,18 @@ def test_attention_is_that_of_the_attempt(preset: Path) -> None:
     assert found is not None
     assert (found.question, found.reply) == (expected.question, expected.reply)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["onnx", "litert"])
+def test_engine_answers_in_batches_as_the_responder_alone(preset: Path, kind: str) -> None:
+    decoding = DecodingSettings(**{**SAMPLING, "anti_lm": 0.5, "anti_lm_tokens": 2})
+    responder = ExportedResponder(load_export(preset.with_name(kind)), decoding)
+    lane = RowLane(responder, Waiting(1, 1, 1), 0, responder.replier.row_model)
+    messages: list[list[Message]] = [[] for _ in QUESTIONS]
+    waiting = [asked(Question(text), own) for text, own in zip(QUESTIONS, messages, strict=True)]
+    for step in range(15):  # two arrive at each step
+        lane.step(waiting[2 * step : 2 * step + 2])
+    assert [Answer(own).texts for own in messages] == [[reply] for reply in responder.replies(QUESTIONS)]
 
 
 GRU = {

@@ -1,5 +1,6 @@
 """The graphs of a LiteRT export, run by the interpreter of ai-edge-litert: one question, one hypothesis a call."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,15 @@ class LiteRtEngine:
             (self._time,) = self._encode.get_input_details()["ids"]["shape"][1:]
         except (ValueError, RuntimeError, LookupError) as error:
             raise damaged(folder, error) from None
+        self._alone = threading.Lock()  # an interpreter is for one thread at a time
         self._taken = self._step.get_input_details().keys()
 
     def encode(self, ids: npt.NDArray[np.int64]) -> dict[str, Array]:
         """Return the state before the first token; see `Engine`."""
         padded = np.full((len(ids), self._time), PAD, np.int64)
         padded[:, : ids.shape[1]] = ids
-        return _joined([self._encode(ids=row[None]) for row in padded])
+        with self._alone:
+            return _joined([self._encode(ids=row[None]) for row in padded])
 
     def step(self, last: Ids, state: dict[str, Array]) -> dict[str, Array]:
         """Return the results of one step; see `Engine`."""
@@ -47,12 +50,13 @@ class LiteRtEngine:
         cells = {name: x for name, x in state.items() if name.startswith(CELL)}
         times = len(last) // len(state["mask"])  # hypotheses of a question
         results = []
-        for number in range(len(last)):
-            row = number // times
-            feed = {name: x[row, None] for name, x in of_question.items()}
-            feed |= {name: x[number, None] for name, x in cells.items()}
-            results.append(self._step(last=last[number, None], **feed))
-        return _joined(results)
+        with self._alone:
+            for number in range(len(last)):
+                row = number // times
+                feed = {name: x[row, None] for name, x in of_question.items()}
+                feed |= {name: x[number, None] for name, x in cells.items()}
+                results.append(self._step(last=last[number, None], **feed))
+            return _joined(results)
 
 
 def _joined(results: list[dict[str, Any]]) -> dict[str, Array]:

@@ -11,6 +11,7 @@ from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.arrays.log_probabilities import Floats, Ids, log_softmax
 from chatbot.decoding.automaton import BoundedAutomaton, bounded
 from chatbot.export.runtime.model import ExportedModel, State
+from chatbot.export.runtime.rows import ExportedRows
 from chatbot.export.runtime.search import Pick, beam_search, search
 from chatbot.inference.array_decoding import picked
 from chatbot.inference.pieces import pieces
@@ -62,6 +63,10 @@ class ExportedReplier:
             yield from filter(None, self.replies([question]))
             return
         yield from pieces(self._prefixes(question[: self._max_length]), self._vocabulary, self.decoding.stop)
+
+    def row_model(self) -> ExportedRows:
+        """Return the model for the engine that answers questions in batches."""
+        return ExportedRows(self._model)
 
     def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
         """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question]."""

@@ -1,83 +1,80 @@
-"""Answers questions in a thread of its own."""
+"""Answers questions of many threads in batches, in threads of its own."""
 
-import queue
 import threading
-from collections.abc import Callable
-from typing import NamedTuple
 
-from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.batching.asked import Asked, Receive, Ticket
+from chatbot.inference.batching.question import Question
+from chatbot.inference.batching.row_lane import RowLane
+from chatbot.inference.batching.search_lane import SearchLane
+from chatbot.inference.batching.waiting import BusyError, Waiting
+from chatbot.inference.row_model import RowModel
 from chatbot.inference.text_responder import TextResponder
 
-# Gets the pieces of the replies, then their usage, or an exception. It is called in the engine's thread.
-Receive = Callable[[Piece | Usage | Exception], None]
+__all__ = ["BusyError", "Engine", "Receive", "Ticket"]
 
-
-class BusyError(Exception):
-    """As many questions wait as may."""
-
-
-class Ticket:
-    """A question that was given to the engine."""
-
-    def __init__(self) -> None:
-        self.cancelled = threading.Event()
-
-    def cancel(self) -> None:
-        """Stop computing replies to the question: nobody waits for them. Any thread may call this."""
-        self.cancelled.set()
-
-
-class _Waiting(NamedTuple):
-    question: Question
-    receive: Receive
-    ticket: Ticket
+ROWS, SEARCHES = range(2)
 
 
 class Engine:
-    """Answers the questions of many threads by one model.
+    """Answers the questions of many threads by one model, those that arrive together in batches.
 
-    responder: its search is that of questions without settings. most_waiting: the number of questions that may wait.
+    Example:
+
+        engine = Engine(responder)
+        ticket = engine.submit(Question("你好"), receive)  # receive gets pieces, at last a Usage or an exception
+        ticket.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
+        engine.close()
+
+    There are two threads. One generates replies of one hypothesis token by token: those of questions with settings of
+    their own, and of the engine's search if it finds one reply. Questions join between two tokens, and leave when they
+    are finished. The reply to a question, its settings and its seed does not depend on the others. The other thread
+    runs the engine's search if it compares hypotheses. Both share the processor, so neither blocks the other for long.
+
+    The first question of a kind takes seconds longer, since graphs are traced: a server asks one before it is ready.
+
+    responder: its search is that of questions without settings. most_waiting, most_characters: the number of questions
+    that may wait, and of their characters, histories included.
     """
 
-    def __init__(self, responder: TextResponder, most_waiting: int = 256) -> None:
-        self._responder = responder
-        self._waiting: queue.Queue[_Waiting | None] = queue.Queue(most_waiting)
-        self._thread = threading.Thread(target=self._answer_all, name="engine", daemon=True)
-        self._thread.start()
+    def __init__(self, responder: TextResponder, most_waiting: int = 256, most_characters: int = 1_000_000) -> None:
+        self._waiting = Waiting(2, most_waiting, most_characters)
+        self._own_lane = SEARCHES if responder.decoding.hypotheses > 1 else ROWS
+        self._replier = responder.replier
+        self._row_model: RowModel | None = None
+        self._making = threading.Lock()
+        self._rows = RowLane(responder, self._waiting, ROWS, self._made_row_model)
+        self._searches = SearchLane(responder, self._waiting, SEARCHES, self._made_row_model)
+        self._threads = [
+            threading.Thread(target=lane.run, name=f"engine: {name}", daemon=True)
+            for name, lane in (("rows", self._rows), ("searches", self._searches))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, question: Question, receive: Receive) -> Ticket:
-        """Give a question to the engine, from any thread. Raises BusyError if too many wait."""
-        ticket = Ticket()
-        try:
-            self._waiting.put_nowait(_Waiting(question, receive, ticket))
-        except queue.Full:
-            raise BusyError from None
-        return ticket
+        """Give a question to the engine, from any thread. Raises BusyError if too many wait, or after `close`."""
+        asked = Asked(question, receive, Ticket())
+        self._waiting.put(self._own_lane if question.decoding is None else ROWS, asked)
+        return asked.ticket
 
     @property
     def waiting(self) -> int:
         """The number of questions that wait."""
-        return self._waiting.qsize()
+        return len(self._waiting)
+
+    @property
+    def active(self) -> int:
+        """The number of questions that are being answered."""
+        return self._rows.active + self._searches.active
 
     def close(self) -> None:
-        """Answer the questions that wait, and end the thread."""
-        self._waiting.put(None)
-        self._thread.join()
+        """Answer the questions that were submitted, and end the threads."""
+        self._waiting.close()
+        for thread in self._threads:
+            thread.join()
 
-    def _answer_all(self) -> None:
-        while (waiting := self._waiting.get()) is not None:
-            if not waiting.ticket.cancelled.is_set():
-                self._answer(*waiting)
-
-    def _answer(self, question: Question, receive: Receive, ticket: Ticket) -> None:
-        try:
-            number = 0
-            for text in self._responder.stream(question.text, question.history):
-                if ticket.cancelled.is_set():
-                    return
-                number += 1
-                receive(Piece(0, text))
-            receive(Piece(0, "", finish_reason="stop"))
-            receive(Usage(len(self._responder.source(question.text, question.history)), number))
-        except Exception as error:  # the caller gets it; the next question is answered
-            receive(error)
+    def _made_row_model(self) -> RowModel:
+        with self._making:
+            if self._row_model is None:
+                self._row_model = self._replier.row_model()
+            return self._row_model

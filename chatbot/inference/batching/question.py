@@ -15,8 +15,10 @@ class Question:
 
     text, history: as for `TextResponder.reply`. decoding: settings of greedy search, or of sampling one reply; None:
     the search of the engine, which may be any. replies: their number; those to one question differ in their random
-    numbers, or are the best ones of the engine's search. max_tokens: of a reply; None: the model's limit.
-    top_log_probs: number of alternatives for each token; None: no log-probabilities are needed.
+    numbers, or are the best ones of the engine's search, which may find fewer. max_tokens: of a reply, at least 1;
+    None: the model's limit. top_log_probs: number of alternatives for each token; None: no log-probabilities are
+    needed. streams: whether the pieces of a reply are given while it is generated; False: it is one piece, which costs
+    less.
     """
 
     text: str
@@ -25,6 +27,7 @@ class Question:
     replies: int = 1
     max_tokens: int | None = None
     top_log_probs: int | None = None
+    streams: bool = True
 
 
 class TokenLogProb(NamedTuple):

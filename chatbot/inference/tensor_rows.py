@@ -1,0 +1,102 @@
+"""The rows of a model in TensorFlow. Their state stays in tensors, on the device that computes them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import pad
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.model.decoder import DecoderState
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences, specs_of
+
+
+class TensorState(NamedTuple):
+    """The state of some rows. lengths: of their questions, [rows]."""
+
+    tensors: DecoderState
+    lengths: npt.NDArray[np.int64]
+
+
+class TensorRows:
+    """A `RowModel` of a model in TensorFlow. Each of its functions is traced once, here."""
+
+    def __init__(self, model: Seq2Seq) -> None:
+        def encode(source: Sequences) -> DecoderState:
+            return model.encode(source)
+
+        def step(state: DecoderState, last: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            logits, after = model.step(state, last)
+            return tf.cast(logits, tf.float32), after["cells"]
+
+        self._sequences = model.sequences
+        source = specs_of(model.sequences(np.ones([1, 1])))
+        self._encode = tf.function(encode, input_signature=[source], autograph=False)
+        outputs = self._encode.get_concrete_function().structured_outputs
+        state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *_sizes(x)], x.dtype), outputs)
+        numbers = tf.TensorSpec([None], tf.int64)
+        width = tf.TensorSpec([], tf.int32)
+        self._step = tf.function(step, input_signature=[state, tf.TensorSpec([None], tf.int32)], autograph=False)
+        self._take = tf.function(_taken, input_signature=[state, numbers, width], autograph=False)
+        self._join = tf.function(_joined, input_signature=[state, state, width], autograph=False)
+        for function in (self._step, self._take, self._join):
+            function.get_concrete_function()
+
+    @property
+    def traces(self) -> int:
+        """The number of times that a function was traced, of all four."""
+        functions = (self._encode, self._step, self._take, self._join)
+        return sum(function.experimental_get_tracing_count() for function in functions)
+
+    def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
+        """Return the state before the first token; see `RowModel`."""
+        rows = Ragged.from_rows(questions)
+        lengths = rows.lengths.astype(np.int64)
+        source = self._sequences(pad(rows, np.arange(len(rows)), int(lengths.max())))
+        return TensorState(self._encode(source), lengths)
+
+    def step(self, state: TensorState, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], TensorState]:
+        """Decode one token; see `RowModel`."""
+        logits, cells = self._step(state.tensors, last)
+        return logits.numpy(), TensorState({**state.tensors, "cells": cells}, state.lengths)
+
+    def take(self, state: TensorState, rows: npt.NDArray[np.int64]) -> TensorState:
+        """Return the state of some rows; see `RowModel`. Questions are padded to the longest of them."""
+        lengths = state.lengths[rows]
+        return TensorState(self._take(state.tensors, rows, np.int32(lengths.max(initial=1))), lengths)
+
+    def join(self, first: TensorState, second: TensorState) -> TensorState:
+        """Return the state of the rows of both; see `RowModel`."""
+        lengths = np.concatenate([first.lengths, second.lengths])
+        return TensorState(self._join(first.tensors, second.tensors, np.int32(lengths.max(initial=1))), lengths)
+
+
+def _sizes(tensor: tf.Tensor) -> list[int | None]:
+    """Return the sizes of a tensor but that of its rows."""
+    sizes: list[int | None] = tensor.shape.as_list()
+    return sizes[1:]
+
+
+def _taken(state: DecoderState, rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
+    taken = tf.nest.map_structure(lambda x: tf.gather(x, rows), state)
+    return {name: x if name == "cells" else _fitted(x, width) for name, x in taken.items()}
+
+
+def _joined(first: DecoderState, second: DecoderState, width: tf.Tensor) -> DecoderState:
+    """width: of the questions of both."""
+    joined = {"cells": tf.nest.map_structure(_both, first["cells"], second["cells"])}
+    return joined | {name: _both(*(_fitted(x[name], width) for x in (first, second))) for name in first.keys() - joined}
+
+
+def _both(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    return tf.concat([first, second], axis=0)
+
+
+def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Return a part of the state of questions, [rows, source, ...], with as many positions: cut or padded."""
+    cut = of_question[:, :width]
+    missing = width - tf.shape(cut)[1]
+    return tf.pad(cut, [[0, 0], [0, missing], *[[0, 0]] * (len(cut.shape) - 2)])

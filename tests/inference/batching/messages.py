@@ -1,0 +1,55 @@
+"""What the engine gives to those who ask."""
+
+import dataclasses
+import queue
+
+from chatbot.inference.batching.asked import Asked, Ticket
+from chatbot.inference.batching.engine import Engine
+from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
+
+Message = Piece | Usage | Exception
+
+
+@dataclasses.dataclass
+class Answer:
+    """All messages about a question, put together."""
+
+    texts: list[str]
+    reasons: list[str | None]
+    tokens: list[list[TokenLogProb]]
+    usage: Usage | None
+    pieces: int
+
+    def __init__(self, messages: list[Message]) -> None:
+        *pieces, usage = messages
+        assert all(isinstance(piece, Piece) for piece in pieces), messages
+        assert isinstance(usage, Usage), messages
+        found = [piece for piece in pieces if isinstance(piece, Piece)]
+        number = 1 + max((piece.reply for piece in found), default=-1)
+        self.texts = ["".join(x.text for x in found if x.reply == i) for i in range(number)]
+        self.tokens = [[token for x in found if x.reply == i for token in x.tokens] for i in range(number)]
+        self.reasons = [[x.finish_reason for x in found if x.reply == i][-1] for i in range(number)]
+        self.usage, self.pieces = usage, len(found)
+        before_last = [x for x in found if x.finish_reason is None]
+        assert len(before_last) == len(found) - number, "each reply has one last piece"
+        assert all(x.text for x in before_last)
+
+
+def asked(question: Question, messages: list[Message]) -> Asked:
+    """A question whose messages are put into a list."""
+    return Asked(question, messages.append, Ticket())
+
+
+def messages_of(engine: Engine, question: Question, timeout: float = 60) -> list[Message]:
+    """Ask the engine, and wait for the last message."""
+    got: queue.Queue[Message] = queue.Queue()
+    engine.submit(question, got.put)
+    messages = [got.get(timeout=timeout)]
+    while isinstance(messages[-1], Piece):
+        messages.append(got.get(timeout=timeout))
+    return messages
+
+
+def answer_of(engine: Engine, question: Question) -> Answer:
+    """Ask the engine, and wait for the answer."""
+    return Answer(messages_of(engine, question))
