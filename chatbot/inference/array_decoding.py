@@ -6,7 +6,9 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import EOS
 from chatbot.decoding.arrays.log_probabilities import Floats, Ids
 from chatbot.decoding.arrays.processors import (
+    Generic,
     Prefix,
+    anti_lm,
     frequency_penalty,
     min_length,
     no_repeat_ngram,
@@ -17,17 +19,11 @@ from chatbot.decoding.arrays.sampling import sampled
 from chatbot.decoding.arrays.truncations import min_p, temperature, top_k, top_p, typical
 
 
-def changes_tokens(decoding: DecodingSettings) -> bool:
-    """Whether `processed` may change log-probabilities."""
-    names = ("repetition_penalty", "frequency_penalty", "presence_penalty", "no_repeat_ngram", "min_reply_length")
-    return bool(decoding.anti_lm) or any(getattr(decoding, x) != getattr(DecodingSettings, x) for x in names)
-
-
-def processed(decoding: DecodingSettings, log_probs: Floats, prefix: Prefix, generic: Floats | None) -> Floats:
+def processed(decoding: DecodingSettings, log_probs: Floats, prefix: Prefix, generic: Generic | None) -> Floats:
     """Return the log-probabilities of the next id after the settings' processors, [rows, vocabulary].
 
-    An id of -inf keeps it, and each row keeps an id that is not. generic: for `anti_lm`, the log-probabilities without
-    the question, 0 in rows beyond `anti_lm_tokens`; None if all rows are.
+    An id of -inf keeps it, and each row keeps an id that is not. log_probs: not necessarily normalised, unless there is
+    a repetition penalty. generic: for `anti_lm`, of the rows before `anti_lm_tokens`; None if there are none.
     """
     if decoding.repetition_penalty != 1:
         log_probs = repetition_penalty(log_probs, prefix, decoding.repetition_penalty)
@@ -36,7 +32,7 @@ def processed(decoding: DecodingSettings, log_probs: Floats, prefix: Prefix, gen
     if decoding.frequency_penalty:
         log_probs = frequency_penalty(log_probs, prefix, decoding.frequency_penalty)
     if decoding.anti_lm and generic is not None:
-        log_probs = log_probs - np.float32(decoding.anti_lm) * generic
+        log_probs = anti_lm(log_probs, generic, decoding.anti_lm)
     if decoding.no_repeat_ngram:
         log_probs = no_repeat_ngram(log_probs, prefix, decoding.no_repeat_ngram)
     if decoding.min_reply_length > 1:

@@ -16,8 +16,8 @@ class RowModel(Protocol):
     def step(self, state: Any, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], Any]:
         """Return the logits of the next ids, [rows, vocabulary], and the state after the last ones. last: [rows]."""
 
-    def take(self, state: Any, rows: npt.NDArray[np.int64]) -> Any:
-        """Return the state of some rows, in this order; a row may be taken several times."""
+    def take(self, states: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
+        """Return the state of some rows, in this order; a row may be taken several times.
 
-    def join(self, first: Any, second: Any) -> Any:
-        """Return the state of the rows of both states."""
+        states: one or two. rows: numbers of those of the first state and of the second behind them.
+        """

@@ -41,14 +41,16 @@ class TensorRows:
         width = tf.TensorSpec([], tf.int32)
         self._step = tf.function(step, input_signature=[state, tf.TensorSpec([None], tf.int32)], autograph=False)
         self._take = tf.function(_taken, input_signature=[state, numbers, width], autograph=False)
-        self._join = tf.function(_joined, input_signature=[state, state, width], autograph=False)
-        for function in (self._step, self._take, self._join):
+        self._take_of_both = tf.function(
+            _taken_of_both, input_signature=[state, state, numbers, width], autograph=False
+        )
+        for function in (self._step, self._take, self._take_of_both):
             function.get_concrete_function()
 
     @property
     def traces(self) -> int:
         """The number of times that a function was traced, of all four."""
-        functions = (self._encode, self._step, self._take, self._join)
+        functions = (self._encode, self._step, self._take, self._take_of_both)
         return sum(function.experimental_get_tracing_count() for function in functions)
 
     def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
@@ -63,15 +65,13 @@ class TensorRows:
         logits, cells = self._step(state.tensors, last)
         return logits.numpy(), TensorState({**state.tensors, "cells": cells}, state.lengths)
 
-    def take(self, state: TensorState, rows: npt.NDArray[np.int64]) -> TensorState:
+    def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
         """Return the state of some rows; see `RowModel`. Questions are padded to the longest of them."""
-        lengths = state.lengths[rows]
-        return TensorState(self._take(state.tensors, rows, np.int32(lengths.max(initial=1))), lengths)
-
-    def join(self, first: TensorState, second: TensorState) -> TensorState:
-        """Return the state of the rows of both; see `RowModel`."""
-        lengths = np.concatenate([first.lengths, second.lengths])
-        return TensorState(self._join(first.tensors, second.tensors, np.int32(lengths.max(initial=1))), lengths)
+        lengths = np.concatenate([state.lengths for state in states])[rows]
+        function = self._take if len(states) == 1 else self._take_of_both
+        return TensorState(
+            function(*(state.tensors for state in states), rows, np.int32(lengths.max(initial=1))), lengths
+        )
 
 
 def _sizes(tensor: tf.Tensor) -> list[int | None]:
@@ -85,14 +85,9 @@ def _taken(state: DecoderState, rows: tf.Tensor, width: tf.Tensor) -> DecoderSta
     return {name: x if name == "cells" else _fitted(x, width) for name, x in taken.items()}
 
 
-def _joined(first: DecoderState, second: DecoderState, width: tf.Tensor) -> DecoderState:
-    """width: of the questions of both."""
-    joined = {"cells": tf.nest.map_structure(_both, first["cells"], second["cells"])}
-    return joined | {name: _both(*(_fitted(x[name], width) for x in (first, second))) for name in first.keys() - joined}
-
-
-def _both(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    return tf.concat([first, second], axis=0)
+def _taken_of_both(first: DecoderState, second: DecoderState, rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
+    fitted = ({name: x if name == "cells" else _fitted(x, width) for name, x in y.items()} for y in (first, second))
+    return tf.nest.map_structure(lambda *both: tf.gather(tf.concat(both, axis=0), rows), *fitted)
 
 
 def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:

@@ -86,11 +86,7 @@ def decoding_of(body: DecodingFields, searches: Searches) -> DecodingSettings | 
         "top_k": body.top_k if body.top_k and body.top_k > 0 else None,
         "min_p": body.min_p or None,
     }
-    penalties = {
-        name: value
-        for name in ("presence_penalty", "frequency_penalty")
-        if (value := getattr(body, name)) and value > 0
-    }
+    penalties = {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(body, name))}
     stop = stops_of(body.stop)
     own = one_hypothesis(searches.own)
     if any(value is not None for value in sampling.values()):
@@ -135,6 +131,7 @@ def _question(body: DecodingFields, searches: Searches, text: str) -> Question:
         decoding=decoding_of(body, searches),
         replies=body.n or 1,
         max_tokens=_most_tokens(body.max_tokens),
+        streams=bool(body.stream),
     )
 
 

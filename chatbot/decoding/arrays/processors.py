@@ -1,6 +1,6 @@
 """Processors of log-probabilities: the twins of `chatbot.decoding.processors`."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,20 @@ class Prefix(NamedTuple):
 
     positions: Ids  # [rows], their number
     ids: Ids  # [rows, max_length], padded
+
+
+class Generic(NamedTuple):
+    """The distribution without the question, for some rows."""
+
+    rows: Any  # an index of arrays
+    logits: Floats
+
+
+def anti_lm(log_probs: Floats, generic: Generic, weight: float) -> Floats:
+    """Subtract weight * logits. They differ from log-probabilities by a constant, which changes no choice of an id."""
+    result = log_probs.copy()
+    result[generic.rows] -= np.float32(weight) * generic.logits
+    return result
 
 
 def repetition_penalty(log_probs: Floats, prefix: Prefix, penalty: float) -> Floats:

@@ -3,13 +3,20 @@
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.decoding.arrays.log_probabilities import Floats, Ids
+from chatbot.decoding.arrays.log_probabilities import INFINITE, Floats, Ids
 
 BLOCK = 128  # as in sampling.py, so that sums are rounded alike
 
 
 def sampled(log_probs: Floats, uniform: Floats) -> Ids:
     """Return an id of each row, by the inverse of the cumulative distribution. uniform: [rows] in [0, 1)."""
+    possible = np.flatnonzero((log_probs > -INFINITE).any(axis=0))
+    if 2 * len(possible) < log_probs.shape[1]:  # the other ids change no sum
+        return possible[_sampled(log_probs[:, possible], uniform)].astype(np.int32)
+    return _sampled(log_probs, uniform)
+
+
+def _sampled(log_probs: Floats, uniform: Floats) -> Ids:
     rows, vocabulary = log_probs.shape
     probabilities = np.zeros((rows, vocabulary + -vocabulary % BLOCK), np.float32)
     of_ids = probabilities[:, :vocabulary]

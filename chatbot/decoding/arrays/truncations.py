@@ -21,11 +21,16 @@ def top_k(log_probs: Floats, k: int) -> Floats:
 
 def top_p(log_probs: Floats, mass: float) -> Floats:
     """Keep the most probable ids, the fewest whose probabilities sum to at least `mass`, which is below 1."""
-    probabilities = np.exp(log_softmax(log_probs))
+    weights = np.exp(log_probs - log_probs.max(axis=-1, keepdims=True))
+    total = weights.sum(axis=-1, keepdims=True)  # [rows, 1]
     # The ids that `_limit` leaves out at once are not in any of its sums: most of the vocabulary.
-    probable = np.flatnonzero((probabilities >= _least(log_probs, mass)).any(axis=0))
-    limit = _limit(log_probs[:, probable], probabilities[:, probable], _least(log_probs, mass), mass)
-    return np.where(log_probs >= limit, log_probs, -INFINITE)
+    least = _least(log_probs, mass)
+    probable = np.flatnonzero((weights >= least * total).any(axis=0))
+    order = log_probs[:, probable]
+    limit = _limit(order, weights[:, probable] / total, least, mass)
+    result = np.full_like(log_probs, -INFINITE)
+    result[:, probable] = np.where(order >= limit, order, -INFINITE)
+    return result
 
 
 def min_p(log_probs: Floats, share: float) -> Floats:

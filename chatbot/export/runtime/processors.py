@@ -6,7 +6,7 @@ import numpy.typing as npt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import BOS
 from chatbot.decoding.arrays.log_probabilities import Floats, Ids, log_softmax
-from chatbot.decoding.arrays.processors import Prefix
+from chatbot.decoding.arrays.processors import Generic, Prefix
 from chatbot.export.runtime.model import ExportedModel, State
 from chatbot.inference.array_decoding import processed
 
@@ -24,10 +24,10 @@ class Processors:
 
         ids: [hypotheses, max_length], padded. last: [hypotheses].
         """
-        generic: Floats | None = None
+        generic: Generic | None = None
         if self._generic is not None and position < self._decoding.anti_lm_tokens:
             logits, self._generic, _ = self._model.step(self._generic, last)
-            generic = log_softmax(logits)
+            generic = Generic(slice(None), log_softmax(logits))
         return processed(self._decoding, log_probs, Prefix(np.full(len(ids), position, np.int32), ids), generic)
 
     def select(self, numbers: npt.NDArray[np.integer]) -> None:

@@ -24,18 +24,14 @@ class ExportedRows:
         logits, after, _ = self._model.step(state, last)
         return logits, after
 
-    def take(self, state: State, rows: npt.NDArray[np.int64]) -> State:
-        """Return the state of some rows; see `RowModel`."""
-        return State({name: x[rows] for name, x in state.question.items()}, [x[rows] for x in state.cells])
-
-    def join(self, first: State, second: State) -> State:
-        """Return the state of the rows of both; see `RowModel`."""
-        width = max(state.question["mask"].shape[1] for state in (first, second))
+    def take(self, states: Sequence[State], rows: npt.NDArray[np.int64]) -> State:
+        """Return the state of some rows; see `RowModel`. Questions are padded to the longest of the states."""
+        width = max(state.question["mask"].shape[1] for state in states)
         question = {
-            name: np.concatenate([_padded(state.question[name], width) for state in (first, second)])
-            for name in first.question
+            name: np.concatenate([_padded(state.question[name], width) for state in states])[rows]
+            for name in states[0].question
         }
-        cells = [np.concatenate(both) for both in zip(first.cells, second.cells, strict=True)]
+        cells = [np.concatenate(of_all)[rows] for of_all in zip(*(state.cells for state in states), strict=True)]
         return State(question, cells)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
-from chatbot.decoding.arrays.log_probabilities import Floats, log_softmax
+from chatbot.decoding.arrays.log_probabilities import Floats
+from chatbot.decoding.arrays.processors import Generic
 from chatbot.inference.batching.asked import Asked
 from chatbot.inference.batching.reply import UnfinishedReply
 from chatbot.inference.batching.rules import Rows
@@ -69,12 +70,10 @@ class RowBatch:
         numbers = [kept, *(np.full(len(one.replies), width + i, np.int64) for i, one in enumerate(started))]
         needing = [len(kept) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
         numbers += [old + left, np.full(len(needing), width + len(started), np.int64)]
-        state = self._state
+        states = [] if self._state is None else [self._state]
         if started:
-            sources = [one.source for one in started] + [EMPTY_QUESTION] * bool(needing)
-            encoded = self._model.encode(sources)
-            state = encoded if state is None else self._model.join(state, encoded)
-        self._state = self._model.take(state, np.concatenate(numbers))
+            states.append(self._model.encode([one.source for one in started] + [EMPTY_QUESTION] * bool(needing)))
+        self._state = self._model.take(states, np.concatenate(numbers))
         self._generic = np.concatenate([np.searchsorted(kept, self._generic[left]), np.array(needing, np.int64)])
         self._replies = [self._replies[row] for row in kept] + arrived
         joined: Any = zip(self._rows.of(kept), self._new_rows(started), strict=True)
@@ -93,8 +92,8 @@ class RowBatch:
             for rules, of_group in groups.items():
                 # A view of all rows is not copied.
                 places: Any = slice(None) if len(of_group) == number else np.array(of_group)
-                generic = self._generic_log_probs(places, logits[number:])
                 try:
+                    generic = self._generic_of(of_group, logits[number:])
                     ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), generic)
                 except Exception as error:  # of this group: the others go on
                     for row in of_group:
@@ -104,14 +103,12 @@ class RowBatch:
         for row, (reply, token) in enumerate(zip(self._replies, ids.tolist(), strict=True)):
             self._has_ended[row] = reply.asked.is_over or reply.add(token, logits[row])
 
-    def _generic_log_probs(self, places: Any, logits: Floats) -> Floats | None:
-        """Return the log-probabilities without the question of some replies, 0 where they are not needed."""
-        if not len(logits):
-            return None
-        result = np.zeros((len(self._replies), logits.shape[1]), np.float32)
-        result[self._generic] = log_softmax(logits)
-        chosen: Floats = result[places]
-        return chosen
+    def _generic_of(self, rows: Sequence[int], logits: Floats) -> Generic:
+        """Return the distributions without the question of some replies. logits: of all that are needed."""
+        numbers = np.full(len(self._replies), -1)
+        numbers[rows] = np.arange(len(rows))
+        numbers = numbers[self._generic]
+        return Generic(numbers[numbers >= 0], logits[numbers >= 0])
 
     def _generic_left(self) -> npt.NDArray[np.intp]:
         """Return which rows without the question are still needed, as numbers from 0."""

@@ -10,9 +10,9 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import EOS, Vocabulary
 from chatbot.decoding.arrays.log_probabilities import Floats, Ids, allowed_logits, log_softmax
-from chatbot.decoding.arrays.processors import Prefix
+from chatbot.decoding.arrays.processors import Generic, Prefix
 from chatbot.decoding.automaton import BoundedAutomaton, bounded
-from chatbot.inference.array_decoding import changes_tokens, picked, processed
+from chatbot.inference.array_decoding import picked, processed
 from chatbot.inference.ranking import check_decoding, for_attempt, reply_automaton
 
 # The number of logits that fit into a core's cache: rows are computed in parts of that size.
@@ -46,23 +46,25 @@ class Rules:
         """The number of ids for which the distribution without the question is needed."""
         return self.decoding.anti_lm_tokens if self.decoding.anti_lm else 0
 
-    def choose(self, logits: Floats, rows: Rows, generic: Floats | None) -> tuple[Ids, Ids]:
+    def choose(self, logits: Floats, rows: Rows, generic: Generic) -> tuple[Ids, Ids]:
         """Return the next ids, and the states of the automaton after them: [rows] both.
 
-        logits: [rows, vocabulary]. generic: as for `processed`.
+        logits: [rows, vocabulary]. generic: for `anti_lm`; its rows are numbers.
         """
         size = max(1, PART // logits.shape[1])
         ids = np.empty(len(logits), np.int32)
         for start in range(0, len(logits), size):
             part = slice(start, start + size)
-            ids[part] = self._chosen(logits[part], rows.of(part), None if generic is None else generic[part])
+            within = (generic.rows >= start) & (generic.rows < start + size)
+            of_part = Generic(generic.rows[within] - start, generic.logits[within]) if within.any() else None
+            ids[part] = self._chosen(logits[part], rows.of(part), of_part)
         return ids, self.automaton.next_states[rows.states, ids]
 
-    def _chosen(self, logits: Floats, rows: Rows, generic: Floats | None) -> Ids:
+    def _chosen(self, logits: Floats, rows: Rows, generic: Generic | None) -> Ids:
         log_probs = allowed_logits(self.automaton, logits, rows.states, rows.positions)
-        if changes_tokens(self.decoding) or self.decoding.samples:
+        if self.decoding.repetition_penalty != 1:  # nothing else needs them to be normalised
             log_probs = log_softmax(log_probs)
-            log_probs = processed(self.decoding, log_probs, Prefix(rows.positions, rows.ids), generic)
+        log_probs = processed(self.decoding, log_probs, Prefix(rows.positions, rows.ids), generic)
         return picked(self.decoding, log_probs, rows.uniform[np.arange(len(logits)), rows.positions])
 
 
