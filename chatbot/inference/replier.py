@@ -82,8 +82,7 @@ class Replier:
         questions: as for `replies`.
         """
         questions = [question[: self._max_length] for question in questions]
-        # The candidates of a question are a batch, of which only unfinished ones are computed.
-        size = 1 if self.decoding.compares_samples else max(1, min(BATCH, HYPOTHESES // self.decoding.beams))
+        size = max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
         found_ids: list[npt.NDArray[np.int32]] = []
         found_scores: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(questions), size):

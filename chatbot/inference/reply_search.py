@@ -57,7 +57,7 @@ class ReplySearch:
     def __call__(self, source: Sequences, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
         """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32.
 
-        source: the questions; a single one for several candidates.
+        source: the questions.
         uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
         """
         encoded = self.encode(source)
@@ -66,16 +66,29 @@ class ReplySearch:
         start = self.start(encoded)
         if self.decoding.compares_samples:
             assert uniform is not None
-            numbers = uniform[0]  # [candidates, max_length]
+            numbers = tf.reshape(uniform, [-1, self.max_length])  # [rows * candidates, max_length]
 
             def search_of(rows: tf.Tensor) -> Search:
-                return self._one_a_row(encoded, tf.gather(numbers, rows), tf.shape(rows)[0])
+                of_rows = {**encoded, "question": self._question_of(encoded["question"], rows)}
+                return self._one_a_row(of_rows, tf.gather(numbers, rows), tf.shape(rows)[0])
 
             found = run_unfinished(search_of, start, self.max_length)
         else:
             found = self.run(encoded, uniform, start, self.max_length)
         shape = [tf.shape(encoded["question"]["mask"])[0], self.decoding.hypotheses]
         return tf.reshape(found.ids, [*shape, self.max_length]), tf.reshape(found.scores, shape)
+
+    def _question_of(self, question: DecoderState, rows: tf.Tensor) -> DecoderState:
+        """Return what belongs to the questions of some candidates, for a step of any candidates.
+
+        The candidates of a single question share it. With several, each has a copy, since they finish one by one.
+        """
+        parts = {name: x for name, x in question.items() if name != "cells"}
+
+        def copies() -> dict[str, tf.Tensor]:
+            return {name: tf.gather(x, rows // self.decoding.hypotheses) for name, x in parts.items()}
+
+        return {**question, **tf.cond(tf.shape(question["mask"])[0] == 1, lambda: parts, copies)}
 
     def encode(self, source: Sequences) -> Encoded:
         """Return what belongs to the questions and does not change during the search."""

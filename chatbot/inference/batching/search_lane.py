@@ -14,8 +14,9 @@ from chatbot.inference.ranking import Reply
 from chatbot.inference.row_model import RowModel
 from chatbot.inference.text_responder import TextResponder
 
-# The largest number of questions in a search. Larger batches are hardly faster, and wait for their longest reply.
-QUESTIONS = 16
+# The largest number of questions in a search. Larger batches are no faster, and wait for their longest reply. While one
+# is computed, the clients of the one before ask again.
+QUESTIONS = 32
 
 
 class SearchLane:
