@@ -9,6 +9,7 @@ from benchmarks.decode import decode_benchmark
 from benchmarks.history import history_benchmark
 from benchmarks.quality import quality_benchmark
 from benchmarks.scaling import scaling_benchmark
+from benchmarks.serve import serve_benchmark
 from benchmarks.soak import soak_benchmark
 from benchmarks.train import train_benchmark
 from chatbot.errors import UserError, exit_code_of
@@ -21,6 +22,7 @@ BENCHMARKS = {
     "history": history_benchmark,
     "quality": quality_benchmark,
     "scaling": scaling_benchmark,
+    "serve": serve_benchmark,
     "soak": soak_benchmark,
     "train": train_benchmark,
 }

@@ -67,12 +67,13 @@ def test_a_thousand_turns_are_cut() -> None:
         {"temperature": None, "top_p": None, "stop": None, "seed": None, "n": None, "presence_penalty": 0},
         {"seed": 3},  # beam search has no random numbers
         {"stop": ["\n", ""]},  # a reply has one line
-        {"min_p": 0, "top_k": -1, "frequency_penalty": -1.0},
+        {"min_p": 0, "top_k": -1, "frequency_penalty": 0.0},
         {"tools": [], "user": "u", "metadata": {"chat_id": "1"}, "logit_bias": None, "response_format": {"type": "x"}},
     ],
 )
 def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields: dict[str, Any]) -> None:
-    assert asked(**fields) == Question("你好")
+    assert asked(**fields) == Question("你好", streams=False)
+    assert asked(stream=True, **fields) == Question("你好")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields:
         (SAMPLE, {"seed": 7}, {**SAMPLED, "seed": 7}),
         (BEST_OF_MANY, {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
         (BEAM, {"temperature": 1, "seed": 1, "presence_penalty": 2, "frequency_penalty": -2},
-         {"temperature": 1.0, "presence_penalty": 2.0}),
+         {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": -2.0}),
     ],
 )  # fmt: skip
 def test_decoding_fields(searches: Searches, fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -130,4 +131,5 @@ def test_fields_of_the_replies() -> None:
     assert asked(logprobs=True).top_log_probs == 0
     assert asked(logprobs=False, top_logprobs=2).top_log_probs is None
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "logprobs": 1, "max_tokens": 4, "n": 2})
-    assert completion_questions(body, BEAM) == [Question(t, replies=2, max_tokens=4, top_log_probs=1) for t in "ab"]
+    questions = [Question(t, replies=2, max_tokens=4, top_log_probs=1, streams=False) for t in "ab"]
+    assert completion_questions(body, BEAM) == questions

@@ -1,0 +1,198 @@
+"""Replies per second and latencies of the server: one client after another, and many clients at once."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.closed_loop import Latencies, closed_loop
+from benchmarks.report import print_json
+from chatbot.config.decoding import DecodingSettings
+from chatbot.flags import check_fields, parse_flags, setting
+
+ROOT = Path(__file__).parents[1]
+# The fields of requests, and the settings of the same searches.
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {"beam_size": 1},
+    "sampling": {"temperature": 0.8},
+    "candidates": {"candidates": 30, "top_p": 0.8, "rerank": 8.0},
+    "beam": {"beam_size": 5},
+}
+FIELDS: dict[str, dict[str, Any]] = {"greedy": {"temperature": 0}, "sampling": {"temperature": 0.8}}
+WARM_UP = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeBenchmark:
+    """The flags of python -m benchmarks serve."""
+
+    data: str = setting(str(ROOT / "tests/data/chat.tsv"), "data", "question-answer pairs", metavar="FILE")
+    attempt: str | None = setting(
+        None, "model", "the folder of an attempt that learned both directions; default: train one", metavar="FOLDER"
+    )
+    rnn_size: int = setting(256, "model", "units of each recurrent layer", kind=int, least=1)
+    num_layers: int = setting(1, "model", "recurrent layers", kind=int, least=1)
+    vocabulary_size: int = setting(8000, "model", "size of the vocabulary", kind=int, least=300)
+    preset: str = setting("small", "model", "--preset of the attempt", metavar="NAME")
+    steps: int = setting(300, "model", "steps of training", kind=int, least=1)
+    searches: tuple[str, ...] = setting(
+        tuple(SEARCHES), "measuring", "searches to measure", many=True, choices=tuple(SEARCHES)
+    )
+    over: tuple[str, ...] = setting(
+        ("engine", "http"), "measuring", "measure the engine alone, the server", many=True, choices=("engine", "http")
+    )
+    clients: int = setting(64, "measuring", "clients at once", kind=int, least=1)
+    questions: int = setting(64, "measuring", "questions of one client alone", kind=int, least=1)
+    rounds: int = setting(3, "measuring", "rounds; the one of the median ratio is reported", kind=int, least=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def serve_benchmark(arguments: Sequence[str]) -> int:
+    """Measure, print a line for each search, and as the last line one JSON object."""
+    about = "Measure one client after another and many at once, each asking again when it has its answer."
+    flags = ServeBenchmark(**parse_flags(ServeBenchmark, "-m benchmarks serve", about, arguments))
+    lines = Path(flags.data).read_text(encoding="utf-8").splitlines()
+    questions = [line.split("\t")[0] for line in lines if line.strip()]
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        attempt = Path(flags.attempt).absolute() if flags.attempt else _trained(flags, Path(folder))
+        for over in flags.over:
+            measure = _of_engine if over == "engine" else _of_server
+            for search in flags.searches:
+                rounds = measure(flags, attempt, search, questions)
+                found = sorted((figures(*latencies) for latencies in rounds), key=lambda result: result["ratio"])
+                median = found[len(found) // 2]
+                results[f"{over}, {search}"] = median
+                print(
+                    f"{over:>6} {search:>10}: {median['single_replies_per_s']:7.1f} replies/s of one client, "
+                    f"{median['replies_per_s']:7.1f} of {flags.clients} ({median['ratio']:.1f} times); p99 "
+                    f"{median['p99_ms']:.0f} ms, {median['p99_over_single']:.1f} times that of one",
+                    flush=True,
+                )
+    print_json({"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags), "results": results})
+    return 0
+
+
+def figures(single: Latencies, many: Latencies) -> dict[str, float]:
+    """Return what is reported. p99_over_single: both 99th percentiles are of replies of all lengths."""
+    return {
+        "single_replies_per_s": single.replies_per_s,
+        "single_p50_ms": single.median_ms,
+        "single_p99_ms": single.percentile_ms(0.99),
+        "replies_per_s": many.replies_per_s,
+        "p50_ms": many.median_ms,
+        "p99_ms": many.percentile_ms(0.99),
+        "ratio": many.replies_per_s / single.replies_per_s,
+        "p99_over_single": many.percentile_ms(0.99) / single.percentile_ms(0.99),
+        "p99_over_single_p50": many.percentile_ms(0.99) / single.median_ms,
+    }
+
+
+def _asked(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
+    """Return the questions of one client, and those of all, four times as many for each of 16."""
+    draw = random.Random(seed)
+    return draw.choices(questions, k=flags.questions), draw.choices(questions, k=4 * max(16, flags.clients))
+
+
+def _of_engine(
+    flags: ServeBenchmark, attempt: Path, search: str, questions: Sequence[str]
+) -> Iterator[tuple[Latencies, Latencies]]:
+    from chatbot.chat.loading import load_model
+    from chatbot.inference.batching.engine import Engine
+    from chatbot.inference.batching.question import Piece, Question
+
+    decoding = DecodingSettings(**SEARCHES[search])
+    engine = Engine(load_model(attempt).responder_of(decoding))
+
+    def ask(text: str, done: Any) -> None:
+        def receive(message: Any) -> None:
+            if not isinstance(message, Piece):
+                done(message if isinstance(message, Exception) else None)
+
+        engine.submit(Question(text, streams=False), receive)
+
+    closed_loop(ask, questions[:WARM_UP], 1)
+    closed_loop(ask, questions[:WARM_UP], flags.clients)
+    for number in range(flags.rounds):
+        one, all_of_them = _asked(flags, questions, number)
+        yield closed_loop(ask, one, 1), closed_loop(ask, all_of_them, flags.clients)
+    engine.close()
+
+
+def _of_server(
+    flags: ServeBenchmark, attempt: Path, search: str, questions: Sequence[str]
+) -> Iterator[tuple[Latencies, Latencies]]:
+    own = [] if search in FIELDS else [x for k, v in SEARCHES[search].items() for x in (f"--{k.replace('_', '-')}", v)]
+    command = [sys.executable, ROOT / "chat.py", "--attempt", attempt, "--serve", "127.0.0.1:0", *own]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, encoding="utf-8", cwd=ROOT) as server:
+        try:
+            assert server.stdout is not None
+            url = next(word for word in server.stdout.readline().split() if word.startswith("http")).rstrip(";")
+            port, fields = int(url.rpartition(":")[2]), FIELDS.get(search, {})
+            asyncio.run(clients_of_server(port, fields, questions[:WARM_UP], 1))
+            asyncio.run(clients_of_server(port, fields, questions[:WARM_UP], flags.clients))
+            for number in range(flags.rounds):
+                one, many = _asked(flags, questions, number)
+                yield (
+                    asyncio.run(clients_of_server(port, fields, one, 1)),
+                    asyncio.run(clients_of_server(port, fields, many, flags.clients)),
+                )
+        finally:
+            server.terminate()
+
+
+async def clients_of_server(port: int, fields: dict[str, Any], questions: Sequence[str], clients: int) -> Latencies:
+    """Ask all questions over as many connections, which stay open. Raises RuntimeError for another answer than 200."""
+    left, latencies = list(reversed(questions)), []
+
+    async def ask_until_none_is_left() -> None:
+        reader, writer = await _connected(port)
+        while left:
+            body = json.dumps({"messages": [{"role": "user", "content": left.pop()}], **fields}).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+            began = time.perf_counter()
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            content = await reader.readexactly(int(length.split(b":")[1]))
+            latencies.append(time.perf_counter() - began)
+            if b" 200 " not in answer.split(b"\r\n")[0]:
+                raise RuntimeError(content.decode())
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(ask_until_none_is_left() for _ in range(clients)))
+    return Latencies(time.perf_counter() - began, latencies)
+
+
+async def _connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a server that may not listen yet."""
+    for _ in range(600):
+        with contextlib.suppress(ConnectionRefusedError):
+            return await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0.1)
+    raise RuntimeError("the server does not listen")
+
+
+def _trained(flags: ServeBenchmark, folder: Path) -> Path:
+    """Train an attempt in a folder, and return its directory."""
+    names = ("data", "rnn_size", "num_layers", "vocabulary_size", "preset", "steps")
+    given = {name: getattr(flags, name) for name in names} | {"embedding_size": flags.rnn_size}
+    given["data"] = Path(flags.data).absolute()
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, str(ROOT / "train.py"), "--attempt", "served", "--both-directions", "on", *words]
+    subprocess.run([*command, "--validation", "none"], cwd=folder, stdout=subprocess.DEVNULL, check=True)
+    return folder / "checkpoints" / "served"
