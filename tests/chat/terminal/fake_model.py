@@ -18,6 +18,7 @@ from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.ranking import Reply
+from chatbot.inference.row_model import RowModel
 from chatbot.inference.text_responder import TextResponder
 from chatbot.inference.word_attention import Weights
 
@@ -46,6 +47,9 @@ class FakeReplier:
             if SLOW in text:
                 time.sleep(0.2)
             yield character
+
+    def row_model(self) -> RowModel:
+        raise AssertionError("the terminal asks no questions in batches")
 
     def _reply(self, text: str, score: float) -> Reply:
         return Reply(text, -score)
