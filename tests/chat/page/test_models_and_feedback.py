@@ -50,7 +50,7 @@ def test_comparison_of_two_models(browser: Browser) -> None:
     browser.click("[data-key=first-1]")
     browser.until(lambda: browser.texts(".vote.muted") == ["Vote recorded: chatterbot."])
     assert last_rating(browser.served.ratings) == {
-        "history": [["你好", "你好"]],
+        "history": [],  # the model reads none
         "question": "晚上吃什么？",
         "answer": "我不吃东西，我只吃电.",
         "rejected": "火锅！天冷了就想吃点热的。",
@@ -83,6 +83,17 @@ def test_reply_is_rated_once(browser: Browser, rating: str) -> None:
     browser.click(f"[data-key={rating}-answer-1-0]")
     assert len(browser.all(".answer button:disabled")) == 1
     assert len(browser.served.ratings.read_text(encoding="utf-8").splitlines()) == lines
+
+
+def test_bad_reply_is_in_no_history(browser: Browser) -> None:
+    """Training learns the replies of a history, too."""
+    browser.ask("今天天气真好")
+    browser.ask("你好")
+    browser.click("[data-key=bad-answer-0-0]")
+    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == "bad")
+    browser.click("[data-key=good-answer-1-0]")
+    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == "good")
+    assert last_rating(browser.served.ratings)["history"] == []
 
 
 def test_attention_over_the_words(browser: Browser) -> None:

@@ -8,11 +8,19 @@ function ratingButton(turn, answer, side, rating) {
   return iconButton(rating, t(rating), key, rate, { "aria-pressed": String(pressed), disabled });
 }
 
+/** Returns the turns that the model read before a turn, after the last bad reply: training learns these replies, too. */
+function historyToLearn(turns, turn, side) {
+  const model = models.find(({ id }) => id === turn.answers[side].model);
+  const exchanges = Math.floor((model?.turns ?? 0) / 2);
+  const bad = turns.slice(0, turns.indexOf(turn)).findLastIndex((old) => old.answers[side]?.rating === "bad");
+  return exchanges ? historyOf(turns.slice(bad + 1), turn, side).slice(-2 * exchanges) : [];
+}
+
 /** Each reply is rated once: the server's file has no lines that are taken back. */
 async function rateAnswer(turn, answer, side, rating) {
   if (answer.rating) return;
   const conversation = current;
-  const history = historyOf(conversation.turns, turn, side);
+  const history = historyToLearn(conversation.turns, turn, side);
   const body = { model: answer.model, question: turn.question, reply: textOf(answer), history, rating };
   answer.rating = rating;
   const failed = await sent("/chat/ratings", body);
@@ -41,7 +49,7 @@ async function voteFor(turn, better) {
   const body = {
     question: turn.question,
     replies: turn.answers.map(textOf),
-    histories: turn.answers.map((_, side) => historyOf(conversation.turns, turn, side)),
+    histories: turn.answers.map((_, side) => historyToLearn(conversation.turns, turn, side)),
     models: turn.answers.map((answer) => answer.model),
     better,
   };
