@@ -39,6 +39,7 @@ LARGEST_FILE = 300_000  # bytes
 ATTEMPT = "pictures"
 # With --precision, the curves do not depend on what is faster at the moment.
 TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2 --precision bfloat16"
+ANYTHING = r"[\s\S]+"
 CHAT = f"python chat.py --attempt {ATTEMPT}"
 VALIDATED = "validated"
 STEPS, VALIDATE_EVERY = 300, 20
@@ -109,6 +110,7 @@ def recorded_session(folder: Path) -> pyte.Screen:
         "HOME": str(folder),
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
+        "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody answers where the cursor is
         "PS1": r"\[\e[32m\]$\[\e[0m\] ",
     }
     screen = pyte.Screen(COLUMNS, ROWS)
@@ -122,10 +124,25 @@ def recorded_session(folder: Path) -> pyte.Screen:
         shell.expect_exact("$")
         shell.sendline(CHAT)
         for question in QUESTIONS:
-            shell.expect_exact("> ")
-            shell.sendline(question)
-        shell.expect_exact("> ")
+            wait_for_prompt(shell, screen)
+            shell.send(question)
+            while f"> {question}" not in shown(screen):
+                shell.expect(ANYTHING)
+            shell.send("\r")
+            shell.expect(ANYTHING)
+        wait_for_prompt(shell, screen)
     return screen
+
+
+def shown(screen: pyte.Screen) -> list[str]:
+    """Return the used rows of a terminal's screen."""
+    return [row.rstrip() for row in screen.display if row.strip()]
+
+
+def wait_for_prompt(shell: pexpect.spawn, screen: pyte.Screen) -> None:
+    """Wait until the chat asks for the next question: its editor draws the prompt several times."""
+    while shown(screen)[-1:] != [">"]:
+        shell.expect(ANYTHING)
 
 
 def terminal_picture(screen: pyte.Screen) -> Image.Image:
