@@ -56,7 +56,11 @@ def test_wheel_contains_only_the_package(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     metadata = f"chatbot-{__version__}.dist-info"
     tree = {path.relative_to(ROOT).as_posix() for path in (ROOT / "chatbot").rglob("*.py")}
-    data = {"chatbot/py.typed", "chatbot/evaluation/report.html"}
+    parts = (
+        path for path in (ROOT / "chatbot/chat/page").rglob("*") if path.suffix in {".html", ".css", ".js", ".json"}
+    )
+    page = {path.relative_to(ROOT).as_posix() for path in parts}
+    data = {"chatbot/py.typed", "chatbot/evaluation/report.html", *page}
     assert {name for name in names if name.startswith("chatbot/")} == tree | data
     assert {name.split("/")[0] for name in names} == {"chatbot", metadata}
     assert f"{metadata}/licenses/LICENSE" in names
