@@ -132,7 +132,7 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
     monkeypatch.setattr("sys.argv", ["chat.py", "--attempt", "a", "--beam-size", "7", "--length-penalty", "2"])
     assert commands.chat() == 0
     chatbot.load("checkpoints/a", beam_size=7, length_penalty=2.0)
-    assert received == [(7, 2.0), ("a; step 3; no validation: it knows its pairs by heart",), (7, 2.0)]
+    assert received == [(7, 2.0), ("a; step 3; not validated",), (7, 2.0)]
 
 
 CONTROL_FLOW = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}

@@ -26,7 +26,7 @@ class ModelCard:
         if self.nats_per_character is not None:
             parts.append(f"{self.nats_per_character:.3f} nats per character on held-out pairs")
         elif not self.validated:
-            parts.append("no validation: it knows its pairs by heart")
+            parts.append("not validated")
         if self.format is not None:
             parts.append(self.format)
         return "; ".join(parts)
