@@ -20,7 +20,7 @@ def test_chat_in_a_terminal(attempt: Path, tmp_path: Path) -> None:
     """With beam search, which is traced again for more replies, and with sampling."""
     arguments = command("chat.py", "--attempt", str(attempt / "checkpoints" / "default"), "--follow")
     with PseudoTerminal(tmp_path, arguments) as terminal:
-        terminal.wait("Talking to default: 2 pairs of pairs.tsv; step 2; no validation")
+        terminal.wait("Talking to default: 2 pairs of pairs.tsv; step 2; not validated")
         terminal.wait_for_prompt()
         terminal.ask("", "please say something")
         terminal.ask("你好", "\n> 你好\n")
