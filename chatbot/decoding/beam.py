@@ -1,5 +1,6 @@
 """Beam search with the length and coverage penalties of Wu et al. (2016), and in groups (Vijayakumar et al., 2018)."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,10 +19,156 @@ class Beams(NamedTuple):
     log_probs: tf.Tensor  # [rows, beams] float32, of all ids up to here
     lengths: tf.Tensor  # [rows, beams] int32, the end counted
     bonus: Any  # [rows, beams] float32, () without one
-    finished: tf.Tensor  # [rows, beams] bool
+    are_finished: tf.Tensor  # [rows, beams] bool
     automaton_states: tf.Tensor  # [rows, beams] int32
+    scores: tf.Tensor  # [rows, beams] float32
     state: State  # each tensor [rows * beams, ...]
     processor_states: tuple[State, ...]  # as state
+
+    @property
+    def finished(self) -> tf.Tensor:
+        """Whether all hypotheses of a row are finished, [rows] bool."""
+        return tf.reduce_all(self.are_finished, axis=1)
+
+    def of_rows(self, rows: tf.Tensor) -> "Beams":
+        """Return the hypotheses of some rows, [rows] of any integer type."""
+        *of_row, state, processor_states = self[1:]
+        beams = self.ids.shape[1]
+        hypotheses = tf.reshape(rows[:, None] * beams + tf.range(beams, dtype=rows.dtype), [-1])
+        selected = tf.nest.map_structure(lambda x: tf.gather(x, rows), of_row)
+        states = tf.nest.map_structure(lambda x: tf.gather(x, hypotheses), (state, processor_states))
+        return Beams(self.position, *selected, *states)
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamSearch:
+    """Beam search, which can stop at any position and go on from there.
+
+    A hypothesis is finished by the end symbol. It then keeps its score and competes with the others until all are
+    finished or have max_length ids. Hypotheses are ranked by log-probability / ((5 + length) / 6) ** length_penalty;
+    the end symbol counts in the length.
+
+    automaton: which ids may be generated. processors: applied in order to the log-probabilities of the next id.
+
+    bonus: what is added to the score of an unfinished hypothesis, and stays when it is finished, by the state after its
+    last step: [hypotheses] float32. The coverage penalty is one.
+
+    groups: the hypotheses are divided into groups of equal size, which are searched one after another at each position.
+    To be kept, an id loses `diversity` nats for each hypothesis of an earlier group that has it at this position. The
+    scores do not contain this loss.
+    """
+
+    step: Step
+    special_ids: SpecialIds
+    automaton: Automaton
+    max_length: int
+    beam_size: int
+    length_penalty: float
+    processors: Sequence[Processor] = ()
+    bonus: Callable[[State], tf.Tensor] | None = None
+    groups: int = 1
+    diversity: float = 0.0
+
+    def start(self, state: State, rows: tf.Tensor) -> Beams:
+        """Return the hypotheses before the first id. state: the state before it. rows: scalar int32, their number."""
+        beam_size = self.beam_size
+
+        def repeated(state: State) -> State:
+            return tf.nest.map_structure(lambda x: tf.repeat(x, beam_size, axis=0), state)
+
+        # All beams of a group start equal. Only the first may be extended, or each hypothesis would appear several
+        # times.
+        first_alone = [0.0] + [-float("inf")] * (beam_size // self.groups - 1)
+        log_probs = tf.tile(tf.constant([first_alone * self.groups]), [rows, 1])
+        return Beams(
+            position=tf.constant(0),
+            ids=tf.fill([rows, beam_size, self.max_length], self.special_ids.pad),
+            log_probs=log_probs,
+            lengths=tf.zeros([rows, beam_size], tf.int32),
+            bonus=() if self.bonus is None else tf.zeros([rows, beam_size]),
+            are_finished=tf.zeros([rows, beam_size], tf.bool),
+            automaton_states=tf.fill([rows, beam_size], len(self.automaton.allowed)),
+            scores=log_probs,
+            state=repeated(state),
+            processor_states=tuple(repeated(processor.start) for processor in self.processors),
+        )
+
+    def run(self, beams: Beams, until: tf.Tensor | int) -> Beams:
+        """Add ids up to position `until`, at most max_length, or until all hypotheses are finished."""
+        constraint = Constraint(self.automaton, self.special_ids.end, self.max_length)
+
+        def unfinished(beams: Beams) -> tf.Tensor:
+            return (beams.position < until) & ~tf.reduce_all(beams.are_finished)
+
+        def advance(beams: Beams) -> tuple[Beams]:
+            return (self._advanced(beams, constraint),)
+
+        (beams,) = tf.while_loop(unfinished, advance, (beams,))
+        scores = beams.log_probs / _penalty(beams.lengths, self.length_penalty)
+        return beams._replace(scores=scores if self.bonus is None else scores + beams.bonus)
+
+    def best_first(self, ids: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the ids [rows, beams, max_length] and the scores [rows, beams] of each row, the best first."""
+        if self.groups == 1:
+            return ids, scores  # top_k has returned the best first
+        scores, order = tf.math.top_k(scores, self.beam_size)
+        return tf.gather(ids, order, batch_dims=1), scores
+
+    def _advanced(self, beams: Beams, constraint: Constraint) -> Beams:
+        position, finished = beams.position, beams.are_finished
+        max_length, special_ids = self.max_length, self.special_ids
+        rows = tf.shape(finished)[0]
+        last = tf.where(position == 0, special_ids.begin, beams.ids[:, :, tf.maximum(position - 1, 0)])
+        last = tf.reshape(last, [-1])  # [rows * beams]
+        logits, state = self.step(beams.state, last)
+        automaton_states = tf.reshape(beams.automaton_states, [-1])  # [rows * beams]
+        log_probs = constraint.log_probabilities(logits, automaton_states, position)  # [rows * beams, vocabulary]
+        prefix = Prefix(position, tf.reshape(beams.ids, [-1, max_length]), last)
+        log_probs, processor_states = process(self.processors, log_probs, prefix, beams.processor_states)
+        vocabulary = tf.shape(log_probs)[-1]
+        log_probs = tf.reshape(log_probs, [rows, self.beam_size, vocabulary])
+        # A finished hypothesis has one continuation: padding, at no cost.
+        padding = tf.where(tf.range(vocabulary) == special_ids.pad, 0.0, -float("inf"))
+        log_probs = tf.where(finished[:, :, None], padding, log_probs)
+        log_probs = beams.log_probs[:, :, None] + log_probs  # of whole hypotheses
+        lengths = beams.lengths + tf.cast(~finished, tf.int32)
+        added: Any = ()
+        if self.bonus is not None:
+            added = tf.where(finished, beams.bonus, tf.reshape(self.bonus(state), [rows, self.beam_size]))
+
+        def ranks(part: slice, loss: tf.Tensor | None) -> tf.Tensor:
+            """Return the ranks of all continuations of some hypotheses, [rows, hypotheses, vocabulary]."""
+            values = log_probs[:, part] if loss is None else log_probs[:, part] - loss
+            values /= penalty[:, part, None]
+            return values if self.bonus is None else values + added[:, part, None]
+
+        penalty = _penalty(lengths, self.length_penalty)
+        size = self.beam_size // self.groups
+        parent, next_ids = _continued(ranks, self.groups, size, vocabulary, special_ids.pad, self.diversity)
+
+        def of_parent(x: tf.Tensor) -> tf.Tensor:
+            return tf.gather(x, parent, batch_dims=1)
+
+        best = parent * vocabulary + next_ids  # [rows, beams], flat over beams and ids
+        log_probs = tf.gather(tf.reshape(log_probs, [rows, -1]), best, batch_dims=1)  # [rows, beams]
+        automaton_states = constraint.next_states(of_parent(beams.automaton_states), next_ids)
+        # An impossible hypothesis has any ids. It stays in a state that allows others, or its row would become NaN.
+        automaton_states = tf.where(tf.math.is_inf(log_probs), 0, automaton_states)
+        at_position = tf.range(max_length) == position  # [max_length]
+        parent_rows = tf.reshape(tf.range(rows)[:, None] * self.beam_size + parent, [-1])  # [rows * beams]
+        state, processor_states = tf.nest.map_structure(lambda x: tf.gather(x, parent_rows), (state, processor_states))
+        return Beams(
+            position=position + 1,
+            ids=tf.where(at_position, next_ids[:, :, None], of_parent(beams.ids)),
+            log_probs=log_probs,
+            lengths=of_parent(lengths),
+            bonus=tf.nest.map_structure(of_parent, added),
+            are_finished=of_parent(finished) | (next_ids == special_ids.end),
+            automaton_states=automaton_states,
+            scores=beams.scores,
+            state=state,
+            processor_states=processor_states,
+        )
 
 
 def beam_search(
@@ -40,108 +187,17 @@ def beam_search(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Generate beam_size hypotheses for each row.
 
-    A hypothesis is finished by the end symbol. It then keeps its score and competes with the others until all are
-    finished or have max_length ids. Hypotheses are ranked by log-probability / ((5 + length) / 6) ** length_penalty;
-    the end symbol counts in the length.
-
-    state: the state before the first id. rows: scalar int32, the number of rows. automaton: which ids may be generated.
-    processors: applied in order to the log-probabilities of the next id.
-
-    bonus: what is added to the score of an unfinished hypothesis, and stays when it is finished, by the state after its
-    last step: [hypotheses] float32. The coverage penalty is one.
-
-    groups: the hypotheses are divided into groups of equal size, which are searched one after another at each position.
-    To be kept, an id loses `diversity` nats for each hypothesis of an earlier group that has it at this position. The
-    scores do not contain this loss.
+    state: the state before the first id. rows: scalar int32, the number of rows. The others: as for `BeamSearch`.
 
     Returns ids [rows, beam_size, max_length] int32, padded with special_ids.pad, and scores [rows, beam_size] float32,
     the values above in nats, the best first. If fewer than beam_size hypotheses are possible, the others have score
     -inf.
     """
-    constraint = Constraint(automaton, special_ids.end, max_length)
-    group_size = beam_size // groups
-    row_starts = tf.range(rows)[:, None] * beam_size  # [rows, 1]
-
-    def repeated(state: State) -> State:
-        return tf.nest.map_structure(lambda x: tf.repeat(x, beam_size, axis=0), state)
-
-    def unfinished(beams: Beams) -> tf.Tensor:
-        return (beams.position < max_length) & ~tf.reduce_all(beams.finished)
-
-    def advance(beams: Beams) -> tuple[Beams]:
-        position, finished = beams.position, beams.finished
-        last = tf.where(position == 0, special_ids.begin, beams.ids[:, :, tf.maximum(position - 1, 0)])
-        last = tf.reshape(last, [-1])  # [rows * beams]
-        logits, state = step(beams.state, last)
-        automaton_states = tf.reshape(beams.automaton_states, [-1])  # [rows * beams]
-        log_probs = constraint.log_probabilities(logits, automaton_states, position)  # [rows * beams, vocabulary]
-        prefix = Prefix(position, tf.reshape(beams.ids, [-1, max_length]), last)
-        log_probs, processor_states = process(processors, log_probs, prefix, beams.processor_states)
-        vocabulary = tf.shape(log_probs)[-1]
-        log_probs = tf.reshape(log_probs, [rows, beam_size, vocabulary])
-        # A finished hypothesis has one continuation: padding, at no cost.
-        padding = tf.where(tf.range(vocabulary) == special_ids.pad, 0.0, -float("inf"))
-        log_probs = tf.where(finished[:, :, None], padding, log_probs)
-        log_probs = beams.log_probs[:, :, None] + log_probs  # of whole hypotheses
-        lengths = beams.lengths + tf.cast(~finished, tf.int32)
-        added: Any = ()
-        if bonus is not None:
-            added = tf.where(finished, beams.bonus, tf.reshape(bonus(state), [rows, beam_size]))
-
-        def ranks(part: slice, loss: tf.Tensor | None) -> tf.Tensor:
-            """Return the ranks of all continuations of some hypotheses, [rows, hypotheses, vocabulary]."""
-            values = log_probs[:, part] if loss is None else log_probs[:, part] - loss
-            values /= penalty[:, part, None]
-            return values if bonus is None else values + added[:, part, None]
-
-        penalty = _penalty(lengths, length_penalty)
-        parent, next_ids = _continued(ranks, groups, group_size, vocabulary, special_ids.pad, diversity)
-
-        def of_parent(x: tf.Tensor) -> tf.Tensor:
-            return tf.gather(x, parent, batch_dims=1)
-
-        best = parent * vocabulary + next_ids  # [rows, beams], flat over beams and ids
-        log_probs = tf.gather(tf.reshape(log_probs, [rows, -1]), best, batch_dims=1)  # [rows, beams]
-        automaton_states = constraint.next_states(of_parent(beams.automaton_states), next_ids)
-        # An impossible hypothesis has any ids. It stays in a state that allows others, or its row would become NaN.
-        automaton_states = tf.where(tf.math.is_inf(log_probs), 0, automaton_states)
-        at_position = tf.range(max_length) == position  # [max_length]
-        parent_rows = tf.reshape(row_starts + parent, [-1])  # [rows * beams]
-        state, processor_states = tf.nest.map_structure(lambda x: tf.gather(x, parent_rows), (state, processor_states))
-        advanced = Beams(
-            position=position + 1,
-            ids=tf.where(at_position, next_ids[:, :, None], of_parent(beams.ids)),
-            log_probs=log_probs,
-            lengths=of_parent(lengths),
-            bonus=tf.nest.map_structure(of_parent, added),
-            finished=of_parent(finished) | (next_ids == special_ids.end),
-            automaton_states=automaton_states,
-            state=state,
-            processor_states=processor_states,
-        )
-        return (advanced,)
-
-    # All beams of a group start equal. Only the first may be extended, or each hypothesis would appear several times.
-    first_alone = [0.0] + [-float("inf")] * (group_size - 1)
-    start = Beams(
-        position=tf.constant(0),
-        ids=tf.fill([rows, beam_size, max_length], special_ids.pad),
-        log_probs=tf.tile(tf.constant([first_alone * groups]), [rows, 1]),
-        lengths=tf.zeros([rows, beam_size], tf.int32),
-        bonus=() if bonus is None else tf.zeros([rows, beam_size]),
-        finished=tf.zeros([rows, beam_size], tf.bool),
-        automaton_states=tf.fill([rows, beam_size], constraint.start),
-        state=repeated(state),
-        processor_states=tuple(repeated(processor.start) for processor in processors),
+    search = BeamSearch(
+        step, special_ids, automaton, max_length, beam_size, length_penalty, processors, bonus, groups, diversity
     )
-    (beams,) = tf.while_loop(unfinished, advance, (start,))
-    scores = beams.log_probs / _penalty(beams.lengths, length_penalty)
-    if bonus is not None:
-        scores += beams.bonus
-    if groups == 1:
-        return beams.ids, scores  # top_k returns the best first
-    scores, order = tf.math.top_k(scores, beam_size)
-    return tf.gather(beams.ids, order, batch_dims=1), scores
+    found = search.run(search.start(state, rows), max_length)
+    return search.best_first(found.ids, found.scores)
 
 
 def _continued(

@@ -1,36 +1,45 @@
 """A search whose finished rows are no longer computed."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import tensorflow as tf
 
-from chatbot.decoding.search import Hypotheses, Search
+from chatbot.decoding.beam import Beams
+from chatbot.decoding.search import Hypotheses
+
+Found = TypeVar("Found", Hypotheses, Beams)
 
 # Finished rows are left out after this many ids each.
 STEPS = 2
 
 
-def run_unfinished(search_of: Callable[[tf.Tensor], Search], start: Hypotheses, max_length: int) -> Hypotheses:
-    """Run a search to its end, as `Search.run` does, on fewer and fewer rows.
+def run_unfinished(
+    run_of: Callable[[tf.Tensor], Callable[[Found, tf.Tensor], Found]], start: Found, max_length: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Run a search to its end, as its `run` does, on fewer and fewer rows. Returns the ids and scores of all rows.
 
     Candidates of one question have very different lengths: without the finished ones, the search takes half the time.
+    So have the replies to several questions.
 
-    search_of: (row numbers [rows] int32) -> the search of these rows. Its step must take any number of rows.
+    run_of: (row numbers [rows] int32) -> `run` of the search of these rows. Its step must take any number of rows.
     start: the hypotheses before the first id.
     """
 
-    def unfinished(rows: tf.Tensor, current: Hypotheses, *_: tf.Tensor) -> tf.Tensor:
+    def unfinished(rows: tf.Tensor, current: Found, *_: tf.Tensor) -> tf.Tensor:
         return (current.position < max_length) & (tf.shape(rows)[0] > 0)
 
     def advance(
-        rows: tf.Tensor, current: Hypotheses, ids: tf.Tensor, scores: tf.Tensor
-    ) -> tuple[tf.Tensor, Hypotheses, tf.Tensor, tf.Tensor]:
-        current = search_of(rows).run(current, tf.minimum(current.position + STEPS, max_length))
+        rows: tf.Tensor, current: Found, ids: tf.Tensor, scores: tf.Tensor
+    ) -> tuple[tf.Tensor, Found, tf.Tensor, tf.Tensor]:
+        # A single row runs to its end.
+        steps = tf.where(tf.shape(rows)[0] > 1, STEPS, max_length)
+        current = run_of(rows)(current, tf.minimum(current.position + steps, max_length))
         ids = tf.tensor_scatter_nd_update(ids, rows[:, None], current.ids)
         scores = tf.tensor_scatter_nd_update(scores, rows[:, None], current.scores)
         left = tf.where(~current.finished)[:, 0]
         return tf.gather(rows, left), current.of_rows(left), ids, scores
 
     rows = tf.range(tf.shape(start.ids)[0])
-    _, current, ids, scores = tf.while_loop(unfinished, advance, (rows, start, start.ids, start.scores))
-    return start._replace(position=current.position, ids=ids, scores=scores)
+    _, _, ids, scores = tf.while_loop(unfinished, advance, (rows, start, start.ids, start.scores))
+    return ids, scores

@@ -9,7 +9,7 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
 from chatbot.decoding.automaton import Automaton
-from chatbot.decoding.beam import beam_search
+from chatbot.decoding.beam import BeamSearch
 from chatbot.decoding.greedy import greedy
 from chatbot.decoding.processor import Processor
 from chatbot.decoding.processors.anti_lm import anti_lm
@@ -69,26 +69,15 @@ class ReplySearch:
             numbers = tf.reshape(uniform, [-1, self.max_length])  # [rows * candidates, max_length]
 
             def search_of(rows: tf.Tensor) -> Search:
-                of_rows = {**encoded, "question": self._question_of(encoded["question"], rows)}
+                of_rows = {**encoded, "question": _of_rows(encoded["question"], rows // self.decoding.hypotheses)}
                 return self._one_a_row(of_rows, tf.gather(numbers, rows), tf.shape(rows)[0])
 
-            found = run_unfinished(search_of, start, self.max_length)
+            ids, scores = run_unfinished(lambda rows: search_of(rows).run, start, self.max_length)
         else:
             found = self.run(encoded, uniform, start, self.max_length)
+            ids, scores = found.ids, found.scores
         shape = [tf.shape(encoded["question"]["mask"])[0], self.decoding.hypotheses]
-        return tf.reshape(found.ids, [*shape, self.max_length]), tf.reshape(found.scores, shape)
-
-    def _question_of(self, question: DecoderState, rows: tf.Tensor) -> DecoderState:
-        """Return what belongs to the questions of some candidates, for a step of any candidates.
-
-        The candidates of a single question share it. With several, each has a copy, since they finish one by one.
-        """
-        parts = {name: x for name, x in question.items() if name != "cells"}
-
-        def copies() -> dict[str, tf.Tensor]:
-            return {name: tf.gather(x, rows // self.decoding.hypotheses) for name, x in parts.items()}
-
-        return {**question, **tf.cond(tf.shape(question["mask"])[0] == 1, lambda: parts, copies)}
+        return tf.reshape(ids, [*shape, self.max_length]), tf.reshape(scores, shape)
 
     def encode(self, source: Sequences) -> Encoded:
         """Return what belongs to the questions and does not change during the search."""
@@ -119,26 +108,32 @@ class ReplySearch:
 
     def _beam(self, encoded: Encoded) -> tuple[tf.Tensor, tf.Tensor]:
         question, decoding = encoded["question"], self.decoding
-        rows = tf.shape(question["mask"])[0]
         state: dict[str, State] = {"cells": question["cells"]}
-        coverage = None
         if decoding.coverage_penalty:
             state["attention_sums"] = tf.zeros_like(question["mask"], tf.float32)
-            coverage = functools.partial(self._coverage, tf.repeat(question["mask"], decoding.beams, axis=0))
-        return beam_search(
-            self._step(question),
-            state,
-            rows,
-            SPECIAL_IDS,
-            self.automaton,
-            self.max_length,
-            decoding.beams,
-            decoding.length_penalty,
-            self._processors(encoded, rows),
-            coverage,
-            decoding.diverse_groups,
-            decoding.diversity,
-        )
+
+        def search_of(rows: tf.Tensor) -> BeamSearch:
+            of_rows = _of_rows(question, rows)
+            coverage = None
+            if decoding.coverage_penalty:
+                coverage = functools.partial(self._coverage, tf.repeat(of_rows["mask"], decoding.beams, axis=0))
+            return BeamSearch(
+                self._step(of_rows),
+                SPECIAL_IDS,
+                self.automaton,
+                self.max_length,
+                decoding.beams,
+                decoding.length_penalty,
+                self._processors(encoded, tf.shape(rows)[0]),
+                coverage,
+                decoding.diverse_groups,
+                decoding.diversity,
+            )
+
+        rows = tf.shape(question["mask"])[0]
+        search = search_of(tf.range(rows))
+        start = search.start(state, rows)
+        return search.best_first(*run_unfinished(lambda rows: search_of(rows).run, start, self.max_length))
 
     def _step(self, question: DecoderState) -> Step:
         def step(state: dict[str, State], ids: tf.Tensor) -> tuple[tf.Tensor, dict[str, State]]:
@@ -172,6 +167,16 @@ class ReplySearch:
         if decoding.min_reply_length > 1:
             processors.append(min_length(decoding.min_reply_length, EOS))
         return processors
+
+
+def _of_rows(question: DecoderState, rows: tf.Tensor) -> DecoderState:
+    """Return what belongs to the question of each row. A single question is shared by all rows, without copies."""
+    parts = {name: x for name, x in question.items() if name != "cells"}
+
+    def copies() -> dict[str, tf.Tensor]:
+        return {name: tf.gather(x, rows) for name, x in parts.items()}
+
+    return {**question, **tf.cond(tf.shape(question["mask"])[0] == 1, lambda: parts, copies)}
 
 
 def truncations_of(decoding: DecodingSettings) -> list[Truncation]:

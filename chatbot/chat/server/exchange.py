@@ -27,7 +27,7 @@ class Exchange:
         ]
         self._questions = questions
         self._usages: list[Usage] = []
-        self._begun = 0  # replies whose first chunk was made
+        self._begun: set[int] = set()  # replies whose first chunk was made
 
     def add(self, item: Piece | Usage) -> None:
         """Add the next piece of a reply, or the usage of a question."""
@@ -39,11 +39,13 @@ class Exchange:
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         """Add the next piece of a reply, and yield its chunks for a stream.
 
-        The first chunks of replies are in the order of their numbers: some clients keep the replies in a list.
+        The first chunks of replies to a question are in the order of their numbers: some clients keep the replies in a
+        list. Replies that the search has not found have no chunks.
         """
-        for index in range(self._begun, piece.reply + 1):
+        first = piece.reply - piece.reply % self._questions[0].replies  # of this question
+        for index in sorted({*range(first, piece.reply + 1)} - self._begun):
             yield first_chunk(self.completion, index, self.replies[index].text)
-        self._begun = max(self._begun, piece.reply + 1)
+            self._begun.add(index)
         yield from chunks(self.completion, piece, self.log_probs, len(self.replies[piece.reply].text))
         self.add(piece)
 

@@ -22,7 +22,6 @@ MOST_BYTES = 2 << 20
 BODY_TIMEOUT = 30.0
 # No key is needed here, nor is there a limit of the rate: for probes, and for the page, which asks for a key itself.
 OPEN_PATHS = {"/", "/health", "/ready", "/favicon.ico"}
-OPEN_FOLDER = "/page/"
 WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
 # In the metrics, the status of requests whose client left before a response began, as nginx counts them.
 CLIENT_LEFT = 499
@@ -105,7 +104,7 @@ class Gate:
         check_host(headers.get("host", ""), self._limits.hosts)
         path = scope["path"]
         key = None
-        if path not in OPEN_PATHS and not path.startswith(OPEN_FOLDER):
+        if path not in OPEN_PATHS:
             key = check_key(headers.get("authorization", ""), self._limits.keys)
         if path not in WITHOUT_LIMIT:
             address = scope["client"][0] if scope.get("client") else ""

@@ -32,7 +32,7 @@ class State(NamedTuple):
     cells: list[Array]  # the first dimension is the hypothesis; those of a question are one after another
 
     def of_hypotheses(self, numbers: npt.NDArray[np.integer]) -> "State":
-        """Return the state of some hypotheses. With several questions, each has one hypothesis."""
+        """Return the state of some hypotheses; one may be taken several times. Of several questions, each has one."""
         of_questions = self.question
         if len(self.question["mask"]) > 1:
             of_questions = {name: x[numbers] for name, x in self.question.items()}

@@ -46,7 +46,7 @@ class ExportedReplier:
     def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first."""
         questions = [question[: self._max_length] for question in questions]
-        size = 1 if self.decoding.compares_samples else max(1, min(BATCH, HYPOTHESES // self.decoding.beams))
+        size = max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
         ids: list[Ids] = []
         scores: list[Floats] = []
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
@@ -99,11 +99,12 @@ class ExportedReplier:
     def _start(self, questions: Sequence[Sequence[int]]) -> tuple[State, BoundedAutomaton, DecodingSettings, Pick]:
         """Return the arguments of greedy search or sampling after the model."""
         decoding = self.decoding
-        state = self._model.encode(questions).repeated(decoding.hypotheses)
+        numbers = np.repeat(np.arange(len(questions)), decoding.hypotheses)
+        state = self._model.encode(questions).of_hypotheses(numbers)
         uniform: Floats | None = None  # [hypotheses, max_length]
         if decoding.samples:
-            numbers = uniform_numbers(decoding.seed, questions, decoding.hypotheses, self._max_length)
-            uniform = numbers.reshape(-1, self._max_length)
+            drawn = uniform_numbers(decoding.seed, questions, decoding.hypotheses, self._max_length)
+            uniform = drawn.reshape(-1, self._max_length)
 
         def pick(log_probs: Floats, position: int, rows: npt.NDArray[np.int64]) -> Ids:
             return picked(decoding, log_probs, None if uniform is None else uniform[rows, position])

@@ -25,7 +25,7 @@ def search(
     The arrays are the same ones each time. The search ends when all hypotheses have ended. Those that have are no
     longer computed.
 
-    start: with one hypothesis for each question, or any number for one question.
+    start: with a question for each hypothesis, or one question for all.
     """
     rows, max_length = len(start.cells[0]), automaton.last + 1
     ids, scores = np.full((rows, max_length), PAD, np.int32), np.zeros(rows, np.float32)

@@ -78,6 +78,13 @@ def test_search_that_finds_fewer_replies_than_asked_for() -> None:
     assert len(whole(CHAT, exchange.replies, Usage(1, 2), log_probs=False)["choices"]) == exchange.answered == 2
 
 
+def test_replies_that_were_not_found_have_no_chunks() -> None:
+    """A search finds one of two replies to the first question, and the first one to the second."""
+    exchange = Exchange(TEXT, [Question("q", replies=2), Question("r", replies=2)], (), log_probs=False)
+    made = [chunk for reply in (0, 2) for chunk in exchange.chunks(Piece(reply, "你", (), "stop"))]
+    assert [chunk["choices"][0]["index"] for chunk in made] == [0, 0, 0, 2, 2, 2]
+
+
 def test_ids_differ_and_lines_of_the_log_hold_the_turns() -> None:
     assert new_completion("a", "f", True).id != new_completion("a", "f", True).id
     assert list(answered(CHAT).lines()) == ['{"model":"a","created":9,"turns":["h","q"],"replies":["你好","b"]}']
