@@ -69,6 +69,11 @@ class Replier:
         """The number of times that the search was traced."""
         return self._decode.experimental_get_tracing_count()
 
+    @property
+    def batch(self) -> int:
+        """The maximum number of questions that are searched at once."""
+        return max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
+
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         """Return the best reply to each question, for any number of questions.
 
@@ -82,7 +87,7 @@ class Replier:
         questions: as for `replies`.
         """
         questions = [question[: self._max_length] for question in questions]
-        size = max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
+        size = self.batch
         found_ids: list[npt.NDArray[np.int32]] = []
         found_scores: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(questions), size):

@@ -25,6 +25,10 @@ class IdReplier(Protocol):
 
     decoding: DecodingSettings
 
+    @property
+    def batch(self) -> int:
+        """The maximum number of questions that are searched at once."""
+
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         """Return the best reply to each question."""
 

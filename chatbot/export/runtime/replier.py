@@ -39,6 +39,11 @@ class ExportedReplier:
         self._automaton = bounded(reply_automaton(decoding, vocabulary, self._max_length), EOS, self._max_length)
         self._ranking = Ranking(decoding, vocabulary)
 
+    @property
+    def batch(self) -> int:
+        """The maximum number of questions that are searched at once."""
+        return max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
+
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         """Return the best reply to each question. questions: the ids of each, at least one."""
         return [replies[0].text for replies in self.candidates(questions)]
@@ -46,7 +51,7 @@ class ExportedReplier:
     def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first."""
         questions = [question[: self._max_length] for question in questions]
-        size = max(1, min(BATCH, HYPOTHESES // self.decoding.hypotheses))
+        size = self.batch
         ids: list[Ids] = []
         scores: list[Floats] = []
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant

@@ -14,10 +14,6 @@ from chatbot.inference.ranking import Reply
 from chatbot.inference.row_model import RowModel
 from chatbot.inference.text_responder import TextResponder
 
-# The largest number of questions in a search. Larger batches are no faster, and wait for their longest reply. While one
-# is computed, the clients of the one before ask again.
-QUESTIONS = 32
-
 
 class SearchLane:
     """Answers questions by the search of the responder; the arguments are those of `RowLane`."""
@@ -32,7 +28,7 @@ class SearchLane:
 
     def run(self) -> None:
         """Answer questions until `waiting` is closed and none is left."""
-        while (taken := self._waiting.take(self._lane, QUESTIONS, blocks=True)) is not None:
+        while (taken := self._waiting.take(self._lane, self._responder.replier.batch, blocks=True)) is not None:
             self.active = len(taken)
             self._answer(taken)
             self.active = 0
