@@ -32,6 +32,8 @@ class FakeReplier:
     def __init__(self, decoding: DecodingSettings, vocabulary: Vocabulary) -> None:
         self.decoding, self.vocabulary = decoding, vocabulary
 
+    batch = 1
+
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         return [replies[0].text for replies in self.candidates(questions)]
 
