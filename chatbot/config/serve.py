@@ -1,6 +1,7 @@
 """The settings of chat.py --serve."""
 
 import dataclasses
+import re
 
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, flag_of, setting
@@ -61,8 +62,11 @@ class ServeSettings:
             for field in dataclasses.fields(self):
                 if getattr(self, field.name) != field.default:
                     raise UserError(f"{flag_of(field.name)}: for the server; add --serve HOST:PORT")
-        else:
-            _ = self.address
+            return
+        _ = self.address
+        for origin in self.cors_origin:
+            if not re.fullmatch(r"\*|https?://[^\s/]+", origin):
+                raise UserError(f"--cors-origin {origin}: give an origin such as https://example.org, or * for all")
 
     @property
     def address(self) -> tuple[str, int]:

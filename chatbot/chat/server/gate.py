@@ -95,7 +95,7 @@ class Gate:
         finally:
             self._active -= limited
             self._metrics.active.set(self._active)
-            route = getattr(scope.get("route"), "path", "other")
+            route = getattr(scope.get("route"), "path", None) or route_of(scope)
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
 
@@ -152,6 +152,12 @@ class Gate:
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The body has more than {self._limits.most_bytes:,} bytes", code="body_too_large")
+
+
+def route_of(scope: Scope) -> str:
+    """Return the route of a request that was refused before it had one; "other" for an unknown path."""
+    paths = (getattr(route, "path", None) for route in scope["app"].routes)
+    return scope["path"] if scope["path"] in paths else "other"
 
 
 def check_host(host: str, allowed: Collection[str] | None) -> None:

@@ -97,6 +97,7 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     cards = Cards()
     one_at_a_time = asyncio.Semaphore()  # attention is computed beside the engine, and has no queue
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         """Show the page."""

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest, ContentPart, DecodingFields, Message
-from chatbot.config.decoding import SAMPLING, DecodingSettings
+from chatbot.config.decoding import SAMPLED, SAMPLING, DecodingSettings, over_default
 from chatbot.inference.batching.question import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
 
@@ -79,6 +79,7 @@ def decoding_of(body: DecodingFields, searches: Searches) -> DecodingSettings | 
 
     temperature, top_p, top_k and min_p choose the search. The other fields alone change the model's own search,
     reduced to one hypothesis: greedy search in place of beam search, and one sample in place of the best of several.
+    More replies than the model's own search finds are sampled, each for itself.
     """
     sampling = {
         "temperature": body.temperature,
@@ -88,13 +89,14 @@ def decoding_of(body: DecodingFields, searches: Searches) -> DecodingSettings | 
     }
     penalties = {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(body, name))}
     stop = stops_of(body.stop)
-    own = one_hypothesis(searches.own)
+    too_many = searches.own.hypotheses > 1 and (body.n or 1) > searches.own.hypotheses
+    own = one_sample(searches.own) if too_many else one_hypothesis(searches.own)
     if any(value is not None for value in sampling.values()):
         greedy = body.top_p == 0 or (body.temperature is not None and body.temperature < LEAST_TEMPERATURE)
         base = _without_search(searches.given)
         chosen = {"beam_size": 1} if greedy else sampling
         seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS
-    elif stop or penalties or (body.seed is not None and own.samples):
+    elif too_many or stop or penalties or (body.seed is not None and own.samples):
         base, chosen = own, {}
         seed = own.seed if body.seed is None else body.seed % SEEDS
     else:
@@ -110,8 +112,13 @@ def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def one_hypothesis(decoding: DecodingSettings) -> DecodingSettings:
     """Return settings of greedy search for those of beam search, and of one sample for those of several."""
+    return one_sample(decoding) if decoding.samples else dataclasses.replace(_without_search(decoding), beam_size=1)
+
+
+def one_sample(decoding: DecodingSettings) -> DecodingSettings:
+    """Return settings of one sample; for those of beam search, with the default of attempts that sample."""
     if not decoding.samples:
-        return dataclasses.replace(_without_search(decoding), beam_size=1)
+        return over_default(_without_search(decoding), SAMPLED)
     search = {name: getattr(decoding, name) for name in SAMPLING}
     if not any(value is not None for value in search.values()):  # candidates alone sample from all tokens
         search["temperature"] = 1.0

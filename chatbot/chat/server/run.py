@@ -25,6 +25,7 @@ from chatbot.chat.server.state import ServerState
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings
 from chatbot.errors import UserError
+from chatbot.export.manifest import MANIFEST, read_manifest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHOWN_MODELS = 5
@@ -86,7 +87,10 @@ def _named(settings: ChatSettings) -> Path | None:
     Raises UserError if there is no model.
     """
     if settings.export is not None:
-        return Path(settings.export).absolute()
+        folder = Path(settings.export).absolute()
+        if not (folder / MANIFEST).is_file():
+            read_manifest(folder)  # raises UserError
+        return folder
     if settings.attempt == ChatSettings.attempt and models_of(None)():
         with contextlib.suppress(UserError):
             return trained_directory(settings.attempt)
@@ -146,6 +150,7 @@ def _log_to_standard_error() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(message)s")
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each model has its own
 
 
 class _Server(uvicorn.Server):

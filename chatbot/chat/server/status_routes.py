@@ -18,11 +18,13 @@ class Status(BaseModel):
 def add_status_routes(app: FastAPI) -> None:
     """Add the routes for who operates the server."""
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["status"], responses=ERROR_RESPONSES)
     async def health() -> Status:
         """Answer while the process is alive."""
         return Status()
 
+    @app.head("/ready", include_in_schema=False)
     @app.get("/ready", tags=["status"], responses=ERROR_RESPONSES)
     async def ready(request: Request) -> Status:
         """Answer with 503 before a model is in memory, and while the server stops."""

@@ -179,11 +179,13 @@ def test_metrics(tmp_path: Path) -> None:
     with client_of(tmp_path) as client:
         client.post(CHAT, json={**HELLO, "n": 2})
         client.get("/nothing")
+        client.post(CHAT, content=b"{}", headers={"Content-Type": "text/plain"})
         text = client.get("/metrics").text
     for line in (
         'chatbot_requests_total{route="/v1/chat/completions",status="200"} 1.0',
         'chatbot_requests_total{route="other",status="404"} 1.0',
-        'chatbot_request_seconds_count{route="/v1/chat/completions"} 1.0',
+        'chatbot_requests_total{route="/v1/chat/completions",status="415"} 1.0',
+        'chatbot_request_seconds_count{route="/v1/chat/completions"} 2.0',
         'chatbot_replies_total{model="a"} 2.0',
         'chatbot_tokens_total{kind="question",model="a"} 2.0',
         "chatbot_waiting_questions 0.0",
@@ -221,6 +223,7 @@ def test_readiness(tmp_path: Path) -> None:
         assert error_of(client.get("/ready"), 503)["code"] == "not_ready"
         client.post(CHAT, json=HELLO)
         assert client.get("/ready").status_code == 200
+        assert [client.head(path).status_code for path in ("/", "/health", "/ready")] == [200] * 3
         client.app.state.server.stopping = True
         assert error_of(client.get("/ready"), 503)["message"] == "The server stops"
         assert not engine.closed.is_set()

@@ -99,6 +99,18 @@ def test_decoding_fields(searches: Searches, fields: dict[str, Any], expected: d
     assert decoding == DecodingSettings(ban=("词",), **{**seed, **expected})
 
 
+@pytest.mark.parametrize(
+    ("searches", "n", "expected"),
+    [(BEAM, 6, SAMPLED), (BEAM, 5, None), (BEST_OF_MANY, 31, {"top_p": 0.8}), (SAMPLE, 6, None)],
+)
+def test_more_replies_than_the_models_own_search_finds_are_sampled(
+    searches: Searches, n: int, expected: dict[str, Any] | None
+) -> None:
+    question = asked(searches, n=n)
+    assert question.replies == n
+    assert question.decoding == (None if expected is None else DecodingSettings(ban=("词",), **expected))
+
+
 def test_sampling_without_seed_differs_each_time() -> None:
     seeds = {decoding.seed for _ in range(8) if (decoding := asked(temperature=1.0).decoding)}
     assert len(seeds) > 1

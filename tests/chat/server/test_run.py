@@ -225,6 +225,8 @@ def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--serve", "localhost:x"], "--serve localhost:x: expected HOST:PORT"),
         (["--serve", "localhost:70000"], "--serve localhost:70000: expected"),
         (["--api-key-file", "keys"], "--api-key-file: for the server; add --serve"),
+        (["--serve", "localhost:0", "--cors-origin", "a.example"], "--cors-origin a.example: give an origin such as"),
+        (["--serve", "localhost:0", "--export", "x"], "--export .*x: no such folder; give a folder that"),
         (["--rate-limit", "5"], "--rate-limit: for the server; add --serve"),
         (["--serve", "localhost:0", "--beam-size", "5", "--n-best", "2"], "--n-best and --serve"),
         (["--serve", "localhost:0", "--api-key-file", "missing"], "--api-key-file missing: No such file"),
