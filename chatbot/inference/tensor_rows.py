@@ -15,7 +15,7 @@ from chatbot.model.sequences import Sequences, specs_of
 
 
 class TensorState(NamedTuple):
-    """The state of some rows. lengths: of their questions, [rows]."""
+    """The state of some rows. lengths: of their questions, [rows]. tensors: with `rounded_up` rows and positions."""
 
     tensors: DecoderState
     lengths: npt.NDArray[np.int64]
@@ -57,21 +57,35 @@ class TensorRows:
         """Return the state before the first token; see `RowModel`."""
         rows = Ragged.from_rows(questions)
         lengths = rows.lengths.astype(np.int64)
-        source = self._sequences(pad(rows, np.arange(len(rows)), int(lengths.max())))
+        source = self._sequences(pad(rows, _filled(np.arange(len(rows))), rounded_up(int(lengths.max()))))
         return TensorState(self._encode(source), lengths)
 
     def step(self, state: TensorState, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], TensorState]:
         """Decode one token; see `RowModel`."""
-        logits, cells = self._step(state.tensors, last)
-        return logits.numpy(), TensorState({**state.tensors, "cells": cells}, state.lengths)
+        logits, cells = self._step(state.tensors, _filled(last))
+        return logits.numpy()[: len(last)], TensorState({**state.tensors, "cells": cells}, state.lengths)
 
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
         """Return the state of some rows; see `RowModel`. Questions are padded to the longest of them."""
         lengths = np.concatenate([state.lengths for state in states])[rows]
-        function = self._take if len(states) == 1 else self._take_of_both
-        return TensorState(
-            function(*(state.tensors for state in states), rows, np.int32(lengths.max(initial=1))), lengths
-        )
+        if len(states) == 1:
+            function = self._take
+        else:
+            function, first = self._take_of_both, len(states[0].lengths)
+            rows = np.where(rows < first, rows, rows - first + rounded_up(first))
+        width = np.int32(rounded_up(int(lengths.max(initial=1))))
+        return TensorState(function(*(state.tensors for state in states), _filled(rows), width), lengths)
+
+
+def rounded_up(size: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: memory is kept for each size that TensorFlow has seen."""
+    step = 1 << max(0, size.bit_length() - 2)
+    return -(-size // step) * step
+
+
+def _filled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return rows with the last one repeated, up to a rounded number. Nobody reads the results of these."""
+    return np.pad(rows, (0, rounded_up(len(rows)) - len(rows)), mode="edge") if len(rows) else rows
 
 
 def _sizes(tensor: tf.Tensor) -> list[int | None]:

@@ -20,7 +20,7 @@ from chatbot.inference.batching.row_batch import RowBatch
 from chatbot.inference.batching.row_lane import RowLane
 from chatbot.inference.batching.waiting import Waiting
 from chatbot.inference.responder import Responder
-from chatbot.inference.tensor_rows import TensorRows
+from chatbot.inference.tensor_rows import TensorRows, rounded_up
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from chatbot.model.saved import Trained, load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
@@ -261,3 +261,11 @@ def test_answered_and_cancelled_questions_are_forgotten(engine: Engine) -> None:
     del asker, askers
     gc.collect()
     assert not any(reference() is not None for reference in references)
+
+
+def test_sizes_are_few() -> None:
+    """TensorFlow and oneDNN keep memory for each size that they have seen."""
+    sizes = [rounded_up(size) for size in range(1, 1025)]
+    assert sizes[:9] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
+    assert all(size <= rounded <= 1.5 * size for size, rounded in enumerate(sizes, 1))
+    assert len({*sizes}) == 20
