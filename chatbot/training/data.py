@@ -117,7 +117,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         settings = replace(settings, **preset)
     if encoding.history:
         later = sum(with_history(part.sources, vocabulary.first_mark) for part in shards)
-        print_wrapped(f"--history {encoding.history}: {later:,} of these pairs have turns before the question.")
+        print_wrapped(f"--history {encoding.history}: {later:,} of these pairs with turns before the question.")
     # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
     few = validation is not None and validation.pairs >= FEWEST_DECIDING and pairs < MOST_PAIRS_BOTH_DIRECTIONS
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)

@@ -26,6 +26,7 @@ SEPARATE = frozenset({"conversations", "dialogs", "dialogues", "data"})  # conta
 TEXTS = frozenset({"message", "text", "utterance", "sentence", "content"})
 SENDERS = frozenset({"sender", "sender_name", "author", "user", "speaker", "from", "agent", "name"})
 NO_PAIR = "records without question and answer"
+REJECTED = "replies that were rated bad"  # records of data/ratings.jsonl, and of preferences, without a chosen reply
 CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
 
 LINKS = (NEW, *(OVERLAP,) * 100)  # of a list of utterances
@@ -153,7 +154,8 @@ def _pairs_of_object(value: dict[str, object], options: ReadOptions, drop: Drop,
             yield from pairs_of(part, options, drop, depth + 1)
     else:
         fields = {name.casefold() for name in value}
-        drop(CHAT if fields & TEXTS and fields & SENDERS else NO_PAIR)
+        no_pair = REJECTED if "rejected" in fields else NO_PAIR
+        drop(CHAT if fields & TEXTS and fields & SENDERS else no_pair)
 
 
 def _weight_field(value: dict[str, object], name: str) -> str | None:

@@ -19,7 +19,8 @@ from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
 from chatbot.corpus.reading.tables.columns import ANSWERS, INPUTS, named
 
 HISTORIES = ("history", "context")  # turns before the answer, as a list; a context may be text of the question, too
-NUMBERS = frozenset({"id", "idx", "index"})  # fields that nobody expects to be used
+# Fields that nobody expects to be used: numbers, and what data/ratings.jsonl says of a reply.
+UNUSED = frozenset({"id", "idx", "index", "rating", "model", "time", "rejected_model"})
 
 
 _MARKS = re.compile(r"\s*(?:<\|[A-Za-z ]+\|>:?\s*|<eo[a-z]>\s*)")  # around the texts of MOSS
@@ -102,5 +103,5 @@ def _fields_of(names: tuple[str, ...]) -> _Fields | None:
         question, answer, inputs = histories[-1], found, ()
     inputs = tuple(name for name in inputs if name != question)
     used = {question, answer, *inputs, *histories}
-    others = tuple(name for name in names if name not in used and name.casefold() not in NUMBERS)
+    others = tuple(name for name in names if name not in used and name.casefold() not in UNUSED)
     return _Fields(question, answer, inputs, histories, others)

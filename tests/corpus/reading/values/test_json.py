@@ -41,6 +41,16 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     "a little deep": ([[[["甲"]]]], [], {"conversations of one utterance": 1}),
     "invalid messages": ({"messages": 3}, [], {"records without question and answer": 1}),
     "wrong kinds": ({"question": ["甲"], "answer": None}, [], {"records without question and answer": 1}),
+    "a reply that was rated bad": (
+        {"history": [["甲", "乙"]], "question": "丙", "rejected": "丁", "rating": "bad", "model": "m"},
+        [],
+        {"replies that were rated bad": 1},
+    ),
+    "a reply that was rated good": (
+        {"history": [], "question": "甲", "answer": "乙", "rating": "good", "model": "m", "time": "t"},
+        [("甲", "乙")],
+        {},
+    ),
     "an empty record": ({}, [], {"records without question and answer": 1}),
     "no answer": ({"messages": [USER]}, [], {"conversations of one utterance": 1}),
     "parts of text": (
