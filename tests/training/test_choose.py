@@ -76,5 +76,5 @@ def test_unsupported_devices_are_errors(cpus: list[Tower]) -> None:
         open_update(model, replace(SETTINGS, all_reduce="nccl"), cpus)
     with pytest.raises(UserError, match="--local-parameter-device gpu: the towers run on the CPU"):
         open_update(model, replace(SETTINGS, local_parameter_device="gpu"), cpus)
-    with pytest.raises(UserError, match="--model-parallel: 1 devices cannot be grouped"):
+    with pytest.raises(UserError, match="--model-parallel: 1 device cannot be grouped"):
         spread(cpus[:1])
