@@ -25,7 +25,7 @@ def test_requests_of_the_description(
     described: schemathesis.BaseSchema, path: str, mode: schemathesis.GenerationMode
 ) -> None:
     @hypothesis.given(case=described[f"/chat/{path}"]["POST"].as_strategy(generation_mode=mode))
-    @hypothesis.settings(max_examples=5, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.settings(max_examples=5, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
     def requests(case: schemathesis.Case) -> None:
         case.call_and_validate(checks=[schemathesis.checks.not_a_server_error])
 

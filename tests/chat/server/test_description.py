@@ -54,7 +54,9 @@ def test_requests_of_the_description(
     checks = [*CHECKS, negative_data_rejection if mode.is_negative else positive_data_acceptance]
 
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-    @hypothesis.settings(max_examples=15 if method == "POST" else 3, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.settings(
+        max_examples=15 if method == "POST" else 3, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
     def requests(case: schemathesis.Case) -> None:
         case.call_and_validate(checks=checks)
 
