@@ -3,6 +3,7 @@
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +17,15 @@ class Interrupted:
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """As in a chat. A command in another test may have left the handler of the system, which ends the process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
 @pytest.mark.parametrize("more_work", [500, 0], ids=["a moment later", "at the end"])
 def test_interrupt_in_a_destructor_is_raised_again(capfd: pytest.CaptureFixture[str], more_work: int) -> None:
     def work() -> None:
