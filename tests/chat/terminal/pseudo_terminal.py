@@ -10,6 +10,8 @@ import pyte
 from tests.commands import ENVIRONMENT
 
 LIMIT = 60  # seconds
+# What would be another terminal than this one. Workers of pytest-xdist have COLUMNS.
+NOT_INHERITED = {"NO_COLOR", "FORCE_COLOR", "PYTHONIOENCODING", "COLUMNS", "LINES"}
 FAKE = [sys.executable, "-m", "tests.chat.terminal.fake_model"]
 
 
@@ -31,7 +33,7 @@ class PseudoTerminal:
         self.received = ""
         self._stream = pyte.Stream(self.screen)
         environment = {**ENVIRONMENT, "TERM": "xterm-256color", "XDG_STATE_HOME": str(state), "LC_ALL": "C.UTF-8"}
-        environment = {k: v for k, v in environment.items() if k not in ("NO_COLOR", "FORCE_COLOR", "PYTHONIOENCODING")}
+        environment = {name: value for name, value in environment.items() if name not in NOT_INHERITED}
         self.child = pexpect.spawn(
             command[0],
             [*command[1:]],
