@@ -71,7 +71,7 @@ def busy(message: str) -> ApiError:
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """Return the error of a body that is not as declared. errors: those of Pydantic, of which the first is told."""
+    """Return the error of a body that is not as declared. errors: those of Pydantic, of which the first is shown."""
     error = errors[0]
     if error["type"] == "json_invalid":
         return ApiError(400, "The body is not JSON", code="invalid_json")

@@ -11,7 +11,7 @@ from chatbot.chat.server.models import Models
 
 @dataclasses.dataclass
 class ServerState:
-    """What all routes of a server share. stopping: whether it was told to end.
+    """What all routes of a server share. stopping: whether a signal has asked it to end.
 
     log_conversation: gets a line of JSON for each answered request; None: no conversation is logged.
     """

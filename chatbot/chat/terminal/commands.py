@@ -14,6 +14,7 @@ from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of,
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.chat.visible import decodable, visible
 from chatbot.chat.why import NO_ATTENTION
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 
 SLASH = "/"
@@ -152,7 +153,7 @@ def _write(session: Session, path: Path, overwrite: bool) -> None:
     if not exchanges:
         raise UserError("no questions yet, nothing to save")
     save(path, exchanges, overwrite)
-    session.screen.note(f"{path}: {_questions(len(exchanges))} saved.")
+    session.screen.note(f"{path}: {counted(len(exchanges), 'question')} saved.")
 
 
 def _load(session: Session, rest: str) -> None:
@@ -160,7 +161,7 @@ def _load(session: Session, rest: str) -> None:
     session.conversation.exchanges.clear()
     for question, reply in turns:
         session.conversation.add(question, reply)
-    session.screen.note(f"{path}: {_questions(len(turns))}. The conversation continues after them.")
+    session.screen.note(f"{path}: {counted(len(turns), 'question')}. The conversation continues after them.")
 
 
 def _model(session: Session, rest: str) -> None:
@@ -213,10 +214,6 @@ def _path(name: str, rest: str) -> Path:
     if not rest:
         raise UserError(f"{SLASH}{name}: the name of a file is missing, such as {SLASH}{name} chat.jsonl")
     return expanded(rest)
-
-
-def _questions(number: int) -> str:
-    return "1 question" if number == 1 else f"{number:,} questions"
 
 
 COMMANDS = {

@@ -1,11 +1,13 @@
 """A question within the engine, and who asked it."""
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable
 
 from chatbot.inference.batching.question import Piece, Question, Usage
 
+log = logging.getLogger(__name__)
 # Gets the pieces of the replies, then their usage; or an exception, after which nothing follows. It is called in a
 # thread of the engine, which it must not block. If it raises, nothing more is computed for the question.
 Receive = Callable[[Piece | Usage | Exception], None]
@@ -49,7 +51,8 @@ class Asked:
             return
         try:
             self.receive(message)
-        except Exception:  # who asked has gone
+        except Exception as error:  # the caller's: the other questions are answered
+            log.warning("A reply could not be given: %s: %s", type(error).__name__, error)
             self.ticket.cancel()
         if not isinstance(message, Piece):
             self.ticket.cancel()
