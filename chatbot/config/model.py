@@ -16,7 +16,8 @@ class ModelSettings:
     max_length: int = setting(
         50,
         DATA,
-        "longest question and longest reply in tokens, the end symbol included; longer pairs are dropped",
+        "longest question and longest reply in tokens, the end symbol included; longer pairs are dropped; a character "
+        "outside the vocabulary counts as the 2 to 4 bytes of its UTF-8",
         kind=int,
         least=2,
         most=10_000,

@@ -1,6 +1,7 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         _describe_validation(source, validation, parts, encoding.history)
     if names := left_out(settings.corpus):
         print_wrapped(f"Left out: {', '.join(names)}.")
-    _describe(settings, corpus, pairs)
+    _describe(settings, corpus, shards)
     if not resumed:
         preset = preset_values(settings, pairs, validation is not None)
         settings = replace(settings, **preset)
@@ -137,8 +138,8 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         )
     if both:
         print_wrapped("Each pair is learned in both directions (--both-directions).")
-    samples = _samples(validation or corpus, SAMPLES, vocabulary)
-    measured = _samples(validation, MEASURED, vocabulary) if validation else []
+    samples = _samples(validation.shards if validation else shards, SAMPLES, vocabulary)
+    measured = _samples(validation.shards, MEASURED, vocabulary) if validation else []
     training = dataclasses.replace(shards, both_directions=both)
     clean = settings.corpus.clean
     asked = probe_samples(probe, settings, vocabulary)
@@ -154,8 +155,12 @@ def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:
     return (*clean, SPACES) if SPACES in then and not {SPACES, NONE} & {*clean} else clean
 
 
-def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
-    """Print a summary of the pairs. Raises UserError when every pair is longer than --max-length."""
+def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
+    """Print a summary of the pairs. Raises UserError when every pair is longer than --max-length.
+
+    shards: those of the corpus, without longer pairs.
+    """
+    pairs = shards.lengths.pairs
     if not pairs:
         needed = corpus.shards.lengths.sides.max(axis=0).min()
         raise UserError(
@@ -172,10 +177,10 @@ def _describe(settings: Settings, corpus: Corpus, pairs: int) -> None:
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
         print_wrapped(
-            f"  left out: pairs longer than --max-length {settings.model.max_length}: {corpus.pairs - pairs:,}"
+            f"  left out: pairs longer than --max-length {settings.model.max_length} tokens: {corpus.pairs - pairs:,}"
         )
     columns = output_columns()
-    for pair in _spread(corpus, SAMPLES):
+    for pair in _spread(shards, SAMPLES):
         question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
         print(f"  {question} -> {reply}" if columns is None else question_line(question, reply, columns))
 
@@ -212,21 +217,24 @@ def _print_reports(reports: list[Report]) -> None:
             print_wrapped(f"    left out: {line}")
 
 
-def _samples(corpus: Corpus, number: int, vocabulary: Vocabulary) -> list[Sample]:
-    """Return at most this many pairs, spread over the whole corpus."""
-    pairs = _spread(corpus, number)
+def _samples(shards: Shards, number: int, vocabulary: Vocabulary) -> list[Sample]:
+    """Return at most this many pairs, spread over all shards."""
+    pairs = _spread(shards, number)
     return [
         Sample(q, *(text_of(vocabulary.tokens_of(side)) for side in (question_of(q, vocabulary), a))) for q, a in pairs
     ]
 
 
-def _spread(corpus: Corpus, number: int) -> list[tuple[list[int], list[int]]]:
-    """Return the ids of at most this many pairs, spread over the whole corpus."""
-    sizes = {n: size for n in range(len(corpus.shards)) if (size := corpus.shards.pairs_in_file(n))}
-    shards = list(sizes)
-    places = [divmod(i * len(shards), number) for i in range(number)]
+def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
+    """Return the ids of at most this many pairs, spread over all shards. Opens at most as many shards."""
+    filled = [n for n in range(len(shards)) if shards.pairs_in_file(n)]
+    parts = defaultdict(list)  # by shard: in which of `number` parts of it a pair is chosen
+    for i in range(number):
+        n, part = divmod(i * len(filled), number)
+        parts[filled[n]].append(part)
     samples = []
-    for shard, row in dict.fromkeys((shards[n], part * sizes[shards[n]] // number) for n, part in places):
-        pairs = corpus.shards[shard]
-        samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
+    for shard, chosen in parts.items():
+        pairs = shards[shard]
+        for row in dict.fromkeys(part * len(pairs) // number for part in chosen) if len(pairs) else ():
+            samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
     return samples

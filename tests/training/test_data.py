@@ -208,16 +208,6 @@ def test_other_pairs_of_the_same_number_are_refused(work_dir: Path) -> None:
         prepare(settings)
 
 
-def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
-    Path("held_out.tsv").write_text("😀嗨\t好\n嗨\t好\n")
-    assert train_small(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
-    shown = capsys.readouterr().out
-    assert "  你好 -> 你好 呀\n" in shown
-    assert "  😀嗨 -> " in shown
-    assert "<0x" not in shown
-
-
 def test_attempt_without_bytes_in_its_vocabulary_continues(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Earlier versions built vocabularies of all characters, of any size. Their files, encoded again, are the same."""
 

@@ -1,0 +1,37 @@
+"""The pairs that are shown before training, and the questions whose replies are shown."""
+
+from pathlib import Path
+
+import pytest
+
+from chatbot.corpus.encoding import shards
+from chatbot.training.data import prepare
+from tests.training.small_run import small_settings, train_small
+
+
+@pytest.mark.parametrize("pairs_per_shard", [100, 2])
+def test_shown_pairs_are_trained_on(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], pairs_per_shard: int
+) -> None:
+    """Two pairs of eight are left; with small shards, there are shards without any."""
+    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", pairs_per_shard)
+    long, equal = [(f"{'问' * 9}{i}", "答") for i in range(5)], ("甲甲甲", "甲甲甲")
+    pairs = [*long[:3], ("甲甲", "乙乙"), *long[3:], equal, ("丙丙", "丁丁")]
+    Path("pairs.tsv").write_text("".join(f"{question}\t{answer}\n" for question, answer in pairs))
+    prepared = prepare(small_settings(data=("pairs.tsv",), tokenizer="char", max_length=5, both_directions="off"))
+    out = capsys.readouterr().out
+    assert "  left out: pairs longer than --max-length 5 tokens: 5\n" in out
+    shown = {line for line in out.splitlines() if " -> " in line}
+    samples = {(sample.question, sample.answer) for sample in prepared.samples}
+    assert {f"  {' '.join(q)} -> {' '.join(a)}" for q, a in samples} == shown
+    assert samples == {("甲甲", "乙乙"), ("丙丙", "丁丁")}
+
+
+def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
+    Path("held_out.tsv").write_text("😀嗨\t好\n嗨\t好\n")
+    assert train_small(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
+    shown = capsys.readouterr().out
+    assert "  你好 -> 你好 呀\n" in shown
+    assert "  😀嗨 -> " in shown
+    assert "<0x" not in shown
