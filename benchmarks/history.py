@@ -114,6 +114,7 @@ def _measure(attempt: Path, held_out: Path) -> dict[str, Any]:
 
 
 def _links(files: CorpusFiles) -> Any:
-    """Return the links of all pairs, [pairs], which a single shard has in the same order."""
+    """Return the links of all usable pairs, [pairs], which a single shard has in the same order."""
     with worker_pool() as pool:
-        return np.concatenate([load_chunk(chunk.path).links for chunk in tokenise(files, pool).chunks])
+        tokenised = tokenise(files, pool)
+    return np.concatenate([load_chunk(chunk.path).links for chunk in tokenised.chunks])[tokenised.usable()]

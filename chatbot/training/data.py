@@ -14,7 +14,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.encoding.history import question_of, with_history
 from chatbot.corpus.encoding.shards import Shards
-from chatbot.corpus.encoding.tokenised import VERSION
+from chatbot.corpus.encoding.tokenised import version_of
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.encoding.word_vectors import check_readable
 from chatbot.corpus.reading.display import counted
@@ -127,7 +127,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         "fingerprint": corpus.fingerprint,
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
-        "version": VERSION,
+        "version": version_of(encoding.history > 0),
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)

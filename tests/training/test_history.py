@@ -13,7 +13,7 @@ from chatbot.chat.model_card import ModelCard
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.tokenised import corpus_files
+from chatbot.corpus.encoding.tokenised import HISTORY_VERSION, corpus_files
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
@@ -60,6 +60,8 @@ def test_attempt_keeps_its_history(trained: Trained, capsys: pytest.CaptureFixtu
     with pytest.raises(UserError, match="--history 3: --attempt whole was trained with --history 2; give at most"):
         ChatSettings("whole", history=3).turns_of(trained.settings.encoding.history)
     assert [ChatSettings(history=given).turns_of(2) for given in (None, 0, 1, 2)] == [2, 0, 1, 2]
+    described = json.loads(Path("checkpoints/whole/data.json").read_text())
+    assert described["version"] == HISTORY_VERSION  # an attempt of another version goes on with other histories
 
 
 def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:

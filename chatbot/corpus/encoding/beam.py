@@ -180,7 +180,7 @@ def _candidates(keyed: tuple[Key, Chunk], turns: int) -> Iterator[Candidate]:
     key, chunk = keyed
     hashes = pair_hashes(chunk.pair_hashes, chunk.question_hashes, chunk.answer_hashes, chunk.links, turns)
     texts = zip(*(map(_text, values.tolist()) for values in hashes), strict=True)
-    return (Candidate(Position(*key, row), *of_pair) for row, of_pair in enumerate(texts))
+    return (Candidate(Position(*key, row), *of_pair) for row, of_pair in enumerate(texts) if chunk.is_usable(row))
 
 
 def _text(value: int) -> str:

@@ -47,9 +47,14 @@ class Chunk:
     answer_hashes: Hashes  # [pairs]
     links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP, NEXT or RESUMED
     weights: npt.NDArray[np.float32] | None = None  # [pairs] with --weight-column
+    usable: Mask | None = None  # [pairs] False: dropped, only its turns are in the history; None: all are True
 
     def __len__(self) -> int:
         return len(self.pair_hashes)
+
+    def is_usable(self, pair: int) -> bool:
+        """Return whether a pair is more than turns of the history."""
+        return self.usable is None or bool(self.usable[pair])
 
     @functools.cached_property
     def tokens(self) -> list[str]:
@@ -103,31 +108,34 @@ def load_chunk(path: Path) -> Chunk:
 
 
 def load_arrays(path: Path, *names: str) -> list[npt.NDArray[Any]]:
-    """Return the fields of these names of a chunk, without reading the rest."""
+    """Return the fields of these names of a chunk that are not None, without reading the rest."""
     with np.load(path) as arrays:
-        return [arrays[name] for name in names]
+        return [arrays[name] for name in names if name in arrays]
 
 
 def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Preparation) -> tuple[Chunk, Report]:
     """Clean the pairs, drop those that the filters reject, and tokenise the others.
 
+    With history, dropped pairs whose turns are in the history of other pairs are tokenised, too, but are not usable.
     first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """
     report = Report(file)
-    kept = list(clean_pairs(pairs, first, report, preparation))
+    cleaned = list(clean_pairs(pairs, first, report, preparation))
+    tokenised, usable = [pair for pair, _ in cleaned], np.array([is_kept for _, is_kept in cleaned], np.bool_)
     tokenise = tokenizer(preparation.tokenizer, preparation.dictionary)  # created once in each process
-    tokens, ids, lengths = _numbered([text for pair in kept for text in pair[:2]], tokenise)
-    weights = [pair[3] for pair in kept if len(pair) == 4]
+    tokens, ids, lengths = _numbered([text for pair in tokenised for text in pair[:2]], tokenise)
+    weights = [pair[3] for pair in tokenised if len(pair) == 4]
     chunk = Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         hashes_of(tokens),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
-        hashes_of(f"{pair[0]}\n{pair[1]}" for pair in kept),
-        hashes_of(pair[0] for pair in kept),
-        hashes_of(pair[1] for pair in kept),
-        np.fromiter((pair[2] for pair in kept), np.uint8, len(kept)),
+        hashes_of(f"{pair[0]}\n{pair[1]}" for pair in tokenised),
+        hashes_of(pair[0] for pair in tokenised),
+        hashes_of(pair[1] for pair in tokenised),
+        np.fromiter((pair[2] for pair in tokenised), np.uint8, len(tokenised)),
         np.array(weights, np.float32) if weights else None,
+        None if usable.all() else usable,
     )
     return chunk, report
 

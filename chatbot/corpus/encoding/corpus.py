@@ -74,7 +74,7 @@ def encode(
         if part:
             with worker_pool() as pool:
                 tokenised = tokenise(files, pool)  # reads, cleans and tokenises all files: most of the time
-                kept, dropped = select(tokenised.hashes(turns), selection)
+                kept, dropped = select(tokenised.hashes(turns), selection, tokenised.usable())
                 reports = complete_reports(tokenised, dropped)
                 if selection.part != VALIDATION:
                     check_not_empty(int(kept.sum()), reports)

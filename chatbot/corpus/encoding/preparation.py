@@ -3,15 +3,17 @@
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.reading.files.word_list import read_word_list
-from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, RESUMED, Pair
+from chatbot.corpus.reading.pair import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.cleaning import cleaner
 
-NO_WEIGHT = "pairs of weight 0"
+EQUAL, NO_WEIGHT = "pairs whose answer equals the question", "pairs of weight 0"
+# The reasons to drop a pair although the history may have its turns. All other reasons reject a turn.
+OF_PAIRS = frozenset({EQUAL, NO_WEIGHT})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Preparation:
     blocked: tuple[str, ...]
     tokenizer: str
     dictionary: str | None
-    history: bool = False  # whether a conversation goes on after a dropped pair; without history, nobody asks
+    history: bool = False  # whether the turns of dropped pairs are kept for the history, and conversations go on
 
 
 def preparation(settings: CorpusSettings, history: bool = False) -> Preparation:
@@ -45,34 +47,31 @@ def preparation(settings: CorpusSettings, history: bool = False) -> Preparation:
     )
 
 
-def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, preparation: Preparation) -> Iterator[Pair]:
-    """Yield the cleaned pairs without those that the filters drop. The report counts changed and dropped pairs.
+def clean_pairs(
+    pairs: Iterable[Pair], first: int, report: Report, preparation: Preparation
+) -> Iterator[tuple[Pair, bool]]:
+    """Yield the cleaned pairs, and whether each is kept. The report counts changed and dropped pairs.
 
-    The first pair, and without history the pair after one that is dropped, begins a new conversation.
+    Dropped pairs are yielded only with history, and only for a reason in OF_PAIRS: their turns are in the history of
+    the next pairs. The first pair, and without history the pair after one that is dropped, begins a new conversation.
     first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """
     changed: Counter[str] = Counter()
     clean = cleaner(preparation.rules, changed)
     reason_to_drop = _filter(preparation)
-    before: list[int] = [NEW]  # the links of the pairs that were dropped since the last kept one
+    gap: int | None = NEW  # the link of a pair after missing ones; None: no pair is missing
     for number, pair in enumerate(pairs, start=first):
         question, answer, link = clean(pair[0]), clean(pair[1]), pair[2]
-        if reason := (NO_WEIGHT if len(pair) == 4 and not pair[3] else reason_to_drop(question, answer)):
+        reason = reason_to_drop(question, answer) or (NO_WEIGHT if len(pair) == 4 and not pair[3] else "")
+        if reason:
             report.drop(reason, f"{report.file}, pair {number:,}")
-            before.append(link)
-        else:
-            link = _link_after(before, link, preparation.history) if before else link
-            yield (question, answer, link, pair[3]) if len(pair) == 4 else (question, answer, link)
-            before.clear()
+            if not preparation.history or reason not in OF_PAIRS:
+                gap = RESUMED if preparation.history and NEW not in (gap, link) else NEW
+                continue
+        if gap is not None:
+            link, gap = (NEW if link == NEW else gap), None
+        yield ((question, answer, link, pair[3]) if len(pair) == 4 else (question, answer, link)), not reason
     report.changed = dict(changed)
-
-
-def _link_after(dropped: Sequence[int], link: int, history: bool) -> int:
-    """Return the link of a pair after dropped ones. dropped: their links."""
-    if not history or NEW in (*dropped, link):
-        return NEW
-    # Both turns of a single dropped pair are turns of the pairs beside it, too: only the pair itself is missing.
-    return NEXT if [*dropped, link] == [OVERLAP, OVERLAP] else RESUMED
 
 
 def _read_block_list(path: str) -> tuple[str, ...]:
@@ -95,11 +94,9 @@ def _filter(preparation: Preparation) -> Callable[[str, str], str]:
             return f"pairs with fewer than {least:,} characters on a side"
         if most is not None and max(_visible(question), _visible(answer)) > most:
             return f"pairs with more than {most:,} characters on a side"
-        if equal and question == answer:
-            return "pairs whose answer equals the question"
         if pattern is not None and (pattern.search(question) or pattern.search(answer)):
             return "pairs with a blocked word"
-        return ""
+        return EQUAL if equal and question == answer else ""
 
     return reason_to_drop
 

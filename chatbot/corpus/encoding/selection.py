@@ -84,17 +84,18 @@ class Selection:
         }
 
 
-def select(hashes: PairHashes, selection: Selection) -> tuple[Mask, dict[str, Mask]]:
+def select(hashes: PairHashes, selection: Selection, usable: Mask | None = None) -> tuple[Mask, dict[str, Mask]]:
     """Return the mask of the kept pairs, [pairs], and by reason the mask of the pairs dropped for it, [pairs].
 
     Each filter is applied to the pairs that the previous filters kept. A pair of the other part is dropped without a
-    reason when the validation part is selected.
+    reason when the validation part is selected, and so is a pair that is not usable.
+    usable: [pairs]; None: all are.
     """
-    kept = np.ones(len(hashes.pairs), np.bool_)
+    kept = np.ones(len(hashes.pairs), np.bool_) if usable is None else usable.copy()
     dropped: dict[str, Mask] = {}
     if selection.held_out:
         held_out = np.fromiter(selection.held_out, np.uint64, len(selection.held_out))
-        dropped[IN_VALIDATION_FILE] = np.isin(hashes.pairs, held_out)
+        dropped[IN_VALIDATION_FILE] = kept & np.isin(hashes.pairs, held_out)
         kept &= ~dropped[IN_VALIDATION_FILE]
     if selection.duplicates:
         dropped[DUPLICATE] = _repeated(hashes.examples, kept, 1)

@@ -34,12 +34,17 @@ from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report, report_of
 from chatbot.errors import UserError
 
-# Increase this whenever the same files and settings give other tokens than before.
-VERSION = 5
+# Increase these whenever the same files and settings give other tokens than before: without history, and with it.
+VERSION, HISTORY_VERSION = 5, 6
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
 DESCRIPTION = "tokens.json"
+
+
+def version_of(history: bool) -> int:
+    """Return the version of the tokens. history: whether sources have the turns before the question."""
+    return HISTORY_VERSION if history else VERSION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +68,7 @@ class CorpusFiles:
         if self.preparation.dictionary:
             prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
         return key_of(
-            version=VERSION,
+            version=version_of(self.preparation.history),
             sources=[
                 (source.kind, [content_key(path) for path in source.paths], source.members, source.part)
                 for source in self.sources
@@ -126,6 +131,11 @@ class TokenisedFiles:
             return PairHashes(pairs, questions, answers, pairs, questions)
         return PairHashes(pairs, joined("groups"), answers, joined("examples"), questions)
 
+    def usable(self) -> Mask:
+        """Return the mask of the pairs that were not dropped, [pairs]. The turns of the others are in the history."""
+        masks = [load_arrays(chunk.path, "usable") or [np.ones(chunk.pairs, np.bool_)] for chunk in self.chunks]
+        return np.concatenate([np.zeros(0, np.bool_), *(mask for (mask,) in masks)])
+
     def by_chunk(self, mask: Mask) -> list[Mask]:
         """Split a mask of all pairs into one mask for each chunk."""
         return np.split(mask, np.cumsum([chunk.pairs for chunk in self.chunks]))[:-1]
@@ -137,21 +147,17 @@ class TokenisedFiles:
             counts[chunk.source] += int(part.sum())
         return counts
 
-    def tokens(self) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield the tokens of every question and its answer."""
-        for path, _, pairs in self.chunks:
-            yield from load_chunk(path).pairs(np.arange(pairs))
-
     def turns(self, history: int) -> Iterator[tuple[list[list[str]], list[str]]]:
         """Yield the tokens of every question after those of the last turns before it, and the tokens of its answer.
 
-        history: the maximum number of turns before the question.
+        Only of usable pairs. history: the maximum number of turns before the question.
         """
         for path, _, pairs in self.chunks:
             chunk = load_chunk(path)
             rows = [row for pair in chunk.pairs(np.arange(pairs)) for row in pair]
-            for turns in turn_rows(chunk.links, history):
-                yield [rows[row] for row in turns[::-1].tolist() if row >= 0], rows[turns[0] + 1]
+            for pair, turns in enumerate(turn_rows(chunk.links, history)):
+                if chunk.is_usable(pair):
+                    yield [rows[row] for row in turns[::-1].tolist() if row >= 0], rows[turns[0] + 1]
 
 
 def _hashes(path: Path, turns: int) -> PairHashes:

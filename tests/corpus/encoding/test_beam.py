@@ -31,7 +31,7 @@ def on_beam(settings: EncodeSettings) -> Corpus:
     from chatbot.corpus.encoding.beam import encode_on_beam
 
     return encode_on_beam(
-        training_files(settings.corpus),
+        training_files(settings.corpus, settings.encoding.history),
         training_selection(settings.corpus, settings.encoding),
         settings.encoding.vocabulary_size,
         "DirectRunner",
@@ -76,7 +76,7 @@ def test_beam_writes_the_bytes_of_the_built_in_encoder(
     monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 50)
     monkeypatch.setattr(selection, "FEWEST_SPLIT", 50)
     monkeypatch.chdir(tmp_path)
-    talks = [[f"{talk}问{turn % 2}" for turn in range(2 + talk % 4)] for talk in range(150)]
+    talks = [[f"{talk}问{turn // 2}" for turn in range(3 + talk % 4)] for talk in range(150)]  # with equal turns
     Path("talks.conv").write_text("".join("E\n" + "".join(f"M {turn}\n" for turn in talk) for talk in talks))
     rows = "".join(f"{q}{i}\t{a}\t{i % 3}\n" for i, (q, a) in enumerate(PAIRS[:200]))
     Path("weighted.tsv").write_text(f"question\tanswer\tweight\n{rows}")

@@ -133,16 +133,65 @@ def test_cutting_on_disk_equals_cutting_in_chat(turns: list[list[int]], max_leng
     assert [alone.row(i).tolist() for i in range(2)] == [turns[-1]] * 2
 
 
-def test_dropped_pair_leaves_its_turns_in_the_history_and_a_rejected_turn_does_not(tmp_path: Path) -> None:
-    talks = [["甲", "乙", "乙", "丙", "丁"], ["戊", "己", "", "庚", "辛", "壬"]]
-    assert texts(encoded(settings(tmp_path, talks, history=5))) == [
-        ("<甲", "乙"),
-        ("<甲>乙<乙", "丙"),  # the pair of two equal turns is dropped
-        (">甲<乙>乙<丙", "丁"),
-        ("<戊", "己"),
-        ("<庚", "辛"),
-        (">庚<辛", "壬"),
-    ]
+def test_rejected_turn_is_in_no_history_and_neither_are_those_before_it(tmp_path: Path) -> None:
+    talks = [["戊", "己", "", "庚", "辛", "壬"], ["坏", "坏", "丁", "庚"]]  # the blocked word is in an equal pair
+    (tmp_path / "blocked.txt").write_text("坏\n", encoding="utf-8")
+    chosen = settings(tmp_path, talks, history=5, block_list=str(tmp_path / "blocked.txt"))
+    assert texts(encoded(chosen)) == [("<戊", "己"), ("<庚", "辛"), (">庚<辛", "壬"), ("<丁", "庚")]
+
+
+def messages(turns: list[str]) -> list[dict[str, str]]:
+    """Messages of a user and an assistant in turn."""
+    return [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns)]
+
+
+def lines(begin: str, turns: str) -> str:
+    """A line of each turn of A and B. begin: of each line, with the speaker as {who}."""
+    return "".join(f"{begin}{turn}\n".format(who="AB"[i % 2], minute=i) for i, turn in enumerate(turns))
+
+
+# In each conversation, the first pair has equal turns, and two pairs in a row have.
+TURNS = "甲甲乙丙丙丙丁"
+OF_TURNS = [("甲甲", "乙"), ("甲甲乙", "丙"), ("甲甲乙丙丙丙", "丁")]
+# Of questions and answers, only the answers are targets.
+ANSWERED = "甲甲乙丙丁丁戊戊己庚"
+OF_ANSWERS = [("甲甲乙", "丙"), ("甲甲乙丙丁丁戊戊己", "庚")]
+PAIRS = [*map(list, zip(ANSWERED[::2], ANSWERED[1::2], strict=True))]
+CHANGES: dict[str, dict[str, Any]] = {
+    "--me": {"me": "B"},
+    "weight 0": {"weight_column": "weight", "clean": ("none",)},
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (json.dumps([*TURNS]), OF_TURNS),
+        ("E\n" + lines("M ", TURNS), OF_TURNS),
+        (lines("\n2026-01-01 10:0{minute}:00 {who}({who}@qq.com)\n", TURNS), OF_TURNS),
+        (json.dumps({"messages": messages([*ANSWERED])}), OF_ANSWERS),
+        (json.dumps({"query": "己", "response": "庚", "history": PAIRS[:-1]}), OF_ANSWERS),
+        (json.dumps([{"turns": [{"question": q, "answer": a, "weight": int(q != a)} for q, a in PAIRS]}]), OF_ANSWERS),
+        (lines("{who}: ", ANSWERED).replace("A:", "User:").replace("B:", "Bot:"), OF_ANSWERS),
+        (lines("1/1/26, 10:0{minute} - {who}: ", ANSWERED), OF_ANSWERS),
+        ("甲\t乙\n丙\t丙\n丁\t戊\n", [("甲", "乙"), ("丁", "戊")]),
+    ],
+    ids=["utterances", "conv", "qq", "messages", "history of a record", "weight 0", "user and bot", "--me", "table"],
+)
+def test_turns_of_pairs_that_equal_or_a_weight_drops_stay_in_the_history(
+    tmp_path: Path, request: pytest.FixtureRequest, content: str, expected: list[tuple[str, str]]
+) -> None:
+    path = tmp_path / "talk"
+    path.write_text(content, encoding="utf-8")
+    values: dict[str, Any] = {"data": (str(path),), "cache": str(tmp_path / "cache"), "history": 9}
+    values |= CHANGES.get(request.node.callspec.id, {})
+    corpus = encoded(compose(EncodeSettings, **values, tokenizer="char", validation="none"))
+
+    def marked(turns: str) -> str:
+        return "".join("<>"[age % 2] + turns[-1 - age] for age in reversed(range(len(turns))))
+
+    assert texts(corpus) == [(marked(turns), answer) for turns, answer in expected]
+    assert corpus.pairs == len(expected)
 
 
 def test_duplicates_are_pairs_with_the_same_turns_before(tmp_path: Path) -> None:

@@ -82,6 +82,17 @@ def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
     assert files(**given).key != files(data=("pairs.csv", "other.csv")).key
 
 
+def test_version_of_the_history_is_in_the_keys_with_history_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = CorpusSettings(data=("pairs.csv",), cache="cache")
+    before = [training_files(settings, turns).key for turns in (0, 2)]
+    monkeypatch.setattr(tokenised, "HISTORY_VERSION", tokenised.HISTORY_VERSION + 1)
+    without, with_history = (training_files(settings, turns).key for turns in (0, 2))
+    assert without == before[0]
+    assert with_history != before[1]
+
+
 @pytest.mark.parametrize("package", ["jieba", "rjieba", "opencc", "unicode", "this one"])
 def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, version = files(clean=("simplified",)).key, importlib.metadata.version

@@ -19,7 +19,7 @@ def kept(
     """The cleaned pairs that are kept."""
     separate = ((question, answer, NEW) for question, answer in pairs)
     cleaned = clean_pairs(separate, first, report or Report(), preparation(settings))
-    return [(question, answer) for question, answer, *_ in cleaned]
+    return [(pair[0], pair[1]) for pair, _ in cleaned]
 
 
 @pytest.mark.parametrize(

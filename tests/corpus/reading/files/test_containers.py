@@ -225,7 +225,7 @@ def test_parts_have_caches_of_their_own(work_dir: Path, kind: str) -> None:
     def answers(files: CorpusFiles | None) -> list[str]:
         assert files is not None
         with worker_pool() as pool:
-            return ["".join(answer) for _, answer in tokenise(files, pool).tokens()]
+            return ["".join(answer) for _, answer in tokenise(files, pool).turns(0)]
 
     assert answers(training_files(chosen)) == ["乙", "辛"]
     assert answers(validation_parts(chosen)) == ["丁"]
