@@ -15,7 +15,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -23,14 +22,15 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import chatterbot_corpus
 import pexpect
 import pyte
+from browser import chromium, still, wait_for
+from chat_page import chat_picture
 from PIL import Image, ImageDraw, ImageFont
-from selenium import webdriver
 
 PICTURES = Path(__file__).resolve().parent
 ROOT = PICTURES.parents[1]
@@ -53,18 +53,9 @@ FONT_SIZE, ROW_HEIGHT, MARGIN = 24, 32, 28  # pixels
 BLOCKS = "█▉▊▋▌▍▎▏"  # of the progress bar, 8 to 1 eighths of a cell wide; the font's own are too wide
 BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
 
-# The page, in CSS pixels, drawn at twice that resolution.
-PAGE_WIDTH, PAGE_HEIGHT = 1000, 734
+# Pages, in CSS pixels, drawn at twice that resolution.
 REPORT_SIZE = 1250, 1100
 CHARTS_SIZE = 1460, 1200
-CHAT_SIZE = 1160, 800
-PHONE_SIZE = 390, 800
-PHONE_MARGIN = 24  # pixels between the two
-CHROMIUM_FLAGS = f"""
-    --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
-    --disable-component-update --disable-sync --hide-scrollbars --force-device-scale-factor=2
-    --window-size={PAGE_WIDTH},{PAGE_HEIGHT}
-""".split()
 # TensorBoard's own settings, as its Settings pane stores them in the browser.
 PAGE_SETTINGS = {
     "theme": "light",
@@ -74,7 +65,6 @@ PAGE_SETTINGS = {
     "timeSeriesSettingsPaneOpened": False,
     "timeSeriesCardMinWidth": 735,
 }
-PAGE_LIMIT = 60.0  # seconds
 
 
 def main() -> int:
@@ -85,7 +75,7 @@ def main() -> int:
         save(tensorboard_picture(folder / "tensorboard" / ATTEMPT), PICTURES / "tensorboard.png")
         save(charts_picture(folder), PICTURES / "charts.png")
         save(report_picture(folder), PICTURES / "report.png")
-        save(chat_picture(folder), PICTURES / "page.png")
+        save(chat_picture(folder, ATTEMPT, QUESTIONS), PICTURES / "page.png")
     return 0
 
 
@@ -208,19 +198,6 @@ def charts_picture(folder: Path) -> Image.Image:
         return still(browser)
 
 
-def still(browser: webdriver.Chrome) -> Image.Image:
-    """The page as soon as it no longer changes: charts and legends appear one after the other."""
-    screenshots = [b""]
-
-    def drawn() -> bool:
-        time.sleep(2)
-        screenshots.append(browser.get_screenshot_as_png())
-        return screenshots[-1] == screenshots[-2]
-
-    wait_for(drawn)
-    return Image.open(io.BytesIO(screenshots[-1]))
-
-
 def report_picture(folder: Path) -> Image.Image:
     """The top of the report of an evaluation, with the attention of the first replies."""
     shutil.copy(REPORTED, folder)
@@ -237,57 +214,6 @@ def report_picture(folder: Path) -> Image.Image:
         return Image.open(io.BytesIO(browser.get_screenshot_as_png()))
 
 
-def chat_picture(folder: Path) -> Image.Image:
-    """The chat in a browser: on a desktop with the attention of a reply, and in Chinese and dark on a phone."""
-    with chat_server(folder) as address:
-        with chromium() as browser:
-            desktop = chat_screenshot(browser, address, CHAT_SIZE, {"language": "en", "theme": "light"}, QUESTIONS[::2])
-        with chromium() as browser:
-            phone = chat_screenshot(browser, address, PHONE_SIZE, {"language": "zh", "theme": "dark"}, QUESTIONS[1::2])
-    picture = Image.new("RGB", (desktop.width + PHONE_MARGIN + phone.width, desktop.height), "white")
-    picture.paste(desktop, (0, 0))
-    picture.paste(phone, (desktop.width + PHONE_MARGIN, 0))
-    return picture
-
-
-def chat_screenshot(
-    browser: webdriver.Chrome, address: str, size: tuple[int, int], settings: dict[str, str], questions: Sequence[str]
-) -> Image.Image:
-    """The page after some questions. size: in CSS pixels. On a desktop, with the attention of the last reply."""
-    width, height = size
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get(address)
-    browser.execute_script("localStorage.setItem('chatbot.settings', arguments[0])", json.dumps(settings))
-    browser.refresh()
-    wait_for_element(browser, "#model-0 option")
-    for number, question in enumerate(questions, 1):
-        browser.find_element("id", "message").send_keys(question, "\ue007")  # Enter
-        wait_for_element(browser, f".turn:nth-child({number}) .answer .actions")
-    if size == CHAT_SIZE:
-        browser.find_elements("css selector", "[data-key^=why]")[-1].click()
-        wait_for_element(browser, ".attention table")
-    return Image.open(io.BytesIO(browser.get_screenshot_as_png()))
-
-
-def wait_for_element(browser: webdriver.Chrome, selector: str) -> None:
-    """Wait until the page has an element."""
-    wait_for(lambda: bool(browser.find_elements("css selector", selector)))
-
-
-@contextlib.contextmanager
-def chat_server(folder: Path) -> Iterator[str]:
-    """A running server of the chat on the loopback interface, with ATTEMPT in `folder`. Yields its address."""
-    command = [sys.executable, "chat.py", "--attempt", ATTEMPT, "--serve", "127.0.0.1:0"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            yield re.findall(r"http://[\d.:]+", process.stdout.readline())[0]
-        finally:
-            process.terminate()
-
-
 @contextlib.contextmanager
 def tensorboard(logs: Path) -> Iterator[str]:
     """A running TensorBoard on the loopback interface. Yields its address."""
@@ -301,38 +227,6 @@ def tensorboard(logs: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-
-
-@contextlib.contextmanager
-def chromium() -> Iterator[webdriver.Chrome]:
-    """A headless browser with an empty profile."""
-    with tempfile.TemporaryDirectory(prefix="browser-") as profile:
-        options = webdriver.ChromeOptions()
-        options.binary_location = program("chromium")
-        for flag in (*CHROMIUM_FLAGS, f"--user-data-dir={profile}"):
-            options.add_argument(flag)
-        browser = webdriver.Chrome(options, webdriver.ChromeService(program("chromedriver")))
-        try:
-            yield browser
-        finally:
-            browser.quit()
-
-
-def program(name: str) -> str:
-    """The path of an installed program. Raises FileNotFoundError where there is none."""
-    path = shutil.which(name)
-    if path is None:
-        raise FileNotFoundError(f"{name}: not installed; see the top of {__file__}")
-    return path
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Raises TimeoutError after PAGE_LIMIT seconds."""
-    end = time.monotonic() + PAGE_LIMIT
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"The page was not ready after {PAGE_LIMIT:.0f} s")
-        time.sleep(0.2)
 
 
 if __name__ == "__main__":

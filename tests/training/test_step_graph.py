@@ -1,0 +1,68 @@
+"""The graph of a step: traced once for all batches, with a call for each tower that waits for no other tower."""
+
+import itertools
+from itertools import islice
+
+import pytest
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batching.prefetch import prefetched
+from chatbot.flags import replace
+from chatbot.model.new_model import built_model
+from chatbot.training.devices import Tower
+from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
+from chatbot.training.variable_update.choose import open_update
+
+
+@pytest.mark.parametrize(("variable_update", "traces"), [("parameter_server", 1), ("replicated", 2)])
+def test_step_is_traced_once_for_all_batches_and_slots_exist_once(
+    cpus: list[Tower], variable_update: str, traces: int
+) -> None:
+    """Replicas trace two graphs: for a batch that is larger than those before, and for all others."""
+    pairs = random_pairs(200, 1)
+    settings = replace(SETTINGS, batch_size=8, variable_update=variable_update)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
+    update = open_update(model, settings, cpus[:3])
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
+    assert len(batches.buckets) > 1
+    steps = 2 * batches.steps_per_epoch
+    for batch in islice(prefetched(zip(batches.from_step(0, 3), itertools.count()), update.prepare), steps):
+        update(batch, 0.01)
+    assert update.traces == traces
+    assert update.gradient_functions[0].experimental_get_tracing_count() == 1
+    # Adam: the number of updates, and two slots for each weight.
+    updates, *slots = update.gather_state()
+    assert updates == steps
+    assert len(slots) == 2 * len(model.trainable_variables)
+
+
+def operations_of_the_step(cpus: list[Tower]) -> list[tf.Operation]:
+    """The operations of the traced step of these towers."""
+    settings = replace(SETTINGS, keep_prob=0.5)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
+    update = open_update(model, settings, cpus)
+    batch = next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(cpus)))
+    prepared = update.prepare(batch, 0)
+    graph = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)).graph
+    return list(graph.get_operations())
+
+
+def test_tower_gradients_are_one_call_on_their_device(cpus: list[Tower]) -> None:
+    calls = [op for op in operations_of_the_step(cpus) if "PartitionedCall" in op.type]
+    towers = [op for op in calls if b"tower_gradients" in op.node_def.attr["f"].func.name.encode()]
+    assert [op.device.rsplit("device:", 1)[-1] for op in towers] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
+
+
+def test_towers_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
+    operations = operations_of_the_step(cpus)
+    towers = [op for op in operations if "tower_gradients" in op.node_def.attr["f"].func.name]
+    assert len(towers) == 4
+    for tower in towers:
+        ancestors, queue = set(), [tower]
+        while queue:
+            op = queue.pop()
+            inputs = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+            queue += [n for n in inputs if n not in ancestors]
+            ancestors.update(inputs)
+        assert not ancestors & set(towers)
