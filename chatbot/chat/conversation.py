@@ -1,8 +1,10 @@
 """A conversation with a model: questions, their replies, and what the next reply may depend on."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from chatbot.chat.ratings import Rating
+Rating = Literal["good", "bad"]
 
 
 @dataclasses.dataclass
@@ -10,17 +12,23 @@ class Exchange:
     """A question and its reply.
 
     before: the turns that the model read before the question. found: all replies to it so far, with `reply` the last.
+    rated: the record of the reply's rating in the file of ratings; None if it is not rated.
     """
 
     question: str
     reply: str
     before: tuple[str, ...] = ()
     found: list[str] = dataclasses.field(default_factory=list)
-    rating: Rating | None = None
+    rated: Mapping[str, Any] | None = None
+
+    @property
+    def rating(self) -> Rating | None:
+        """The rating of the reply."""
+        return None if self.rated is None else self.rated["rating"]
 
     def replace(self, reply: str) -> None:
         """Replace the reply by another one, which is not rated yet."""
-        self.reply, self.rating = reply, None
+        self.reply, self.rated = reply, None
         self.found.append(reply)
 
 
@@ -42,6 +50,17 @@ class Conversation:
         exchanges = self.exchanges[max(0, len(self.exchanges) - (self.read + 1) // 2) :]
         turns = [turn for exchange in exchanges for turn in (exchange.question, exchange.reply)]
         return tuple(turns[max(0, len(turns) - self.read) :])
+
+    @property
+    def turns_to_learn(self) -> list[str]:
+        """The turns that the model read before the last question, from a question on, after the last bad reply.
+
+        Training learns those replies, too.
+        """
+        *before, last = self.exchanges
+        read = before[max(0, len(before) - len(last.before) // 2) :]
+        bad = max((number for number, exchange in enumerate(read, 1) if exchange.rating == "bad"), default=0)
+        return [turn for exchange in read[bad:] for turn in (exchange.question, exchange.reply)]
 
     def add(self, question: str, reply: str) -> None:
         """Add a question and its reply."""

@@ -1,11 +1,14 @@
 """The file of ratings, and what training reads from it."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from chatbot.chat import ratings
-from chatbot.chat.ratings import append_rating, comparison_of, rating_of
+from chatbot.chat.conversation import Conversation
+from chatbot.chat.ratings import append_rating, comparison_of, rate_last, rating_of
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
@@ -31,6 +34,48 @@ def test_training_reads_good_replies_and_no_bad_ones(tmp_path: Path) -> None:
         ("天气", "晴"),
         ("天气", "雨"),
     ]
+
+
+def test_all_records_have_a_time() -> None:
+    for record in (
+        rating_of("q", "a", [], "good", "weibo"),
+        rating_of("q", "a", [], "bad", "weibo"),
+        comparison_of("q", ("a", "b"), [[], []], "second", ("one", "two")),
+        comparison_of("q", ("a", "b"), [[], []], "equal", ("one", "two")),
+    ):
+        assert [*record][-1] == "time"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", record["time"])
+
+
+def test_corrected_rating_is_the_one_that_training_reads(tmp_path: Path) -> None:
+    """Also where others were appended after it, and where a rating of another turn has changed the history."""
+    path = tmp_path / "ratings.jsonl"
+    chat = Conversation(4)
+    for number in range(2):
+        chat.add(f"q{number}", f"r{number}")
+        rate_last(path, chat, "good", "weibo")
+    other = Conversation(0)
+    other.add("q1", '"r1"')
+    rate_last(path, other, "good", "weibo")
+    chat.exchanges[0].rated = {"rating": "bad"}
+    rate_last(path, chat, "bad", "weibo")
+    assert learned(path) == [("q0", "r0"), ("q1", '"r1"')]
+    rate_last(path, chat, "good", "weibo")
+    rate_last(path, chat, "good", "weibo")
+    assert learned(path) == [("q0", "r0"), ("q1", '"r1"'), ("q1", "r1")]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [bool(line.strip()) for line in lines] == [True, False, True, False, True]
+    assert json.loads(lines[-1])["history"] == []
+
+
+def test_only_the_rating_of_the_same_time_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    first, second = (rating_of("q", "r", [], "good", "weibo", time) for time in ("2026-01-01", "2026-01-02"))
+    for record in (first, second):
+        append_rating(path, record)
+    append_rating(path, rating_of("q", "r", [], "bad", "weibo"), first)
+    append_rating(path, rating_of("q", "r", [], "bad", "weibo"), first)  # it is not there any more
+    assert learned(path) == [("q", "r")]
 
 
 def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:

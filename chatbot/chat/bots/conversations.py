@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from chatbot.chat.bots.rate_limit import RateLimit
-from chatbot.chat.ratings import Rating, append_rating, rating_of
+from chatbot.chat.conversation import Conversation, Rating
+from chatbot.chat.ratings import rate_last
 from chatbot.config.bots import BotSettings
 from chatbot.errors import UserError
 from chatbot.inference.batching.engine import BusyError, Receive, Ticket
@@ -55,11 +56,10 @@ class RefusedError(Exception):
 
 
 @dataclasses.dataclass
-class _Conversation:
-    turns: collections.deque[str]  # before the next question, alternately of the user and of the model
+class _Chat:
+    conversation: Conversation
     limit: RateLimit
     used: float  # when, in seconds of time.monotonic
-    last: tuple[str, str, tuple[str, ...]] | None = None  # the last question, its reply, and the turns before
     # Messages of a conversation are answered in turn.
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
@@ -74,47 +74,44 @@ class Conversations:
     def __init__(self, submit: Submit, settings: BotSettings, model: str, about: str, turns: int) -> None:
         self._submit, self._settings = submit, settings
         self._model, self._about, self._turns = model, about, turns
-        self._conversations: collections.OrderedDict[str, _Conversation] = collections.OrderedDict()
+        self._chats: collections.OrderedDict[str, _Chat] = collections.OrderedDict()
 
     async def answer(self, conversation_id: str, text: str) -> str:
         """Return the reply to a text of a conversation, which begins with its first text. Raises RefusedError."""
-        conversation = self._conversation(conversation_id)
-        if (wait := conversation.limit.wait()) > 0:
-            notice = TOO_MANY.format(seconds=wait) if conversation.limit.is_first_refusal() else ""
+        chat = self._chat(conversation_id)
+        if (wait := chat.limit.wait()) > 0:
+            notice = TOO_MANY.format(seconds=wait) if chat.limit.is_first_refusal() else ""
             raise RefusedError(notice, 429, wait)
-        async with conversation.lock:
+        async with chat.lock:
             command = text.strip().partition(" ")[0].lower()
             if command in ("/start", "/help"):
                 return HELP.format(model=self._about)
             if command == "/reset":
-                conversation.turns.clear()
-                conversation.last = None
+                chat.conversation.exchanges.clear()
                 return RESET
             if command in ("/good", "/bad"):
-                return await self._rate(conversation, "good" if command == "/good" else "bad")
-            return await self._reply(conversation, text)
+                return await self._rate(chat.conversation, "good" if command == "/good" else "bad")
+            return await self._reply(chat.conversation, text)
 
-    def _conversation(self, conversation_id: str) -> _Conversation:
+    def _chat(self, conversation_id: str) -> _Chat:
         """Return a conversation, a new one if it is not in memory, and forget what is over a limit."""
         now = time.monotonic()
         forgotten = now - 60 * self._settings.forget_minutes
-        while self._conversations and next(iter(self._conversations.values())).used < forgotten:
-            self._conversations.popitem(last=False)
-        conversation = self._conversations.get(conversation_id)
-        if conversation is None:
-            if len(self._conversations) >= self._settings.conversations:
-                self._conversations.popitem(last=False)
+        while self._chats and next(iter(self._chats.values())).used < forgotten:
+            self._chats.popitem(last=False)
+        chat = self._chats.get(conversation_id)
+        if chat is None:
+            if len(self._chats) >= self._settings.conversations:
+                self._chats.popitem(last=False)
             limit = RateLimit(self._settings.messages_per_minute)
-            conversation = _Conversation(collections.deque(maxlen=self._turns), limit, now)
-            self._conversations[conversation_id] = conversation
-        self._conversations.move_to_end(conversation_id)
-        conversation.used = now
-        return conversation
+            chat = self._chats[conversation_id] = _Chat(Conversation(self._turns), limit, now)
+        self._chats.move_to_end(conversation_id)
+        chat.used = now
+        return chat
 
-    async def _reply(self, conversation: _Conversation, text: str) -> str:
-        history = tuple(conversation.turns)
+    async def _reply(self, conversation: Conversation, text: str) -> str:
         try:
-            reply = await ask(self._submit, Question(text, history), self._settings.reply_seconds)
+            reply = await ask(self._submit, Question(text, conversation.turns), self._settings.reply_seconds)
         except BusyError:
             raise RefusedError(BUSY, 503, 5) from None
         except asyncio.TimeoutError:
@@ -125,20 +122,18 @@ class Conversations:
             print(f"error: no reply: {type(error).__name__}{where}", file=sys.stderr, flush=True)
             raise RefusedError(FAILED, 500) from error
         if reply != EMPTY_QUESTION_REPLY:
-            conversation.turns.extend((text, reply))
-            conversation.last = text, reply, history
+            conversation.add(text, reply)
+            del conversation.exchanges[: -1 - self._turns]  # no reply depends on them, nor does a rating
         return reply
 
-    async def _rate(self, conversation: _Conversation, rating: Rating) -> str:
+    async def _rate(self, conversation: Conversation, rating: Rating) -> str:
         if conversation.last is None:
             return NOT_RATED
-        record = rating_of(*conversation.last, rating, self._model)
         try:
-            await asyncio.to_thread(append_rating, Path(self._settings.ratings), record)
+            await asyncio.to_thread(rate_last, Path(self._settings.ratings), conversation, rating, self._model)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return NOT_KEPT
-        conversation.last = None  # a reply is rated once
         return RATED
 
 

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from chatbot.chat.conversation import Rating
 from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
 from chatbot.chat.page.assembled import assembled_page
 from chatbot.chat.ratings import append_rating, comparison_of, rating_of
@@ -42,10 +43,18 @@ class RepliedQuestion(Body):
     history: History = Field(default=[])
 
 
-class RatedReply(RepliedQuestion):
-    """A reply and what a user thinks of it."""
+class EarlierRating(Body):
+    """A rating that was recorded before. time: as the server answered."""
 
-    rating: Literal["good", "bad"]
+    rating: Rating
+    time: Annotated[str, Field(max_length=40)]
+
+
+class RatedReply(RepliedQuestion):
+    """A reply and what a user thinks of it. replaces: what the same user thought of it before."""
+
+    rating: Rating
+    replaces: EarlierRating | None = None
 
 
 class Comparison(Body):
@@ -87,9 +96,10 @@ class Attention(BaseModel):
 
 
 class Recorded(BaseModel):
-    """That a line was appended to the file of ratings."""
+    """That a line was appended to the file of ratings, and its time."""
 
     recorded: Literal[True] = True
+    time: str
 
 
 def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
@@ -128,9 +138,12 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
     @app.post("/chat/ratings", tags=["page"], responses=ERROR_RESPONSES)
     async def rate(body: RatedReply, request: Request) -> Recorded:
-        """Append a rated reply to the file of ratings."""
+        """Append a rated reply to the file of ratings, in place of an earlier rating of it."""
         model = state_of(request).models.name_of(body.model)
-        return await _record(ratings, rating_of(body.question, body.reply, body.history, body.rating, model))
+        replied = body.question, body.reply, body.history
+        record, earlier = rating_of(*replied, body.rating, model), body.replaces
+        replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, earlier.time)
+        return await _record(ratings, record, replaced)
 
     @app.post("/chat/comparisons", tags=["page"], responses=ERROR_RESPONSES)
     async def compare(body: Comparison, request: Request) -> Recorded:
@@ -195,10 +208,10 @@ def _attention(responder: TextResponder, question: str, reply: str, history: lis
     return Attention(question=found.question, reply=found.reply, weights=found.weights.round(4).tolist())
 
 
-async def _record(path: Path, record: dict[str, Any]) -> Recorded:
+async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None = None) -> Recorded:
     try:
-        await asyncio.to_thread(append_rating, path, record)
+        await asyncio.to_thread(append_rating, path, record, replaced)
     except UserError as error:
         log.error("%s", error)
         raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
-    return Recorded()
+    return Recorded(time=record["time"])

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chatbot.attempts.attempt import all_attempts
-from chatbot.chat.conversation import Exchange
-from chatbot.chat.ratings import Rating
+from chatbot.chat.conversation import Exchange, Rating
 from chatbot.chat.terminal.session import Session, expanded
 from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, field_name, shown
 from chatbot.chat.terminal.transcript import load, save

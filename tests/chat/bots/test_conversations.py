@@ -46,17 +46,42 @@ def test_commands_reset_and_explain() -> None:
     assert replies[5] == "2/2//other"  # a text like any other
 
 
+def records_of(file: Path) -> list[Any]:
+    """The records of a file of ratings, without their times."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [{name: value for name, value in json.loads(line).items() if name != "time"} for line in lines]
+
+
 def test_a_rating_is_kept_once_with_the_turns_before(tmp_path: Path) -> None:
     file = tmp_path / "data" / "ratings.jsonl"
     bot = conversations(ratings=str(file))
-    replies = talk(
-        bot, ("a", "/good"), ("a", "1"), ("a", "2"), ("a", "/good"), ("a", "/bad"), ("a", "3"), ("a", "/bad")
-    )
-    assert [replies[i] for i in (0, 3, 4, 6)] == [module.NOT_RATED, module.RATED, module.NOT_RATED, module.RATED]
-    good, bad = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    texts = ["/good", "1", "2", "/good", "/good", "3", "/bad", "/reset", "/good"]
+    replies = talk(bot, *(("a", text) for text in texts))
+    assert replies[0] == replies[-1] == module.NOT_RATED
+    assert [replies[i] for i in (3, 4, 6)] == [module.RATED] * 3
+    good, bad = records_of(file)
     assert good == {"history": [["1", "1"]], "question": "2", "answer": "1/1/2", "rating": "good", "model": "talk"}
     assert (bad["question"], bad["rating"]) == ("3", "bad")
     assert "answer" not in bad
+
+
+def test_a_rating_is_corrected_and_training_learns_no_bad_reply(tmp_path: Path) -> None:
+    file = tmp_path / "ratings.jsonl"
+    texts = [("a", "1"), ("a", "/good"), ("b", "x"), ("b", "/bad"), ("a", "/bad"), ("a", "2"), ("a", "/good")]
+    talk(conversations(ratings=str(file)), *texts)
+    other, first, second = records_of(file)
+    assert (other["question"], first["question"], first["rating"]) == ("x", "1", "bad")
+    assert (second["question"], second["rating"], second["history"]) == ("2", "good", [])
+
+
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_turns_of_a_long_conversation_are_forgotten(turns: int) -> None:
+    bot = conversations(turns=turns)
+    talk(bot, *(("a", str(number)) for number in range(12)))
+    (chat,) = bot._chats.values()
+    assert len(chat.conversation.exchanges) <= turns + 1
+    assert chat.conversation.last is not None
+    assert len(chat.conversation.last.before) == turns
 
 
 def test_a_rating_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +107,7 @@ def test_conversations_over_a_limit_are_forgotten(settings: dict[str, Any]) -> N
     by_number = ["1", "1", "1/1/1", "1", "1", "1"]  # c and then b take the places of b and a
     expected = by_number if "conversations" in settings else ["1"] * 6
     assert talk(bot, *((name, "1") for name in names)) == expected
-    assert len(bot._conversations) <= 2
+    assert len(bot._chats) <= 2
 
 
 def test_messages_of_a_conversation_are_answered_in_turn_and_others_meanwhile() -> None:

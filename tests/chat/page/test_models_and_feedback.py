@@ -10,8 +10,10 @@ from tests.chat.page.browser import Browser
 
 
 def last_rating(path: Path) -> dict[str, Any]:
-    """The last line of the file of ratings."""
-    return json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    """The last line of the file of ratings, without its time."""
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+    del record["time"]
+    return record
 
 
 def choose(browser: Browser, place: int, name: str) -> None:
@@ -65,7 +67,7 @@ def test_comparison_of_two_models(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("rating", ["good", "bad"])
-def test_reply_is_rated_once(browser: Browser, rating: str) -> None:
+def test_rating_of_a_reply_can_be_changed(browser: Browser, rating: str) -> None:
     browser.ask("今天天气真好")
     browser.ask("你好")
     browser.click(f"[data-key={rating}-answer-1-0]")
@@ -78,11 +80,19 @@ def test_reply_is_rated_once(browser: Browser, rating: str) -> None:
         "rating": rating,
         "model": "weibo",
     }
-    lines = len(browser.served.ratings.read_text(encoding="utf-8").splitlines())
+    lines = browser.served.ratings.read_text(encoding="utf-8").splitlines()
     assert browser.js("return document.activeElement.ariaPressed") == "true"
-    browser.click(f"[data-key={rating}-answer-1-0]")
-    assert len(browser.all(".answer button:disabled")) == 1
-    assert len(browser.served.ratings.read_text(encoding="utf-8").splitlines()) == lines
+    browser.click(f"[data-key={rating}-answer-1-0]")  # it has this rating
+    browser.reload()
+    browser.click(".conversation-open")
+    other = "bad" if rating == "good" else "good"
+    browser.click(f"[data-key={other}-answer-1-0]")
+    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == other)
+    after = browser.served.ratings.read_text(encoding="utf-8").splitlines()
+    assert [line for line in after if line.strip()][:-1] == [line for line in lines if line.strip()][:-1]
+    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
+    pressed = browser.all(".answer button[aria-pressed=true]")
+    assert [button.get_attribute("data-key") for button in pressed] == [f"{other}-answer-1-0"]
 
 
 def test_bad_reply_is_in_no_history(browser: Browser) -> None:

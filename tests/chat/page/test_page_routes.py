@@ -79,6 +79,7 @@ def test_attention(client: TestClient) -> None:
         ("attention", [], 400),
         ("ratings", {**REPLIED, "rating": "great"}, 400),
         ("ratings", {**REPLIED, "rating": "good", "model": "none"}, 404),
+        ("ratings", {**REPLIED, "rating": "good", "replaces": {"rating": "bad"}}, 400),
         ("comparisons", {**COMPARED, "replies": ["a"]}, 400),
         ("comparisons", {**COMPARED, "models": ["weibo", "none"]}, 404),
     ],
@@ -94,13 +95,24 @@ def test_refused_requests_change_nothing(
 
 def test_ratings_and_comparisons_are_appended(client: TestClient, ratings: Path) -> None:
     hostile = '\u2028</script>\n{"answer": "x"}'
-    assert client.post("/chat/ratings", json={**REPLIED, "reply": hostile, "rating": "good"}).json() == {
-        "recorded": True
-    }
-    client.post("/chat/comparisons", json=COMPARED)
+    recorded = client.post("/chat/ratings", json={**REPLIED, "reply": hostile, "rating": "good"}).json()
+    compared = client.post("/chat/comparisons", json=COMPARED).json()
     first, second = map(json.loads, ratings.read_bytes().splitlines())
+    assert recorded == {"recorded": True, "time": first.pop("time")}
+    assert compared == {"recorded": True, "time": second["time"]}
     assert first == {"history": [], "question": "你好", "answer": hostile, "rating": "good", "model": "weibo"}
     assert second["equal"] == ["a", "b"]
+
+
+def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:
+    """With the history of the second rating: ratings of the turns before may have changed it."""
+    body = {**REPLIED, "reply": "😀", "history": ["q", "r"]}
+    time = client.post("/chat/ratings", json={**body, "rating": "good"}).json()["time"]
+    client.post("/chat/comparisons", json=COMPARED)
+    replaces = {"rating": "good", "time": time}
+    assert client.post("/chat/ratings", json={**body, "history": [], "rating": "bad", "replaces": replaces}).is_success
+    _, last = [json.loads(line) for line in ratings.read_bytes().splitlines() if line.strip()]
+    assert (last["rejected"], last["history"]) == ("😀", [])
 
 
 def test_ratings_that_cannot_be_written(client: TestClient, ratings: Path) -> None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.conversation import Conversation
-from chatbot.chat.ratings import Rating
+from chatbot.chat.conversation import Conversation, Rating
 from chatbot.chat.terminal.ratings import Ratings
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.pair import NEXT
@@ -21,7 +20,7 @@ def conversation_of(*ratings: Rating | None, read: int = 4) -> Conversation:
     conversation = Conversation(read)
     for number, rating in enumerate(ratings):
         conversation.add(f"q{number}", f"r{number}")
-        conversation.exchanges[-1].rating = rating
+        conversation.exchanges[-1].rated = rating and {"rating": rating}
     return conversation
 
 
@@ -52,6 +51,15 @@ def test_run_trains_on_good_replies_alone(work_dir: Path) -> None:
     assert len(data.training) == 1
 
 
+def test_run_trains_on_the_corrected_rating(work_dir: Path) -> None:
+    """Although another chat has rated a reply meanwhile."""
+    ratings, chats = Ratings(), [conversation_of(None, read=0) for _ in range(2)]
+    for chat, rating in ((chats[0], "good"), (chats[1], "bad"), (chats[0], "bad"), (chats[1], "good")):
+        ratings.rate(chat, rating, "weibo")  # type: ignore[arg-type]
+    data = prepare(small_settings(data=(str(ratings.path),)), ())
+    assert len(data.training) == 1
+
+
 def test_model_without_history_gets_the_pair_alone(tmp_path: Path) -> None:
     ratings = Ratings(tmp_path / "ratings.jsonl")
     ratings.rate(conversation_of(None, None, read=0), "good", "weibo")
@@ -65,16 +73,15 @@ def test_second_rating_of_a_reply_replaces_the_first(
     ratings, conversation = Ratings(tmp_path / "ratings.jsonl"), conversation_of(None)
     for rating in (first, second):
         ratings.rate(conversation, rating, "weibo")
-    assert len(ratings.path.read_text().splitlines()) == 1
+    assert len(ratings.path.read_text().split("\n")) == 3
     ratings.rate(conversation_of(None), "bad", "weibo")
     assert learned(ratings.path) == pairs
 
 
-def test_rating_before_those_of_another_chat_is_not_removed(tmp_path: Path) -> None:
+def test_rating_that_the_reply_has_is_refused(tmp_path: Path) -> None:
     ratings, conversation = Ratings(tmp_path / "ratings.jsonl"), conversation_of(None)
+    with pytest.raises(UserError, match="/good: no reply to rate yet"):
+        ratings.rate(conversation_of(), "good", "weibo")
     ratings.rate(conversation, "good", "weibo")
-    Ratings(ratings.path).rate(conversation_of(None, None), "good", "weibo")
-    before = ratings.path.read_bytes()
-    with pytest.raises(UserError, match="rated good, in a line before others; correct it there"):
-        ratings.rate(conversation, "bad", "weibo")
-    assert ratings.path.read_bytes() == before
+    with pytest.raises(UserError, match=r"/good: the reply is in .*ratings.jsonl already"):
+        ratings.rate(conversation, "good", "weibo")

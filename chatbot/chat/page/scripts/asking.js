@@ -7,7 +7,7 @@ const MOST_CHARACTERS = 4000; // of each
 let running = null; // the AbortController of the replies that are being generated
 let edited = null; // the last turn, while its question is in the message field
 
-const newAnswer = (model) => ({ model, replies: [], chosen: 0, state: "running", rating: null });
+const newAnswer = (model) => ({ model, replies: [], chosen: 0, state: "running", rating: null, ratedAt: null });
 
 /** Returns the turns before a turn for one of the models, alternately question and reply. */
 function historyOf(turns, turn, side) {

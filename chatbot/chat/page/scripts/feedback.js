@@ -1,11 +1,12 @@
 // What the reader says of replies, for the server's file of ratings.
 
+const beingRated = new Set(); // answers whose rating is on its way to the server
+
 function ratingButton(turn, answer, side, rating) {
   const pressed = answer.rating === rating;
   const rate = () => rateAnswer(turn, answer, side, rating);
   const key = `${rating}-${answerId(turn, side)}`;
-  const disabled = !pressed && answer.rating !== null;
-  return iconButton(rating, t(rating), key, rate, { "aria-pressed": String(pressed), disabled });
+  return iconButton(rating, t(rating), key, rate, { "aria-pressed": String(pressed) });
 }
 
 /** Returns the turns that the model read before a turn, after the last bad reply: training learns these replies, too. */
@@ -16,15 +17,20 @@ function historyToLearn(turns, turn, side) {
   return exchanges ? historyOf(turns.slice(bad + 1), turn, side).slice(-2 * exchanges) : [];
 }
 
-/** Each reply is rated once: the server's file has no lines that are taken back. */
+/** Records a rating of a reply; it replaces another one of the same reply. */
 async function rateAnswer(turn, answer, side, rating) {
-  if (answer.rating) return;
+  if (answer.rating === rating || beingRated.has(answer)) return;
   const conversation = current;
   const history = historyToLearn(conversation.turns, turn, side);
-  const body = { model: answer.model, question: turn.question, reply: textOf(answer), history, rating };
+  const before = answer.rating;
+  const replaces = before && answer.ratedAt ? { rating: before, time: answer.ratedAt } : null;
+  const body = { model: answer.model, question: turn.question, reply: textOf(answer), history, rating, replaces };
+  beingRated.add(answer);
   answer.rating = rating;
-  const failed = await sent("/chat/ratings", body);
-  if (failed) answer.rating = null;
+  const { failed, recorded } = await sent("/chat/ratings", body);
+  if (failed) answer.rating = before;
+  else answer.ratedAt = recorded.time;
+  beingRated.delete(answer);
   finish(conversation, turn, failed, t("rated"));
 }
 
@@ -54,18 +60,18 @@ async function voteFor(turn, better) {
     better,
   };
   turn.vote = better;
-  const failed = await sent("/chat/comparisons", body);
+  const { failed } = await sent("/chat/comparisons", body);
   if (failed) turn.vote = null;
   finish(conversation, turn, failed, t("rated"));
 }
 
-/** Returns the error of a request, or null. */
+/** Returns what the server recorded, or the error in `failed`. */
 async function sent(path, body) {
   try {
-    await request(path, body);
-    return null;
-  } catch (error) {
-    return error;
+    const response = await request(path, body);
+    return { failed: null, recorded: await response.json() };
+  } catch (failed) {
+    return { failed };
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // conversation: {id, title, updated, models: [name] or two, turns}
 // turn: {question, answers: one for each model, vote: null, "first", "second" or "equal"}
-// answer: {model, replies: [{text, score}], chosen, state: "running", "done", "stopped" or "failed", rating}
+// answer: {model, replies: [{text, score}], chosen, state: "running", "done", "stopped" or "failed", rating,
+//   ratedAt: the time of the rating on the server}
 
 const PREFIX = "chatbot.";
 const ITEM = `${PREFIX}conversation.`;
@@ -120,5 +121,6 @@ function answerFrom(value) {
     chosen: Number.isInteger(value.chosen) && replies[value.chosen] ? value.chosen : 0,
     state: oneOf(value.state, ["done", "failed"]) ?? "stopped",
     rating: oneOf(value.rating, ["good", "bad"]),
+    ratedAt: isText(value.ratedAt) ? value.ratedAt : null,
   };
 }

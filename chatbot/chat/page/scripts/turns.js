@@ -73,7 +73,7 @@ function choiceElement(turn, answer, side) {
   const rows = answer.replies.map((reply, number) => {
     const choose = () => {
       answer.chosen = number;
-      answer.rating = null;
+      answer.rating = answer.ratedAt = null;
       turn.vote = null;
       attentionOf.delete(answer);
       saveConversation(current);
