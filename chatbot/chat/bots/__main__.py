@@ -126,7 +126,7 @@ def opened(settings: BotSettings) -> Iterator["Conversations"]:
         answered = threading.Event()
         engine.submit(Question("你好"), lambda part: None if isinstance(part, Piece) else answered.set())
         answered.wait()
-        yield Conversations(engine.submit, settings, model.card.name, model.card.line(), model.turns)
+        yield Conversations(engine.submit, settings, model.card.name, model.card.pairs, model.turns)
     finally:
         engine.close()
 

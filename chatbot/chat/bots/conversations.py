@@ -18,6 +18,7 @@ from chatbot.chat.bots.rate_limit import RateLimit
 from chatbot.chat.conversation import Conversation, Rating
 from chatbot.chat.ratings import rate_last
 from chatbot.config.bots import BotSettings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.batching.engine import BusyError, Receive, Ticket
 from chatbot.inference.batching.question import Piece, Question, Usage
@@ -28,12 +29,15 @@ Submit = Callable[[Question, Receive], Ticket]
 # (the name of a conversation, a text) -> the reply, one line; "" is not sent. Raises RefusedError.
 Answer = Callable[[str, str], Awaitable[str]]
 
-HELP = """I am a chatbot: {model}. Write a message, and I reply.
+HELP = """I am a chatbot, trained on {english}. Write a message, and I reply.
 /reset begins a new conversation
-/good or /bad rates my last reply and keeps it, with its question, to train me
-/help shows this
-我是聊天机器人，发消息给我就会得到回复。/reset 开始新的对话；/help 显示本说明；
-/good 或 /bad 评价上一条回复，它和问题会被保存下来用于训练。"""
+/good or /bad rates my last reply, which is kept with its question to train me; the other command corrects it
+/help shows this text
+
+我是聊天机器人，用{chinese}训练而成。发消息给我，我就会回复。
+/reset 开始新的对话
+/good 或 /bad 评价我的上一条回复，它和问题会保存下来用于训练；评错了，输入另一个命令即可更正
+/help 显示本说明"""
 RESET = "A new conversation. 新的对话开始了。"
 RATED = "Thank you, I have kept this. 谢谢，已经记下。"
 NOT_RATED = "There is no reply to rate. 没有可以评价的回复。"
@@ -67,13 +71,13 @@ class _Chat:
 class Conversations:
     """The conversations of a bot with a model; `answer` is an `Answer`. All calls are from one event loop.
 
-    submit: of the engine. model: its name, for /good and /bad. about: what a user should know about it, one line.
-    turns: the number of turns before a question that the model reads.
+    submit: of the engine. model: its name, for /good and /bad. pairs: the number of those that it was trained on;
+    None: not known. turns: the number of turns before a question that the model reads.
     """
 
-    def __init__(self, submit: Submit, settings: BotSettings, model: str, about: str, turns: int) -> None:
+    def __init__(self, submit: Submit, settings: BotSettings, model: str, pairs: int | None, turns: int) -> None:
         self._submit, self._settings = submit, settings
-        self._model, self._about, self._turns = model, about, turns
+        self._model, self._pairs, self._turns = model, pairs, turns
         self._chats: collections.OrderedDict[str, _Chat] = collections.OrderedDict()
 
     async def answer(self, conversation_id: str, text: str) -> str:
@@ -85,7 +89,7 @@ class Conversations:
         async with chat.lock:
             command = text.strip().partition(" ")[0].lower()
             if command in ("/start", "/help"):
-                return HELP.format(model=self._about)
+                return help_of(self._pairs)
             if command == "/reset":
                 chat.conversation.exchanges.clear()
                 return RESET
@@ -135,6 +139,14 @@ class Conversations:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return NOT_KEPT
         return RATED
+
+
+def help_of(pairs: int | None) -> str:
+    """Return the text of /help. pairs: the number of those that the model was trained on; None: not known."""
+    english, chinese = "question-answer pair", "问答对"
+    if pairs is None:
+        return HELP.format(english=f"{english}s", chinese=chinese)
+    return HELP.format(english=counted(pairs, english), chinese=f" {pairs:,} 个{chinese}")
 
 
 async def ask(submit: Submit, question: Question, seconds: float) -> str:

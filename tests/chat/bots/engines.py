@@ -22,4 +22,4 @@ def conversations(
     submit: Callable[[Question, Receive], Ticket] = echo, turns: int = 2, **settings: Any
 ) -> Conversations:
     """The conversations of a bot with these settings."""
-    return Conversations(submit, compose(BotSettings, **settings), "talk", "talk: 9 pairs; step 7", turns)
+    return Conversations(submit, compose(BotSettings, **settings), "talk", 9000, turns)

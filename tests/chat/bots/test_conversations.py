@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,19 @@ def test_commands_reset_and_explain() -> None:
     bot = conversations()
     replies = talk(bot, ("a", "1"), ("a", " /Reset now"), ("a", "2"), ("a", "/start"), ("a", "/help"), ("a", "/other"))
     assert replies[1:3] == [module.RESET, "2"]
-    assert "talk: 9 pairs; step 7" in replies[3]
+    assert "9,000 question-answer pairs." in replies[3]
+    assert "用 9,000 个问答对训练" in replies[3]
     assert replies[3] == replies[4]
     assert replies[5] == "2/2//other"  # a text like any other
+
+
+def test_both_languages_of_the_help_have_the_same_commands() -> None:
+    for pairs in (1, 9000, None):
+        english, chinese = module.help_of(pairs).split("\n\n")
+        assert (
+            re.findall(r"/[a-z]+", english) == re.findall(r"/[a-z]+", chinese) == ["/reset", "/good", "/bad", "/help"]
+        )
+        assert re.findall(r"[\d,]*\d", english) == re.findall(r"[\d,]*\d", chinese)
 
 
 def records_of(file: Path) -> list[Any]:

@@ -129,7 +129,7 @@ def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(loading, "load_attempt", lambda path: LoadedModel(path, card, 2, lambda decoding: responder))
     with bots.opened(compose(BotSettings, attempt=f"{tmp_path}/.")) as bot:
         assert asyncio.run(bot.answer("a", "你好吗")) == responder.reply("你好吗")
-        assert "talk: pairs of pairs.tsv" in asyncio.run(bot.answer("b", "/help"))
+        assert "trained on question-answer pairs." in asyncio.run(bot.answer("b", "/help"))
 
 
 @pytest.mark.parametrize(
