@@ -132,14 +132,16 @@ def opened(settings: BotSettings) -> Iterator["Conversations"]:
 
 
 def read_secret(flag: str, file: str) -> str:
-    """Return the only line of a file. Raises UserError, which does not show it, if the file is none or has others."""
+    """Return the only line of a file. Raises UserError, which does not show it, for a file that has none or others."""
     try:
-        text = Path(file).read_text(encoding="utf-8-sig").strip() if Path(file).stat().st_size <= LARGEST_SECRET else ""
+        with Path(file).open("rb") as secret:
+            content = secret.read(LARGEST_SECRET + 1)
     except OSError as error:
-        raise UserError(f"{flag} {file}: {error.strerror}; check the path and its permissions") from error
-    except UnicodeDecodeError:
-        text = ""
-    if not text or not text.isprintable():
+        raise UserError(f"{flag} {file}: {error.strerror}; give a file that holds one line of text") from error
+    text = content.decode("utf-8-sig", "replace").strip()
+    if not text:
+        raise UserError(f"{flag} {file}: the file is empty; one line of text is needed")
+    if len(content) > LARGEST_SECRET or not text.isprintable() or "\ufffd" in text:
         raise UserError(f"{flag} {file}: one line of text is needed, and nothing else")
     return text
 

@@ -42,7 +42,7 @@ RESET = "A new conversation. 新的对话开始了。"
 RATED = "Thank you, I have kept this. 谢谢，已经记下。"
 NOT_RATED = "There is no reply to rate. 没有可以评价的回复。"
 NOT_KEPT = "This could not be kept. 没能记下来。"
-TOO_MANY = "Too many messages; wait {seconds} seconds. 消息太多，请等 {seconds} 秒。"
+TOO_MANY = "Too many messages; wait {wait}. 消息太多，请等 {seconds} 秒。"
 BUSY = "Too many people ask at the moment; try again soon. 现在问的人太多，请稍后再试。"
 TOO_SLOW = "This took too long; try again. 回复超时，请再试一次。"
 FAILED = "Something went wrong here; try again. 出错了，请再试一次。"
@@ -84,8 +84,8 @@ class Conversations:
         """Return the reply to a text of a conversation, which begins with its first text. Raises RefusedError."""
         chat = self._chat(conversation_id)
         if (wait := chat.limit.wait()) > 0:
-            notice = TOO_MANY.format(seconds=wait) if chat.limit.is_first_refusal() else ""
-            raise RefusedError(notice, 429, wait)
+            notice = TOO_MANY.format(wait=counted(wait, "second"), seconds=wait)
+            raise RefusedError(notice if chat.limit.is_first_refusal() else "", 429, wait)
         async with chat.lock:
             command = text.strip().partition(" ")[0].lower()
             if command in ("/start", "/help"):

@@ -92,14 +92,14 @@ def _message(body: bytes) -> tuple[str, str]:
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
-        raise HTTPException(400, "the body is no JSON in UTF-8") from None
+        raise HTTPException(400, "the body is not valid JSON in UTF-8") from None
     if not isinstance(message, dict):
-        raise HTTPException(400, "the body is no JSON object")
+        raise HTTPException(400, 'the body is not a JSON object; send {"conversation": "a name", "text": "a message"}')
     conversation, text = message.get("conversation"), message.get("text")
     if not isinstance(conversation, str) or not 0 < len(conversation) <= LONGEST_NAME:
-        raise HTTPException(400, f'"conversation": a text of 1 to {LONGEST_NAME} characters expected')
+        raise HTTPException(400, f'"conversation": expected a text of 1 to {LONGEST_NAME} characters')
     if not isinstance(text, str):
-        raise HTTPException(400, '"text": a text expected')
+        raise HTTPException(400, '"text": expected a text')
     return _without_surrogates(conversation), _without_surrogates(text)
 
 

@@ -54,7 +54,7 @@ async def answers(
             else:
                 yield item._replace(reply=number * questions[number].replies + item.reply)
     except BusyError:
-        raise busy("Too many questions wait; try again") from None
+        raise busy("Too many questions are waiting; try again in a second") from None
     except UserError as error:
         raise ApiError(400, str(error), code="invalid_value") from error
     finally:

@@ -14,6 +14,7 @@ from chatbot.chat.server.answers import ClientLeftError
 from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.problems import ApiError, busy
 from chatbot.chat.server.rates import Rates
+from chatbot.corpus.reading.display import counted
 
 log = logging.getLogger(__name__)
 # Bytes of a body: the text of 1,000 turns of 500 Chinese characters.
@@ -109,9 +110,10 @@ class Gate:
         if path not in WITHOUT_LIMIT:
             address = scope["client"][0] if scope.get("client") else ""
             if wait := self._rates.wait(key or address):
-                raise ApiError(429, "Too many requests a minute", code="rate_limit_exceeded", retry_after=wait)
+                message = f"Too many requests in a minute; wait {counted(wait, 'second')}"
+                raise ApiError(429, message, code="rate_limit_exceeded", retry_after=wait)
             if self._active > self._limits.requests:
-                raise busy("Too many requests at once; try again")
+                raise busy("Too many requests at once; try again in a second")
         body = await self._body(headers, receive)
         sent = False
 
@@ -169,7 +171,8 @@ def check_host(host: str, allowed: Collection[str] | None) -> None:
         return
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     if name.removeprefix("[").removesuffix("]").lower() not in allowed:
-        raise ApiError(403, "The Host header does not name this server", code="host_not_allowed")
+        names = ", ".join(sorted(allowed))
+        raise ApiError(403, f"The Host header must name one of {names}", code="host_not_allowed")
 
 
 def check_key(authorization: str, keys: Sequence[bytes]) -> str | None:

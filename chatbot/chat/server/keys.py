@@ -15,7 +15,7 @@ def read_keys(path: Path) -> list[bytes]:
     except OSError as error:
         raise UserError(f"--api-key-file {path}: {error.strerror}; give a file with a key in each line") from None
     if not keys:
-        raise UserError(f"--api-key-file {path}: it has no keys; write one in each line")
+        raise UserError(f"--api-key-file {path}: the file has no keys; write one in each line")
     for number, key in enumerate(keys, 1):
         if not all(0x21 <= byte <= 0x7E for byte in key):
             raise UserError(f"--api-key-file {path}: key {number} has other characters than ASCII without spaces")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import queue
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
@@ -116,13 +117,15 @@ class Models:
         if name is None and models:
             return next(iter(models))
         if name is None or name not in models:
-            shown = "" if name is None else f" {name[:100]!r}"
-            raise ApiError(404, f"No model{shown}; /v1/models lists them", param="model", code="model_not_found")
+            message = "There is no model" if name is None else f"No model is named {name[:100]!r}"
+            raise ApiError(404, f"{message}; /v1/models lists all", param="model", code="model_not_found")
         return name
 
     def put(self, name: str, directory: Path, model: ServedModel) -> None:
         """Add a model that was loaded before the event loop runs. Raises OSError."""
-        self._entries[name] = _Entry(model, directory, version_of(directory), estimated_bytes(directory))
+        size = estimated_bytes(directory)
+        self._warn_of(name, size)
+        self._entries[name] = _Entry(model, directory, version_of(directory), size)
 
     @contextlib.asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[ServedModel]:
@@ -165,6 +168,7 @@ class Models:
             assert directory is not None
             size = await asyncio.to_thread(estimated_bytes, directory)
             self._make_room(size)
+            self._warn_of(name, size)
             await asyncio.gather(*self._closing)
             try:
                 version = version_of(directory)
@@ -184,8 +188,14 @@ class Models:
         idle = sorted((entry.used, name) for name, entry in self._entries.items() if not entry.users)
         while self._entries and size + sum(entry.bytes for entry in self._entries.values()) > self._limit:
             if not idle:
-                raise ApiError(503, "Other models use all memory; try again", code="memory", retry_after=5)
+                raise ApiError(503, "Other models use all memory; try again in 5 seconds", code="memory", retry_after=5)
             self._retire(idle.pop(0)[1])
+
+    def _warn_of(self, name: str, size: int) -> None:
+        """Log that a model is larger than all memory."""
+        if size > self._limit:
+            needed, limit = math.ceil(size / 10**6), self._limit // 10**6
+            log.warning("%s: needs about %d MB, more than --serve-memory %d, and is loaded alone", name, needed, limit)
 
     async def _replace(self, name: str, old: _Entry, version: Any) -> None:
         try:

@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from chatbot.chat.server.invalid_bodies import problem_of
+
 # The types of OpenAI's errors by status; of others, invalid_request_error below 500, and server_error from there.
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
 
@@ -72,25 +74,10 @@ def busy(message: str) -> ApiError:
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """Return the error of a body that is not as declared. errors: those of Pydantic, of which the first is shown."""
-    error = errors[0]
-    if error["type"] == "json_invalid":
+    if errors[0]["type"] == "json_invalid":
         return ApiError(400, "The body is not JSON", code="invalid_json")
-    param = field_of(error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
-    return ApiError(400, f"{param}: {message}" if param else message, param=param, code="invalid_value")
-
-
-def field_of(location: Sequence[int | str]) -> str | None:
-    """Return the field at a location of Pydantic's: ("body", "messages", 0, "role") -> messages[0].role."""
-    field = ""
-    for part in location[1:]:
-        if isinstance(part, int):
-            field += f"[{part}]"
-        elif part.isidentifier() and part not in {"str", "int", "float", "bool"}:
-            field += f".{part}" if field else part
-        else:  # an alternative of a union
-            break
-    return field or None
+    param, message = problem_of(errors)
+    return ApiError(400, message, param=param, code="invalid_value")
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -105,6 +92,9 @@ def add_error_handlers(app: FastAPI) -> None:
             found.message, found.code = f"No such path: {request.url.path[:200]}", "not_found"
         if error.status_code == 400:
             found.message, found.code = "The body is not JSON", "invalid_json"
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            found.message = f"{request.method} is not allowed for {request.url.path[:200]}; use {allowed}"
         return found.response()
 
     async def validation_error(request: Request, error: RequestValidationError) -> Response:

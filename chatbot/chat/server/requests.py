@@ -6,6 +6,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
 
+LIST_DEPTH = 2  # no field has lists that are nested deeper
+
 
 def _without_fraction(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -15,13 +17,13 @@ def _without_fraction(value: Any) -> Any:
 WHOLE = BeforeValidator(_without_fraction)
 
 
-def whole_characters(value: Any) -> Any:
+def whole_characters(value: Any, depth: int = LIST_DEPTH) -> Any:
     """Return a text, or a list of texts, without halves of characters; other values are returned as they are.
 
-    JavaScript makes such halves where it cuts an emoji in two. They cannot be encoded.
+    JavaScript makes such halves where it cuts an emoji in two. They cannot be encoded. depth: of nested lists.
     """
-    if isinstance(value, list):
-        return [whole_characters(item) for item in value]
+    if isinstance(value, list) and depth:
+        return [whole_characters(item, depth - 1) for item in value]
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value

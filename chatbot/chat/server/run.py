@@ -47,6 +47,7 @@ def serve(settings: ChatSettings) -> int:
         name, directory = next(iter(directories().items()))
         model = open_model(directory)
         settings.turns_of(model.loaded.turns)
+        _log_to_standard_error()
         models.put(name, directory, model)
         hosts = {*LOOPBACK, host} if is_loopback(host) else None
         limits = Limits(tuple(keys), hosts, server.rate_limit, server.queue)
@@ -58,7 +59,6 @@ def serve(settings: ChatSettings) -> int:
             log_conversation=(lambda line: print(line, flush=True)) if server.log_conversations else None,
             ratings=RATINGS,
         )
-        _log_to_standard_error()
         names = list(directories())
         shown = ", ".join(names[:SHOWN_MODELS]) + (", ..." if len(names) > SHOWN_MODELS else "")
         print(f"Serving {shown} at {url_of(listener)}; Ctrl-C stops it", flush=True)

@@ -134,7 +134,15 @@ def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.parametrize(
     ("content", "error"),
-    [(b"", "one line"), (b"a\nb", "one line"), (b"\xff\xfe", "one line"), (b"a" * 1001, "one line"), (None, "No such")],
+    [
+        (b"", "the file is empty; one line"),
+        (b" \n", "the file is empty"),
+        (b"a\nb", "one line"),
+        (b"\xff\xfe", "one line"),
+        (b"a" * 1001, "one line"),
+        (b"a" + b" " * 1001, "one line"),
+        (None, "No such"),
+    ],
 )
 def test_unusable_secrets_are_refused_without_showing_them(tmp_path: Path, content: bytes | None, error: str) -> None:
     file = tmp_path / "token"
@@ -144,6 +152,8 @@ def test_unusable_secrets_are_refused_without_showing_them(tmp_path: Path, conte
         bots.read_secret("--token-file", str(file))
     assert str(caught.value).startswith(f"--token-file {file}: ")
     assert bots.read_secret("--token-file", secret_file(tmp_path)) == SECRET
+    with pytest.raises(UserError, match="Is a directory; give a file"):
+        bots.read_secret("--token-file", str(tmp_path))
 
 
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

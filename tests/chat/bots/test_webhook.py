@@ -97,11 +97,11 @@ def test_requests_are_accepted_once_and_within_the_window() -> None:
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (b"", "no JSON in UTF-8"),
-        (b"\xff", "no JSON in UTF-8"),
-        (b"[" * 60000, "no JSON in UTF-8"),
-        (b"[]", "no JSON object"),
-        (b'{"text": "a"}', "conversation"),
+        (b"", "not valid JSON in UTF-8"),
+        (b"\xff", "not valid JSON in UTF-8"),
+        (b"[" * 60000, "not valid JSON in UTF-8"),
+        (b"[]", 'not a JSON object; send {"conversation"'),
+        (b'{"text": "a"}', '"conversation": expected a text of 1 to 200 characters'),
         (b'{"conversation": 5, "text": "a"}', "conversation"),
         (b'{"conversation": "", "text": "a"}', "conversation"),
         (json.dumps({"conversation": "a" * 201, "text": "a"}).encode(), "conversation"),

@@ -14,7 +14,7 @@ from chatbot.chat.server.app import create_app
 from chatbot.chat.server.event_stream import EventStream
 from chatbot.chat.server.gate import Limits
 from chatbot.chat.server.keys import read_keys
-from chatbot.chat.server.problems import ApiError, field_of
+from chatbot.chat.server.problems import ApiError
 from chatbot.chat.server.rates import Rates
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models
@@ -60,8 +60,9 @@ def test_file_of_keys(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             read_keys(path)
-    with pytest.raises(UserError, match="No such file"):
-        read_keys(tmp_path / "missing")
+    for name, message in (("missing", "No such file"), ("", "Is a directory; give a file")):
+        with pytest.raises(UserError, match=message):
+            read_keys(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,10 @@ def test_host(tmp_path: Path, host: str, allowed: bool) -> None:
     """A page whose name was made to resolve to 127.0.0.1 gets nothing."""
     with client_of(tmp_path, limits=Limits(hosts={"localhost", "127.0.0.1", "::1"})) as client:
         response = client.get("/v1/models", headers={"Host": host})
-        assert response.status_code == 200 if allowed else error_of(response, 403)
+        if allowed:
+            assert response.status_code == 200
+        else:
+            assert error_of(response, 403)["message"].endswith("one of 127.0.0.1, ::1, localhost")
 
 
 def test_rate_of_each_client(tmp_path: Path) -> None:
@@ -86,8 +90,10 @@ def test_rate_of_each_client(tmp_path: Path) -> None:
             found = [client.post(CHAT, json=HELLO, headers=headers) for _ in statuses]
             assert [response.status_code for response in found] == statuses
             if statuses[-1] == 429:
-                assert error_of(found[-1], 429)["type"] == "rate_limit_error"
-                assert int(found[-1].headers["retry-after"]) in range(1, 61)
+                error, wait = error_of(found[-1], 429), found[-1].headers["retry-after"]
+                assert error["type"] == "rate_limit_error"
+                assert int(wait) in range(2, 61)
+                assert error["message"].endswith(f"wait {wait} seconds")
         assert {client.get(path).status_code for path in ("/health", "/health", "/health")} == {200}
 
 
@@ -143,6 +149,11 @@ def test_errors_have_openais_form(tmp_path: Path, method: str, path: str, option
     with client_of(tmp_path, limits=Limits(most_bytes=100)) as client:
         error_of(client.request(method, path, **options), status)
         assert client.post(CHAT, json=HELLO).status_code == 200
+
+
+def test_message_names_the_method_that_is_allowed(tmp_path: Path) -> None:
+    with client_of(tmp_path) as client:
+        assert error_of(client.get(CHAT), 405)["message"] == f"GET is not allowed for {CHAT}; use POST"
 
 
 def test_failure_of_the_engine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -261,10 +272,7 @@ def test_memory_is_flat(tmp_path: Path) -> None:
     assert after - before < 200  # a test's client leaves an object or two, and the fake engine two a question
 
 
-def test_names_of_fields() -> None:
-    assert field_of(("body", "messages", 0, "content", "list[ContentPart]", 1, "type")) == "messages[0].content"
-    assert field_of(("body", "stop", "str")) == "stop"
-    assert field_of(("body",)) is None
+def test_body_of_an_error() -> None:
     assert ApiError(418, "x").body() == (
         b'{"error":{"message":"x","type":"invalid_request_error","param":null,"code":null}}'
     )

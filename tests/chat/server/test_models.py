@@ -80,8 +80,8 @@ def test_least_recently_used_model_leaves_when_idle(tmp_path: Path) -> None:
     run(test())
 
 
-def test_model_larger_than_the_limit_is_served_alone(tmp_path: Path) -> None:
-    models = fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path, limit=1)
+def test_model_larger_than_the_limit_is_served_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    models = fake_models({"a": FakeEngine(), "b": FakeEngine()}, tmp_path, limit=1_000_000)
 
     async def test() -> None:
         for name in ("a", "b"):
@@ -89,6 +89,9 @@ def test_model_larger_than_the_limit_is_served_alone(tmp_path: Path) -> None:
                 assert list(models.loaded) == [name]
 
     run(test())
+    models.put("a", tmp_path / "a", served(FakeEngine()))
+    message = "needs about 50 MB, more than --serve-memory 1, and is loaded alone"
+    assert [record.getMessage() for record in caplog.records] == [f"{name}: {message}" for name in ("a", "b", "a")]
 
 
 def test_newer_checkpoint_is_taken_without_losing_a_question(tmp_path: Path) -> None:
