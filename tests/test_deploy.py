@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from chatbot.chat.server.app import create_app
-from chatbot.config.bots import BotSettings, address_of, telegram_settings, webhook_settings
+from chatbot.config.bots import BotSettings, telegram_settings, webhook_settings
 from chatbot.config.chat import chat_settings
 from chatbot.config.serve import ServeSettings
 from tests.chat.server.fake_models import fake_models
@@ -98,7 +98,7 @@ def test_commands_of_compose_file_and_image_are_valid() -> None:
     assert SERVICES["telegram"]["command"][:4] == [*module, "telegram"]
     telegram_settings(SERVICES["telegram"]["command"][4:])
     assert SERVICES["webhook"]["command"][:4] == [*module, "webhook"]
-    host, port = address_of(webhook_settings(SERVICES["webhook"]["command"][4:]).listen)
+    host, port = webhook_settings(SERVICES["webhook"]["command"][4:]).address
     assert SERVICES["webhook"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert host == "0.0.0.0"
     assert "\nENV PYTHONPATH=/app\n" in STAGES["serve"]

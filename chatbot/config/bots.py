@@ -1,10 +1,10 @@
 """The settings of python -m chatbot.chat.bots telegram | webhook."""
 
 import dataclasses
-import ipaddress
 import urllib.parse
 from collections.abc import Sequence
 
+from chatbot.config.addresses import address_of
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, setting
@@ -80,7 +80,12 @@ class WebhookSettings:
         check_fields(self)
         if self.callback is not None:
             _check_url("--callback", self.callback)
-        address_of(self.listen)
+        _ = self.address
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port of --listen. Raises UserError for text that has not both."""
+        return address_of("--listen", self.listen)
 
 
 def telegram_settings(arguments: Sequence[str] | None = None) -> TelegramSettings:
@@ -93,29 +98,6 @@ def webhook_settings(arguments: Sequence[str] | None = None) -> WebhookSettings:
     """Parse the command line of the webhook. Raises UserError for a value that is not allowed."""
     about = "Answer signed messages by HTTP with a trained chatbot, for services that have no bot of their own here."
     return compose(WebhookSettings, **parse_flags(WebhookSettings, f"{MODULE} webhook", about, arguments))
-
-
-def address_of(listen: str) -> tuple[str, int]:
-    """Return the host and the port of HOST:PORT; an IPv6 host is in brackets. Raises UserError if it is no address."""
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if (
-        not host
-        or not port.isascii()
-        or not port.isdecimal()
-        or int(port) > 65535
-        or (":" in host and not _is_ip(host))
-    ):
-        raise UserError(f"--listen {listen}: expected HOST:PORT, as in 127.0.0.1:9000")
-    return host, int(port)
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_url(flag: str, url: str) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from chatbot.config.addresses import address_of
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, flag_of, setting
 
@@ -71,8 +72,4 @@ class ServeSettings:
     @property
     def address(self) -> tuple[str, int]:
         """The host and the port of --serve. Raises UserError for text that has not both."""
-        host, _, port = (self.serve or "").rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise UserError(f"--serve {self.serve}: expected HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")
-        return host, int(port)
+        return address_of("--serve", self.serve or "")

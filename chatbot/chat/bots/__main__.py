@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import math
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chatbot.chat.listening import listening_socket
 from chatbot.config.attempts import trained_directory
-from chatbot.config.bots import MODULE, BotSettings, address_of, telegram_settings, webhook_settings
+from chatbot.config.bots import MODULE, BotSettings, telegram_settings, webhook_settings
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import VERSION, program
 
@@ -73,7 +73,7 @@ def webhook_command(arguments: Sequence[str]) -> int:
     from chatbot.chat.bots.webhook import webhook_app
     from chatbot.chat.server.connection import Connection
 
-    with listening(settings.listen) as listener, opened(settings.bot) as conversations:
+    with listening_socket("--listen", *settings.address) as listener, opened(settings.bot) as conversations:
         app = webhook_app(conversations.answer, secret.encode(), settings.callback)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it has stopped
@@ -91,19 +91,6 @@ def webhook_command(arguments: Sequence[str]) -> int:
         print(f"Answering at {address}. Ctrl-C exits.", file=sys.stderr, flush=True)
         uvicorn.Server(config).run(sockets=[listener])
     return 0
-
-
-@contextmanager
-def listening(listen: str) -> Iterator[socket.socket]:
-    """Yield a socket at an address, HOST:PORT, before the model is loaded. Raises UserError if it cannot be used."""
-    host, port = address_of(listen)
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
-    except OSError as error:
-        raise UserError(f"--listen {listen}: {error.strerror}; choose another address") from error
-    with listener:
-        yield listener
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Verifier:
         """Return why a request is refused, or None for a genuine one."""
         now = self._clock()
         if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 12:
-            return f"{TIMESTAMP}: seconds since 1970 expected"
+            return f"{TIMESTAMP}: expected the seconds since 1970"
         expected = signature_of(self._secret, timestamp, body)
         if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
             return f"{SIGNATURE}: not the signature of this timestamp and body"

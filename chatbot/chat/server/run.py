@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from chatbot.chat.listening import listening_socket
 from chatbot.chat.ratings import RATINGS
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
@@ -39,7 +40,7 @@ def serve(settings: ChatSettings) -> int:
     server = settings.server
     keys = read_keys(Path(server.api_key_file)) if server.api_key_file is not None else []
     host, _ = server.address
-    listener = listening_socket(*server.address)
+    listener = listening_socket("--serve", *server.address)
     with contextlib.closing(listener):
         directories = models_of(_named(settings))
         open_model = opener(settings.decoding, settings.history, server.queue)
@@ -96,25 +97,6 @@ def _named(settings: ChatSettings) -> Path | None:
             return trained_directory(settings.attempt)
         return None
     return trained_directory(settings.attempt)
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; uvicorn makes it listen. Raises UserError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--serve {host}:{port}: {reason}; give an address of this machine and a free port") from None
-    return listener
 
 
 def is_loopback(host: str) -> bool:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from chatbot.chat.bots import __main__ as bots
 from chatbot.chat.bots.signature import signed_headers
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.model_card import ModelCard
-from chatbot.config.bots import BotSettings, address_of, telegram_settings, webhook_settings
+from chatbot.config.bots import BotSettings, telegram_settings, webhook_settings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
@@ -94,9 +95,10 @@ def test_webhook_answers_until_sigterm(
             connection.request("GET", "/health")
             replies.append(json.loads(connection.getresponse().read()))
 
-    with bots.listening("127.0.0.1:0") as listener:
+    with bots.listening_socket("--listen", "127.0.0.1", 0) as listener:
+        listener.listen()  # the session does not wait for uvicorn
         port = listener.getsockname()[1]
-        monkeypatch.setattr(bots, "listening", lambda listen: contextlib.nullcontext(listener))
+        monkeypatch.setattr(bots, "listening_socket", lambda *address: listener)
         assert run_until_signal(bots.webhook_command, ["--secret-file", secret_file(tmp_path)], session) == 0
     assert replies == [{"reply": "hello"}, {"status": "ok"}]
     printed = capsys.readouterr().err
@@ -160,10 +162,10 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     file = secret_file(tmp_path, "short")
     with pytest.raises(UserError, match="at least 16 characters"):
         bots.webhook_command(["--secret-file", file])
-    with bots.listening("127.0.0.1:0") as used:
+    with socket.create_server(("127.0.0.1", 0)) as used:
         address = f"127.0.0.1:{used.getsockname()[1]}"
-        with pytest.raises(UserError, match=f"--listen {address}: .*choose another"), bots.listening(address):
-            pass
+        with pytest.raises(UserError, match=f"--listen {address}: .*a free port"):
+            bots.webhook_command(["--secret-file", secret_file(tmp_path), "--listen", address])
     monkeypatch.setattr(sys, "argv", ["bots", "telegrm"])
     with pytest.raises(UserError, match="telegrm: no such command"):
         bots.main()
@@ -197,7 +199,7 @@ def test_flags_of_both_bots() -> None:
     assert (settings.bot.attempt, settings.bot.decoding.beam_size) == ("weibo", 3)
     with pytest.raises(UserError, match="--api-url x: expected a URL"):
         telegram_settings(["--token-file", "f", "--api-url", "x"])
-    assert address_of("[::1]:80") == ("::1", 80)
+    assert webhook_settings(["--secret-file", "f", "--listen", "[::1]:80"]).address == ("::1", 80)
 
 
 def test_commands_start_without_tensorflow_and_the_packages_of_the_services() -> None:

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from chatbot.chat.server.run import listening_socket, server_config, url_of
+from chatbot.chat.listening import listening_socket
+from chatbot.chat.server.run import server_config, url_of
 
 
 @contextlib.contextmanager
 def running(app: FastAPI, request_timeout: float = 10.0) -> Iterator[str]:
     """The URL of a server that answers in the block."""
-    listener = listening_socket("127.0.0.1", 0)
+    listener = listening_socket("--serve", "127.0.0.1", 0)
     server = uvicorn.Server(server_config(app, request_timeout))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from chatbot.chat.listening import listening_socket
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.run import (
     _Server,
     is_loopback,
-    listening_socket,
     memory_limit,
     serve,
     server_config,
@@ -267,7 +267,7 @@ def test_addresses() -> None:
         *[False] * 2,
     ]
     assert chat_settings(["--serve", "[::1]:80"]).server.address == ("::1", 80)
-    with listening_socket("127.0.0.1", 0) as listener:
+    with listening_socket("--serve", "127.0.0.1", 0) as listener:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
     assert memory_limit(5) == 5_000_000
     assert memory_limit(None) > 10**8
