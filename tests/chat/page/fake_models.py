@@ -5,19 +5,14 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
-import numpy as np
 
 from chatbot.chat.model_card import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
-from chatbot.chat.server.questions import Searches
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.batching.engine import BusyError, Receive, Ticket
 from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
-from chatbot.inference.word_attention import END, WordAttention
+from tests.chat.server.fake_models import served
 
 CARDS = {
     "weibo": ModelCard("weibo", 12_400, ("weibo.conv.gz",), 1_098_275, 3.8712, validated=True),
@@ -82,23 +77,6 @@ class FakeEngine:
         receive(Usage(3, 3))
 
 
-class FakeResponder:
-    """Shows attention on the diagonal. Words are characters."""
-
-    def source(self, text: str, history: Sequence[str]) -> list[int]:
-        """Return some ids of a text."""
-        return [*range(len(text))]
-
-    def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
-        """Return the attention; None for a reply that has an x."""
-        if "x" in reply:
-            return None
-        question, words = [*history, *text], [*reply, END]
-        distance = np.abs(np.linspace(0, 1, len(words))[:, None] - np.linspace(0, 1, len(question))[None])
-        weights = np.exp(-9 * distance).astype(np.float32)
-        return WordAttention(question, words, weights / weights.sum(axis=1, keepdims=True))
-
-
 @dataclasses.dataclass
 class FakeServer:
     """The models of a server, and their engines."""
@@ -113,14 +91,10 @@ def fake_server(folder: Path, pause: float = 0.0, names: Sequence[str] = tuple(C
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / LAST).touch()
     engines = {name: FakeEngine(name, pause) for name in names}
-    searches = Searches(DecodingSettings(), DecodingSettings())
 
     def open_model(directory: Path) -> ServedModel:
         name = directory.name
-        loaded: Any = SimpleNamespace(card=CARDS[name])
-        engine: Any = engines[name]
-        responder: Any = FakeResponder()
-        return ServedModel(engine, responder, loaded, TURNS[name], searches)
+        return served(engines[name], turns=TURNS[name], own=DecodingSettings(), card=CARDS[name])
 
     models = Models(lambda: {name: folder / name for name in names}, open_model, 2**40)
     for name in names:  # in memory, so that no card is read from files

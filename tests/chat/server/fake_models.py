@@ -1,18 +1,21 @@
 """Models of a server whose engine answers at once, without computing anything."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.model_card import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.batching.engine import BusyError, Engine, Receive, Ticket
+from chatbot.inference.batching.engine import BusyError, Receive, Ticket
 from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
 from chatbot.inference.text_responder import TextResponder
+from chatbot.inference.word_attention import END, WordAttention
 
 # What the engine receives for a question, in this order.
 Answer = Callable[[Question], list[Piece | Usage | Exception]]
@@ -57,15 +60,38 @@ class FakeEngine:
         self.closed.set()
 
 
+class FakeResponder:
+    """Shows attention on the diagonal. Words are characters."""
+
+    def source(self, text: str, history: Sequence[str]) -> list[int]:
+        """Return some ids of a text."""
+        return [*range(len(text))]
+
+    def attention(self, text: str, reply: str, history: Sequence[str] = ()) -> WordAttention | None:
+        """Return the attention; None for a reply that has an x."""
+        if "x" in reply:
+            return None
+        question, words = [*history, *text], [*reply, END]
+        distance = np.abs(np.linspace(0, 1, len(words))[:, None] - np.linspace(0, 1, len(question))[None])
+        weights = np.exp(-9 * distance).astype(np.float32)
+        return WordAttention(question, words, weights / weights.sum(axis=1, keepdims=True))
+
+
 def served(
-    engine: FakeEngine, *, turns: int = 2, own: DecodingSettings | None = None, step: int = 1, directory: str = "a"
+    engine: Any,
+    *,
+    turns: int = 2,
+    own: DecodingSettings | None = None,
+    step: int = 1,
+    directory: str = "a",
+    card: ModelCard | None = None,
 ) -> ServedModel:
-    """A model with a fake engine. own: the search of the model."""
-    given = DecodingSettings()
-    card = ModelCard(directory, step, ("pairs.tsv",))
-    loaded = LoadedModel(Path(directory), card, turns, lambda decoding: cast(TextResponder, None))
-    searches = Searches(given, own or DecodingSettings(beam_size=5))
-    return ServedModel(cast(Engine, engine), cast(TextResponder, None), loaded, turns, searches)
+    """A model with a fake engine and a fake responder. own: the search of the model."""
+    responder = cast(TextResponder, FakeResponder())
+    card = card or ModelCard(directory, step, ("pairs.tsv",))
+    loaded = LoadedModel(Path(directory), card, turns, lambda decoding: responder)
+    searches = Searches(DecodingSettings(), own or DecodingSettings(beam_size=5))
+    return ServedModel(engine, responder, loaded, turns, searches)
 
 
 def fake_models(engines: Mapping[str, FakeEngine], folder: Path, limit: int = 10**12, **changes: Any) -> Models:
