@@ -84,7 +84,7 @@ def decoding_of(body: DecodingFields, searches: Searches) -> DecodingSettings | 
     sampling = {
         "temperature": body.temperature,
         "top_p": body.top_p,
-        "top_k": body.top_k if body.top_k and body.top_k > 0 else None,
+        "top_k": min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None,
         "min_p": body.min_p or None,
     }
     penalties = {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(body, name))}

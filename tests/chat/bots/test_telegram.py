@@ -71,7 +71,7 @@ def test_conversation_with_history_and_commands(api: StandIn) -> None:
     assert replies[1] == "1/1/2"
     assert replies[2] == replies[3]
     assert replies[4] == "3"
-    assert "9 pairs" in replies[5]
+    assert "9,000 question-answer pairs" in replies[5]
 
 
 def test_in_groups_only_messages_for_the_bot_are_answered(api: StandIn) -> None:

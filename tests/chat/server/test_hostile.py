@@ -85,7 +85,7 @@ def exchanged(url: str, *parts: bytes, close: bool = False) -> bytes:
         (message("x", temperature=float("inf")), 400),
         (b'{"messages": [{"role": "user", "content": "x"}], "top_p": 1e999}', 400),
         (b'{"messages": [{"role": "user", "content": "x"}], "seed": ' + b"9" * 5000 + b"}", 400),
-        (message("x", seed=10**300, max_tokens=10**300), 200),
+        (message("x", seed=10**300, max_tokens=10**300, top_k=10**300), 200),
         (message("x", seed=-(2**70)), 200),
         (message("x", n=10**30), 400),
         (message("x", n="2"), 400),

@@ -214,7 +214,8 @@ def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
         "error: /bad: the reply is in data/ratings.jsonl already",
         "data/ratings.jsonl: rated good.",
     ]
-    records = [json.loads(line) for line in Path("data/ratings.jsonl").read_text().splitlines()]
+    lines = Path("data/ratings.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines if line.strip()]  # the line of the corrected one is blank
     assert [(r["question"], r["answer"], r["history"], r["rating"], r["model"]) for r in records] == [
         ("a", "a/1", [], "good", "fake"),
         ("b", "b/1+2", [["a", "a/1"]], "good", "fake"),

@@ -48,16 +48,16 @@ def test_run_trains_on_good_replies_alone(work_dir: Path) -> None:
     ratings.rate(conversation_of(None), "bad", "weibo")
     ratings.rate(conversation_of(None, None, read=0), "good", "weibo")
     data = prepare(small_settings(data=(str(ratings.path),)), ())
-    assert len(data.training) == 1
+    assert data.training.all_lengths.counts.sum() == 1
 
 
 def test_run_trains_on_the_corrected_rating(work_dir: Path) -> None:
     """Although another chat has rated a reply meanwhile."""
-    ratings, chats = Ratings(), [conversation_of(None, read=0) for _ in range(2)]
+    ratings, chats = Ratings(), (conversation_of(None, read=0), conversation_of(None, None, read=0))
     for chat, rating in ((chats[0], "good"), (chats[1], "bad"), (chats[0], "bad"), (chats[1], "good")):
         ratings.rate(chat, rating, "weibo")  # type: ignore[arg-type]
     data = prepare(small_settings(data=(str(ratings.path),)), ())
-    assert len(data.training) == 1
+    assert data.training.all_lengths.counts.sum() == 1
 
 
 def test_model_without_history_gets_the_pair_alone(tmp_path: Path) -> None:
