@@ -31,13 +31,21 @@ def line_reader() -> ReadLine:
     return _read_plainly
 
 
+def reads_keys() -> bool:
+    """Return whether `line_reader` reads single keys, in contrast to lines that the terminal has edited itself."""
+    return _in_terminal() and (not _is_plain() or "readline" in sys.modules)
+
+
 def _is_plain() -> bool:
     """Return whether the streams are no terminal in which a line can be edited."""
+    return not _in_terminal() or os.environ.get("TERM", "").lower() in DUMB
+
+
+def _in_terminal() -> bool:
     try:
-        terminal = os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
+        return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
     except (OSError, ValueError):
-        return True
-    return not terminal or os.environ.get("TERM", "").lower() in DUMB
+        return False
 
 
 def _read_plainly() -> str:

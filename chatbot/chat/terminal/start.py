@@ -1,5 +1,6 @@
 """Starts the chat: in a terminal if standard input is one, otherwise as a pipe."""
 
+import contextlib
 import io
 import logging
 import signal
@@ -58,9 +59,10 @@ def _answer_pipe(model: LoadedModel, settings: ChatSettings) -> None:
 def _converse(model: LoadedModel, settings: ChatSettings) -> None:
     from chatbot.chat.terminal.commands import EXIT, carry_out, is_command, question_of
     from chatbot.chat.terminal.interrupts import raised_again
-    from chatbot.chat.terminal.prompt import line_reader
+    from chatbot.chat.terminal.prompt import line_reader, reads_keys
     from chatbot.chat.terminal.screen import Screen
     from chatbot.chat.terminal.session import Session
+    from chatbot.chat.terminal.type_ahead import kept_unseen
 
     screen = Screen()
     session = Session(model, settings, screen)
@@ -81,7 +83,7 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
             continue
         interrupted = False
         try:
-            with raised_again(), as_user_errors():
+            with kept_unseen() if reads_keys() else contextlib.nullcontext(), raised_again(), as_user_errors():
                 if line.strip().lower() in EXIT:
                     return
                 if is_command(line.strip()):

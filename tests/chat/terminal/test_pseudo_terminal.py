@@ -1,6 +1,7 @@
 """The chat in a real pseudo-terminal, with a model without weights."""
 
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,20 @@ def test_chat_in_a_simple_terminal(tmp_path: Path, variables: dict[str, str], en
         assert "\x1b[3" not in terminal.received or "NO_COLOR" not in variables
         if variables.get("TERM") == "dumb":
             assert "\x1b" not in terminal.received.replace("\x1b[?2004h", "").replace("\x1b[?2004l", "")
+
+
+@pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
+def test_keys_typed_while_a_reply_is_computed_are_the_next_line(tmp_path: Path, kind: str) -> None:
+    """Also Ctrl-D, which exits. They neither appear in the reply nor leave the sign that one is computed."""
+    with PseudoTerminal(tmp_path, variables={"TERM": kind}) as terminal:
+        terminal.wait_for_prompt()
+        terminal.type(SLOW * 3 + "\r")
+        terminal.wait(f"> {SLOW * 3}\n")
+        for keys in ("a", f"b\r{CTRL_D}"):
+            time.sleep(0.1)
+            terminal.type(keys)
+        assert terminal.end() == 0
+        assert terminal.text.rstrip().endswith(f"\n> {SLOW * 3}\n{SLOW * 3}/1\n> ab\nab/1+2\n>")
 
 
 def test_output_to_a_file_has_the_replies_only(tmp_path: Path) -> None:
