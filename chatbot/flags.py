@@ -29,6 +29,8 @@ INSTALLED = {
     "-m chatbot.export": "chatbot-export",
 }
 
+# What an error says that a value must be.
+EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 # Of a whole number, also in a file.
 LARGEST = 2**63 - 1
 
@@ -155,7 +157,7 @@ def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = 
     meta, flag = field.metadata, name or flag_of(field.name)
     kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
     if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
-        raise UserError(f"{flag} {value!r}: {meta['kind'].__name__} expected")
+        raise UserError(f"{flag} {value!r}: expected {EXPECTED[meta['kind']]}")
     if (value == "" and field.default != "") or (isinstance(value, str) and not value.isprintable()):
         raise UserError(f"{flag} {value!r}: expected printable text")
     if isinstance(value, float) and not math.isfinite(value):

@@ -191,8 +191,8 @@ def test_initialised_devices_are_reported(trained: Path, monkeypatch: pytest.Mon
 
 # Arguments of train, a part of the message, and whether encode takes the same arguments.
 INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
-    ({"steps": "many"}, "--steps 'many': int expected", False),
-    ({"learning_rate": "fast"}, "--learning-rate 'fast': float expected", False),
+    ({"steps": "many"}, "--steps 'many': expected a whole number", False),
+    ({"learning_rate": "fast"}, "--learning-rate 'fast': expected a number", False),
     ({"stepz": 1}, "unrecognized arguments: --stepz; the nearest is --steps", False),
     ({"min_character": 1}, "unrecognized arguments: --min-character; the nearest is --min-characters", True),
     ({"steps": 1, "epochs": 1}, "give one of the two", False),

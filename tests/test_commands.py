@@ -39,7 +39,7 @@ def test_version_flag_prints_package_version(script: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "many"], "--steps 'many': int expected"),
+        (["--steps", "many"], "--steps 'many': expected a whole number"),
         (["--stepz", "1"], "unrecognized arguments: --stepz; the nearest is --steps (see python train.py --help)"),
         (["--steps", "1", "--epochs", "1"], "give one of the two"),
         (["--keep-prob", "0"], "--keep-prob 0.0: must be above 0"),

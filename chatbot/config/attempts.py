@@ -49,6 +49,8 @@ def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
     if path.name != attempt:  # it has a slash
         if not path.is_dir():
             raise UserError(f"{flag} {attempt}: no such attempt, {path.absolute()} is not a folder; check the path")
+        if not (path / CONFIG).exists() and not (path / EXPORT).exists():
+            raise UserError(f"{flag} {attempt}: not an attempt, the folder has no {CONFIG}; check the path")
         return _no_export(path, f"{flag} {attempt}")
     for directory in (CHECKPOINTS / attempt, path):
         if (directory / CONFIG).exists() or (directory / EXPORT).exists():

@@ -65,7 +65,7 @@ def test_each_attempt_is_listed_with_its_state(listed: Callable[..., str], work_
         "no last": "last: missing, though there are checkpoints beside it",
         "cut": "ckpt-10.index: damaged (its index has no table); ckpt-20 is used",
         "words": "vocabulary.txt: damaged, not the vocabulary that the attempt was begun with",
-        "config": "config.json: --rnn-size {}: int expected",
+        "config": "config.json: --rnn-size {}: expected a whole number",
         "pointer": "last: damaged, it does not name a checkpoint",
         "values": f"ckpt-20.data-00000-of-00001: damaged, 0 of {_size(whole):,} bytes; ckpt-10 is used",
         "no values": f"ckpt-20.data-00000-of-00001: damaged, 0 of {_size(whole):,} bytes",

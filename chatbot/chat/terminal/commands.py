@@ -9,7 +9,7 @@ from pathlib import Path
 from chatbot.attempts.attempt import all_attempts
 from chatbot.chat.conversation import Exchange, Rating
 from chatbot.chat.terminal.session import Session, expanded
-from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, field_name, shown
+from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, shown
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.chat.visible import decodable, visible
 from chatbot.chat.why import NO_ATTENTION
@@ -20,6 +20,8 @@ SLASH = "/"
 EXIT = ("exit", "quit")
 # Replies of /n, and exchanges of /history, without a number.
 BEST, SHOWN = 5, 10
+# Similarity of a name that is suggested in place of an unknown one, as difflib measures it.
+NEAR = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +62,15 @@ def session_command(name: str) -> Command:
     lower = name.lower().removeprefix(SLASH)
     if lower in known:
         return known[lower]
-    nearest = difflib.get_close_matches(lower, known, n=1, cutoff=0.5)
-    hint = f"the nearest is {SLASH}{nearest[0]}" if nearest else f"{SLASH}help lists them"
+    nearest = difflib.get_close_matches(lower, known, n=1, cutoff=NEAR)
+    hint = f"the nearest is {SLASH}{nearest[0]}" if nearest else f"{SLASH}help lists the commands"
     raise UserError(f"{SLASH}{name}: no such command; {hint}; {2 * SLASH}{name} asks it as a question")
 
 
 def _help(session: Session, rest: str) -> None:
     if not rest:
         session.screen.explained([(command.usage, command.text) for command in COMMANDS.values()])
-        session.screen.line("A question that begins with a slash is typed with two: //text")
+        session.screen.sentence("A question that begins with a slash is typed with two: //text")
         return
     bare = rest.removeprefix(SLASH).lower()
     if bare in COMMANDS or bare in OTHER_NAMES or rest.startswith(SLASH):
@@ -77,7 +79,15 @@ def _help(session: Session, rest: str) -> None:
         if command.name == "set":
             session.screen.explained([(name, field.metadata["text"]) for name, field in FIELDS.items()])
         return
-    name = field_name(rest)
+    name = bare.lstrip("-").replace("-", "_")
+    if name not in FIELDS:
+        nearest = difflib.get_close_matches(name, [*COMMANDS, *FIELDS], n=1, cutoff=NEAR)
+        hint = (
+            f"the nearest is {nearest[0]}"
+            if nearest
+            else f"{SLASH}help lists the commands, {SLASH}settings the settings"
+        )
+        raise UserError(f"{SLASH}help {rest}: no such command or setting; {hint}")
     session.screen.explained([(name, FIELDS[name].metadata["text"])])
 
 
@@ -97,10 +107,10 @@ def _set(session: Session, rest: str) -> None:
 def _settings(session: Session, rest: str) -> None:
     _no_arguments("settings", rest)
     used = {HISTORY: session.conversation.read, **dataclasses.asdict(session.current.responder().decoding)}
-    chosen = {HISTORY: session.history, **dataclasses.asdict(session.current.decoding)}
+    changed = session.changed()
     rows = []
     for name, field in FIELDS.items():
-        source = "set" if chosen[name] != field.default else "model" if used[name] != field.default else ""
+        source = "set" if name in changed else "model" if used[name] != field.default else ""
         rows.append([name, shown(used[name]), source])
     session.screen.table(rows, ["setting", "value", "from"])
 
@@ -111,8 +121,9 @@ def _n(session: Session, rest: str) -> None:
 
 def _why(session: Session, rest: str) -> None:
     _no_arguments("why", rest)
-    lines = session.explanation()
-    for line in [NO_ATTENTION] if lines is None else lines:
+    if (lines := session.explanation()) is None:
+        session.screen.sentence(NO_ATTENTION)
+    for line in lines or ():
         session.screen.line(line)
 
 
@@ -160,7 +171,7 @@ def _load(session: Session, rest: str) -> None:
     session.conversation.exchanges.clear()
     for question, reply in turns:
         session.conversation.add(question, reply)
-    session.screen.note(f"{path}: {counted(len(turns), 'question')}. The conversation continues after them.")
+    session.screen.note(f"{path}: {counted(len(turns), 'question')} loaded. The conversation continues.")
 
 
 def _model(session: Session, rest: str) -> None:
@@ -172,7 +183,7 @@ def _model(session: Session, rest: str) -> None:
     rows = [
         [attempt.name, "" if attempt.step is None else f"{attempt.step:,}", attempt.state] for attempt in all_attempts()
     ]
-    session.screen.line(session.current.model.card.line())
+    session.screen.sentence(session.current.model.card.line())
     if rows:
         session.screen.table(rows, ["attempt", "step", "state"])
 
@@ -205,7 +216,7 @@ def _number(name: str, rest: str, default: int) -> int:
     if not rest:
         return default
     if re.fullmatch(r"0*[1-9][0-9]{0,8}", rest) is None:
-        raise UserError(f"{SLASH}{name} {rest}: a whole number of at least 1 expected, such as {SLASH}{name} 3")
+        raise UserError(f"{SLASH}{name} {rest}: expected a whole number of at least 1, such as {SLASH}{name} 3")
     return int(rest)
 
 

@@ -8,8 +8,8 @@ from chatbot.chat.loading import LoadedModel, load_attempt, load_exported
 from chatbot.chat.terminal.follow import Follower
 from chatbot.config.attempts import trained_directory
 from chatbot.config.decoding import DecodingSettings
-from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
+from chatbot.flags import fields_of
 from chatbot.inference.text_responder import TextResponder
 
 # Responders that are kept: TensorFlow traces a new one for about a second.
@@ -87,13 +87,18 @@ def _traced(decoding: DecodingSettings) -> DecodingSettings:
     return dataclasses.replace(decoding, seed=DecodingSettings.seed, n_best=DecodingSettings.n_best)
 
 
+def most_replies(decoding: DecodingSettings) -> int:
+    """Return the maximum number of replies that this kind of search finds."""
+    name = "candidates" if decoding.samples else "beam_size"
+    most: int = fields_of(DecodingSettings)[name].metadata["most"]
+    return most if decoding.samples else most // decoding.diverse_groups * decoding.diverse_groups
+
+
 def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
     """Return settings of the same kind of search that finds this number of replies and shows as many.
 
-    decoding: chooses a search. Raises UserError for more replies than a search finds.
+    decoding: chooses a search. number: at most `most_replies`.
     """
-    if number < 1:
-        raise UserError(f"/n {number}: must be at least 1")
     if decoding.hypotheses >= number:
         return dataclasses.replace(decoding, n_best=number)
     if decoding.samples:

@@ -2,16 +2,19 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from chatbot.chat.visible import visible
+from chatbot.corpus.reading.display import width
 
 # Columns of a terminal that has space for a table of names and their explanations.
 WIDE = 60
+# Columns that the cells of a column of a table have at least, before their words are broken.
+CELL = 10
 
 
 class Screen:
@@ -55,15 +58,37 @@ class Screen:
         self._within_line = False
         return "".join(shown)
 
-    def line(self, text: str, style: str = "") -> None:
-        """Show a line of an answer."""
-        self._out.print(Text(visible(text), style), soft_wrap=True)
+    def line(self, text: str) -> None:
+        """Show a line of an answer, which the terminal breaks anywhere. It is copied as one line."""
+        self._out.print(Text(visible(text)), soft_wrap=True)
 
-    def table(self, rows: Iterable[Sequence[str]], header: Sequence[str] = ()) -> None:
-        """Show rows of cells in columns."""
-        table = Table(*header, box=None, pad_edge=False, show_header=bool(header), header_style="bold")
+    def sentence(self, text: str) -> None:
+        """Show a text that is broken between words."""
+        self._out.print(Text(visible(text)), soft_wrap=not self._out.is_terminal)
+
+    def scored(self, text: str, score: float) -> None:
+        """Show a reply with its score, which is not broken."""
+        text, shown = visible(text), f"  ({score:.2f})"
+        if self._out.is_terminal and end_column(text, self.columns) + len(shown) > self.columns:
+            shown = f"\n{shown}"
+        self._out.print(Text(text + shown), soft_wrap=True)
+
+    def table(self, rows: Sequence[Sequence[str]], header: Sequence[str]) -> None:
+        """Show rows of cells in columns; in a narrow terminal, the first cell of each row above the others."""
+        rows = [[*map(visible, row)] for row in rows]
+        widths = [max(map(width, column)) for column in zip(header, *rows, strict=True)]
+        if widths[0] + sum(2 + min(columns, CELL) for columns in widths[1:]) > self.columns:
+            for first, *cells in rows:
+                self._out.print(Text(first, "cyan"), soft_wrap=True)
+                self.sentence(
+                    "  " + ", ".join(f"{name} {cell}" for name, cell in zip(header[1:], cells, strict=True) if cell)
+                )
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in header:
+            table.add_column(name, overflow="fold", no_wrap=name == header[0])
         for row in rows:
-            table.add_row(*(Text(visible(cell)) for cell in row))
+            table.add_row(*map(Text, row))
         self._out.print(table)
 
     def explained(self, rows: Sequence[tuple[str, str]]) -> None:
@@ -97,3 +122,11 @@ class Screen:
             print(file=sys.stdout, flush=True)
             self._within_line = False
         self._messages.print(text, soft_wrap=not self._messages.is_terminal)
+
+
+def end_column(text: str, columns: int) -> int:
+    """Return the column of the cursor after a text in a terminal of this width. A wide character is not broken."""
+    column = 0
+    for character in text:
+        column = (0 if column + width(character) > columns else column) + width(character)
+    return column

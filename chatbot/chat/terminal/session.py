@@ -6,13 +6,14 @@ from typing import Any
 
 from chatbot.chat.conversation import Conversation, Exchange
 from chatbot.chat.loading import LoadedModel
-from chatbot.chat.terminal.current_model import CurrentModel, with_replies
+from chatbot.chat.terminal.current_model import CurrentModel, most_replies, with_replies
 from chatbot.chat.terminal.ratings import Ratings
 from chatbot.chat.terminal.screen import Screen
-from chatbot.chat.terminal.settings import HISTORY
+from chatbot.chat.terminal.settings import FIELDS, HISTORY, in_names_of_settings
 from chatbot.chat.visible import decodable
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.inference.ranking import Reply
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
@@ -52,8 +53,11 @@ class Session:
     def show_best(self, number: int) -> None:
         """Show the best replies to the last question with their scores."""
         last = self.last("/n")
+        decoding = self.current.responder().decoding
+        if number > (most := most_replies(decoding)):
+            raise UserError(f"/n {number}: this search finds at most {most:,} replies; ask for at most as many")
         with self.screen.busy():
-            responder = self.current.responder(with_replies(self.current.responder().decoding, number))
+            responder = self.current.responder(with_replies(decoding, number))
             replies = responder.n_best(last.question, last.before)
         self._show(replies)
 
@@ -63,6 +67,10 @@ class Session:
         with self.screen.busy():
             decoding = self.current.responder().decoding
             reply = self._sample(last, decoding) if decoding.samples else self._next_best(last, decoding)
+        if reply is None and decoding.samples:
+            raise UserError(
+                "/retry: no sample differs from the replies before; /set temperature=2 makes more varied ones"
+            )
         if reply is None:
             raise UserError("/retry: the search finds no other reply; /set temperature=1 beam_size= samples replies")
         self.screen.line(reply)
@@ -78,8 +86,8 @@ class Session:
         return None
 
     def _next_best(self, last: Exchange, decoding: DecodingSettings) -> str | None:
-        wanted = -(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST
-        responder = self.current.responder(with_replies(decoding, max(wanted, decoding.hypotheses)))
+        wanted = max(-(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
+        responder = self.current.responder(with_replies(decoding, min(wanted, most_replies(decoding))))
         replies = [reply.text for reply in responder.n_best(last.question, last.before)]
         return next((reply for reply in replies if reply not in last.found), None)
 
@@ -102,8 +110,15 @@ class Session:
         history = changes.pop(HISTORY, self.history)
         turns = self._turns(history)
         if changes:
-            self.current.set_decoding(dataclasses.replace(self.current.decoding, **changes))
+            before = [name for name in self.changed() if name not in changes]
+            with in_names_of_settings(before):
+                self.current.set_decoding(dataclasses.replace(self.current.decoding, **changes))
         self.history, self.conversation.read = history, turns
+
+    def changed(self) -> list[str]:
+        """Return the names of the settings that have not their defaults, because of flags or of /set."""
+        chosen = {HISTORY: self.history, **dataclasses.asdict(self.current.decoding)}
+        return [name for name, field in FIELDS.items() if chosen[name] != field.default]
 
     def set_default(self) -> None:
         """Change all settings to their defaults."""
@@ -112,7 +127,8 @@ class Session:
 
     def switch(self, name: str) -> None:
         """Talk to another model. Raises UserError for one that cannot be used; the old one stays."""
-        self.current.switch(expanded(name))
+        with in_names_of_settings(self.changed()):
+            self.current.switch(expanded(name))
         trained = self.current.model.turns
         self.history = None if self.history is None else min(self.history, trained)
         self.conversation.read = self._turns(self.history)
@@ -129,13 +145,16 @@ class Session:
 
     def _show(self, replies: list[Reply]) -> None:
         for number, reply in enumerate(replies, 1):
-            self.screen.line(f"{number}. {reply.text}  ({reply.score:.2f})")
+            self.screen.scored(f"{number}. {reply.text}", reply.score)
 
     def _turns(self, history: int | None) -> int:
         """Return the number of turns to read. Raises UserError for more than the model was trained with."""
         trained = self.current.model.turns
         if history is not None and history > trained:
-            raise UserError(f"/set {HISTORY}={history}: the model was trained with --history {trained}; at most that")
+            raise UserError(
+                f"/set {HISTORY}={history}: the model was trained to read {counted(trained, 'turn')} before a "
+                f"question; give at most {trained}"
+            )
         return trained if history is None else history
 
 

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import difflib
+import re
 import shlex
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chatbot.config.chat import ChatSettings
@@ -46,9 +48,31 @@ def field_name(given: str) -> str:
     if name not in FIELDS:
         nearest = difflib.get_close_matches(name, FIELDS, n=1)
         raise UserError(
-            f"{given}: no such setting; " + (f"the nearest is {nearest[0]}" if nearest else "/settings lists them")
+            f"{given}: no such setting; "
+            + (f"the nearest is {nearest[0]}" if nearest else "/settings lists the settings")
         )
     return name
+
+
+@contextlib.contextmanager
+def in_names_of_settings(before: Sequence[str]) -> Iterator[None]:
+    """Within the block, raise a UserError about flags with the names that /set takes.
+
+    before: settings that were changed before. Those at fault can be reset, which the message says.
+    """
+    try:
+        yield
+    except UserError as error:
+        text = re.sub("--([a-z]+(?:-[a-z]+)*)", _setting_of_flag, str(error))
+        what = text.partition(";")[0]
+        resets = [f"{name}=" for name in before if re.search(rf"\b{name}\b", what)]
+        remedy = f"; /set {' '.join(resets)} resets what was set before" if resets else ""
+        raise UserError(text + remedy) from None
+
+
+def _setting_of_flag(match: "re.Match[str]") -> str:
+    name = match[1].replace("-", "_")
+    return name if name in FIELDS and name != HISTORY else match[0]  # --history in messages is that of training
 
 
 def _value(field: "dataclasses.Field[Any]", text: str) -> Any:
@@ -61,7 +85,7 @@ def _value(field: "dataclasses.Field[Any]", text: str) -> Any:
         value: Any = part
         with contextlib.suppress(ValueError):
             value = field.metadata["kind"](part)
-        check_value(field, value)
+        check_value(field, value, field.name)
         values.append(value)
     return tuple(values) if field.metadata["many"] else values[0]
 

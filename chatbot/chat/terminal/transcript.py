@@ -4,6 +4,7 @@ A file whose name ends in .jsonl has one line, {"messages": [{"role": ..., "cont
 lines for each question and its reply, with a blank line between them. `train.py --data` reads both.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,18 @@ from chatbot.errors import UserError
 
 LARGEST_FILE = 2**24  # bytes
 ASKING, ANSWERING = "user", "assistant"
-SHAPES = "two lines for each question and its reply, or JSON Lines with messages, or with question and answer"
+REMEDY = "give a file as /save writes it: JSON Lines, or two lines for each question and its reply"
 
 
 def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> None:
-    """Write a conversation to a file. Raises UserError for a file that exists, unless it is to be overwritten."""
+    """Write a conversation to a file.
+
+    Raises UserError for a file that cannot be written, and for one that exists unless it is to be overwritten.
+    """
+    if path.is_dir():
+        raise UserError(f"{path}: a folder; add the name of a file")
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: there is no folder {path.parent}; make it first, or give another path")
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists; /overwrite {path} replaces it")
     turns = [(exchange.question, exchange.reply) for exchange in exchanges]
@@ -30,35 +38,41 @@ def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> 
         content = json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
     else:
         content = "\n".join(f"{visible(question)}\n{visible(reply)}\n" for question, reply in turns)
-    if path.is_dir():
-        raise UserError(f"{path}: a folder; add the name of a file")
     written = path.with_name(path.name + ".part")
     try:
         written.write_text(content, encoding="utf-8")
         os.replace(written, path)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; check the permissions and the free space") from error
     finally:
-        written.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            written.unlink()
 
 
 def load(path: Path) -> list[tuple[str, str]]:
     """Read a conversation: each question and its reply. Raises UserError for a file that holds none."""
-    with path.open("rb") as file:
-        content = file.read(LARGEST_FILE + 1)
+    if path.is_dir():
+        raise UserError(f"{path}: a folder; add the name of a file")
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; check the path") from None
     if len(content) > LARGEST_FILE:
         raise UserError(f"{path}: larger than {LARGEST_FILE // 2**20} MiB; give the file of one conversation")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start:,}; convert it") from None
+        raise UserError(f"{path}: not UTF-8 at byte {error.start:,}; {REMEDY}") from None
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
-        raise UserError(f"{path}: empty; a conversation has {SHAPES}")
+        raise UserError(f"{path}: empty; {REMEDY}")
     if lines[0][1].lstrip().startswith(("{", "[")):
         turns = [turn for number, line in lines for turn in _turns_of(line, f"{path}, line {number}")]
     else:
         turns = [line.strip() for _, line in lines]
     if len(turns) % 2:
-        raise UserError(f"{path}: a question without a reply at its end; a conversation has {SHAPES}")
+        raise UserError(f"{path}: a question without a reply at its end; {REMEDY}")
     turns = [decodable(turn) for turn in turns]
     return list(zip(turns[::2], turns[1::2], strict=True))
 
@@ -68,10 +82,10 @@ def _turns_of(line: str, place: str) -> list[str]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
-        raise UserError(f"{place}: not JSON; a conversation has {SHAPES}") from None
+        raise UserError(f"{place}: not JSON; {REMEDY}") from None
     turns = list(_texts(value))
     if not turns or len(turns) % 2 or not all(isinstance(turn, str) for turn in turns):
-        raise UserError(f"{place}: no questions with a reply each; a conversation has {SHAPES}")
+        raise UserError(f"{place}: no questions with a reply each; {REMEDY}")
     return turns
 
 

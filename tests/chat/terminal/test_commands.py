@@ -46,7 +46,7 @@ def test_words_that_exit(capsys: Printed, word: str) -> None:
 def test_two_slashes_ask_a_question_that_begins_with_one(capsys: Printed) -> None:
     out, err = printed(capsys, ["//bin", "/bin", ""])
     assert out == ["/bin/1", EMPTY_QUESTION_REPLY]
-    assert err[0] == "error: /bin: no such command; the nearest is /n; //bin asks it as a question"
+    assert err[0] == "error: /bin: no such command; /help lists the commands; //bin asks it as a question"
 
 
 def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
@@ -71,7 +71,10 @@ def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
     ]
     assert out[-1] == "d/1+2"
     assert err[0] == "temperature=0.5, seed=7"
-    assert err[1] == "error: --beam-size 5 and --temperature: beam search does not sample; give one"
+    assert err[1] == (
+        "error: beam_size 5 and temperature: beam search does not sample; give one; /set temperature= resets what was "
+        "set before"
+    )
     assert err[2:] == ["beam_size=5, temperature=-", "history=1", "All settings have their defaults."]
 
 
@@ -80,12 +83,14 @@ def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
     [
         ("temprature=1", "temprature: no such setting; the nearest is temperature"),
         ("temperature", "/set temperature: no value; write NAME=VALUE, such as temperature=0.8"),
-        ("temperature=hot", "--temperature 'hot': float expected"),
-        ("temperature=nan", "--temperature nan: expected a finite number"),
-        ("seed=1 beam_size=0", "--beam-size 0: must be at least 1"),
-        ("history=3", "/set history=3: the model was trained with --history 2; at most that"),
-        ("n_best=2", "--n-best 2: the search yields at most 1; raise --beam-size or --candidates"),
-        ("seed=5 rerank=2 beam_size=3", "--rerank: this attempt did not learn both directions"),
+        ("temperature=hot", "temperature 'hot': expected a number"),
+        ("temperature=nan", "temperature nan: expected a finite number"),
+        ("beam_size=abc", "beam_size 'abc': expected a whole number"),
+        ("seed=1 beam_size=0", "beam_size 0: must be at least 1"),
+        ("top_p=0.5 beam_size=5", "beam_size 5 and top_p: beam search does not sample; give one"),
+        ("history=3", "/set history=3: the model was trained to read 2 turns before a question; give at most 2"),
+        ("n_best=2", "n_best 2: the search yields at most 1; raise beam_size or candidates"),
+        ("seed=5 rerank=2 beam_size=3", "rerank: this attempt did not learn both directions"),
         ("stop='a", "/set: no closing quotation; close the quotation mark, or write \\' for one"),
     ],
 )
@@ -102,14 +107,15 @@ def test_texts_with_spaces_and_several_words() -> None:
 
 
 def test_n_best_of_the_last_question(capsys: Printed) -> None:
-    out, err = printed(capsys, ["/n", "a", "/n 2", "/set temperature=1", "/n 1", "/n 0", "/n 1001", "/n ten"])
+    out, err = printed(capsys, ["/n", "a", "/n 2", "/n 101", "/set temperature=1", "/n 1", "/n 0", "/n 1001", "/n ten"])
     assert out == ["a/1", "1. a/1  (-0.50)", "2. a/2  (-1.50)", "1. a/s1.1  (-0.50)"]
     assert err[0] == "error: /n: no reply yet; ask a question first"
-    whole = "a whole number of at least 1 expected, such as /n 3"
+    whole = "expected a whole number of at least 1, such as /n 3"
     assert err[1:] == [
+        "error: /n 101: this search finds at most 100 replies; ask for at most as many",
         "temperature=1.0",
         f"error: /n 0: {whole}",
-        "error: --candidates 1001: must be at most 1000",
+        "error: /n 1001: this search finds at most 1,000 replies; ask for at most as many",
         f"error: /n ten: {whole}",
     ]
 
@@ -127,8 +133,15 @@ def test_retry_takes_the_next_best_or_another_sample(capsys: Printed) -> None:
 
 
 def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.Session, "_next_best", lambda *_: None)
-    assert printed(capsys, ["a", "/retry"])[1][0].startswith("error: /retry: the search finds no other reply; ")
+    monkeypatch.setattr(session.Session, "_sample", lambda *_: None)
+    retries: list[Line] = ["/retry"] * 101
+    out, err = printed(capsys, ["a", *retries, "/set top_p=0.5", "b", "/retry"])
+    assert out[100:] == ["b/s1.1"]
+    assert [line.partition(";")[0] for line in err] == [
+        *["error: /retry: the search finds no other reply"] * 2,
+        "top_p=0.5",
+        "error: /retry: no sample differs from the replies before",
+    ]
 
 
 def test_responders_are_kept_for_settings_that_come_again() -> None:
@@ -175,19 +188,25 @@ def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
 @pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
 def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: str) -> None:
     lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
-    _, err = printed(capsys, [*lines, "/save", "/save .", "/save no/x"], turns=2)
+    _, err = printed(capsys, [*lines, "/save", "/save .", "/overwrite no/x", "/load none", "/load ."], turns=2)
     assert err[:4] == [
         "error: no questions yet, nothing to save",
         f"{name}: 2 questions saved.",
         f"error: {name} exists; /overwrite {name} replaces it",
         f"{name}: 3 questions saved.",
     ]
-    assert [line[:6] for line in err[4:]] == ["error:"] * 3
+    assert err[4:] == [
+        "error: /save: the name of a file is missing, such as /save chat.jsonl",
+        "error: .: a folder; add the name of a file",
+        "error: no/x: there is no folder no; make it first, or give another path",
+        "error: none: no such file; check the path",
+        "error: .: a folder; add the name of a file",
+    ]
     assert [path.name for path in work_dir.iterdir()] == [name]
     out, err = printed(capsys, ["old", f"/load {name}", "d", "/history"], turns=2)
     assert out[1] == "d/1+2"
     assert [line[:7] for line in out[2::2]] == ["  1 > a", "  2 > b", "  3 > c", "  4 > d"]
-    assert err == [f"{name}: 3 questions. The conversation continues after them."]
+    assert err == [f"{name}: 3 questions loaded. The conversation continues."]
 
 
 def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +215,7 @@ def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, mo
     config = Path("checkpoints/other/config.json")
     config.parent.mkdir(parents=True)
     config.touch()
-    lines: list[Line] = ["a", "/model none", "b", "/model other", "c", "/model ~no.such.user/x", "/model"]
+    lines: list[Line] = ["a", "/model none", "b", "/model other", "c", "/model ~no.such.user/x", "/model .", "/model"]
     out, err = printed(capsys, lines, turns=2)
     assert out[:3] == ["a/1", "b/1+2", "c/1"]
     assert out[3].startswith("other: 1,000 pairs")
@@ -204,6 +223,7 @@ def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, mo
     assert err[0].endswith("there are: other, or give the path of its folder")
     assert err[1].startswith("other: 1,000 pairs of pairs.tsv; step 1,200; ")
     assert err[2].startswith("error: ~no.such.user/x: no such home directory")
+    assert err[3].startswith("error: /model .: not an attempt, the folder has no config.json; ")
 
 
 def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
@@ -223,12 +243,13 @@ def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
 
 
 def test_help_explains_commands_and_settings(capsys: Printed) -> None:
-    out, err = printed(capsys, ["/help", "/help /n", "/help anti_lm", "/help /ood", "/help zzz"])
+    out, err = printed(capsys, ["/help", "/help /n", "/help anti_lm", "/help /ood", "/help zzz", "/help sav"])
     assert [name for name in COMMANDS if not any(line.startswith(f"/{name}") for line in out)] == []
     assert sum(line.startswith("/n ") for line in out) == 2
     assert any(line.startswith("anti_lm  subtract R times") for line in out)
     assert err[0].startswith("error: /ood: no such command; the nearest is /good")
-    assert err[1] == "error: zzz: no such setting; /settings lists them"
+    assert err[1] == ("error: /help zzz: no such command or setting; /help lists the commands, /settings the settings")
+    assert err[2] == "error: /help sav: no such command or setting; the nearest is save"
 
 
 def test_interrupts_at_the_prompt(capsys: Printed) -> None:
@@ -268,7 +289,7 @@ def test_halves_of_characters_and_null_bytes(capsys: Printed, work_dir: Path) ->
     lines: list[Line] = ["\ud800", "/load a\x00b", "/save \udfffx", "/model \x00/x", "/set stop=\ud800", "/\x1b[31m"]
     out, err = printed(capsys, lines)
     assert out == ["?/1"]
-    assert err[0].startswith("error: a\ufffdb: No such file")
+    assert err[0].startswith("error: a\ufffdb: no such file")
     assert err[1] == "?x: 1 question saved."
     assert err[-1].startswith("error: /\ufffd[31m: no such command")
 

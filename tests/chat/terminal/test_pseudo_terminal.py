@@ -75,7 +75,7 @@ def test_chat_in_a_simple_terminal(tmp_path: Path, variables: dict[str, str], en
         terminal.wait_for_prompt()
         terminal.ask("你好", "你好/1")
         terminal.ask("/n 2", "2. 你好/2  (-1.50)")
-        terminal.ask("/unknown", "/help lists them")
+        terminal.ask("/unknown", "no such command")
         terminal.type(CTRL_C)
         terminal.wait("Ctrl-C again")
         terminal.wait_for_prompt()
@@ -98,6 +98,22 @@ def test_keys_typed_while_a_reply_is_computed_are_the_next_line(tmp_path: Path, 
             terminal.type(keys)
         assert terminal.end() == 0
         assert terminal.text.rstrip().endswith(f"\n> {SLOW * 3}\n{SLOW * 3}/1\n> ab\nab/1+2\n>")
+
+
+def test_attempts_and_scores_are_shown_with_whole_words(tmp_path: Path) -> None:
+    name = "weibo-both-directions-2024"
+    for attempt in (name, "x"):
+        (tmp_path / "checkpoints" / attempt).mkdir(parents=True)
+        (tmp_path / "checkpoints" / attempt / "config.json").touch()
+    with PseudoTerminal(tmp_path, columns=39) as terminal:
+        terminal.wait_for_prompt()
+        terminal.ask("/model", f"character on\nheld-out pairs\n{name}\n  state broken\nx\n  state broken")
+        resize(terminal, 40)
+        terminal.ask("/model", f"\n{name}        broken\nx ")
+        terminal.ask("你好吗" * 5, "吗/1")
+        terminal.ask("/n 2", "吗/1\n  (-0.50)\n2.")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
 
 
 def test_output_to_a_file_has_the_replies_only(tmp_path: Path) -> None:
