@@ -54,6 +54,6 @@ def load_exported(folder: Path) -> LoadedModel:
     """Load an export for ONNX Runtime or LiteRT, without TensorFlow. Raises UserError as `load_export`."""
     export = load_export(folder)
     manifest = export.manifest
-    card = card_of_export(manifest.attempt, manifest.step, export.settings, manifest.validated, manifest.format)
+    card = card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format)
     turns = export.settings.encoding.history
     return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))

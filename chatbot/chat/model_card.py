@@ -3,8 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from chatbot.attempts.attempt import data_names, read_attempt
-from chatbot.config.training import Settings
+from chatbot.attempts.attempt import read_attempt
 from chatbot.corpus.reading.display import counted
 
 
@@ -14,7 +13,7 @@ class ModelCard:
 
     name: str
     step: int  # of the checkpoint
-    data: tuple[str, ...]  # names of the files of training pairs
+    data: tuple[str, ...] = ()  # names of the files of training pairs; empty: not known
     pairs: int | None = None  # None: not known
     nats_per_character: float | None = None  # of the held-out pairs; None: not validated, or not known
     validated: bool = False
@@ -43,6 +42,6 @@ def card_of_attempt(directory: Path, step: int) -> ModelCard:
     return ModelCard(directory.name, step, attempt.data, attempt.pairs, nats, validated=nats is not None)
 
 
-def card_of_export(name: str, step: int, settings: Settings, validated: bool, form: str) -> ModelCard:
-    """Return the card of an export."""
-    return ModelCard(name, step, data_names(settings), validated=validated, format=form)
+def card_of_export(name: str, step: int, validated: bool, form: str) -> ModelCard:
+    """Return the card of an export, which does not have the names of the files of training pairs."""
+    return ModelCard(name, step, validated=validated, format=form)

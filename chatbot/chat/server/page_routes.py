@@ -191,7 +191,7 @@ def _read_card(directory: Path) -> tuple[ModelCard, int]:
     turns = settings.encoding.history
     if (directory / MANIFEST).exists():
         manifest = read_manifest(directory)
-        card = card_of_export(manifest.attempt, manifest.step, settings, manifest.validated, manifest.format)
+        card = card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format)
         return card, turns
     return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
 

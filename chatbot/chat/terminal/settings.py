@@ -35,8 +35,9 @@ def changes_of(text: str) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for word in words:
         given, equals, value = word.partition("=")
-        if not equals:
-            raise UserError(f"/set {given}: no value; write NAME=VALUE, such as temperature=0.8")
+        if not equals or not given:
+            missing = "name" if equals else "value"
+            raise UserError(f"/set {word}: the {missing} is missing; write NAME=VALUE, such as temperature=0.8")
         name = field_name(given)
         changes[name] = _value(FIELDS[name], value)
     return changes

@@ -82,7 +82,8 @@ def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
     ("change", "message"),
     [
         ("temprature=1", "temprature: no such setting; the nearest is temperature"),
-        ("temperature", "/set temperature: no value; write NAME=VALUE, such as temperature=0.8"),
+        ("temperature", "/set temperature: the value is missing; write NAME=VALUE, such as temperature=0.8"),
+        ("=0.8", "/set =0.8: the name is missing; write NAME=VALUE, such as temperature=0.8"),
         ("temperature=hot", "temperature 'hot': expected a number"),
         ("temperature=nan", "temperature nan: expected a finite number"),
         ("beam_size=abc", "beam_size 'abc': expected a whole number"),

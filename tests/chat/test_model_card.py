@@ -1,0 +1,20 @@
+"""What a user sees about a model."""
+
+import pytest
+
+from chatbot.chat.model_card import ModelCard, card_of_export
+
+
+@pytest.mark.parametrize(
+    ("card", "line"),
+    [
+        (
+            ModelCard("talk", 1200, ("a.tsv",), 1, 3.25),
+            "talk: 1 pair of a.tsv; step 1,200; 3.250 nats per character on ",
+        ),
+        (ModelCard("talk", 0, ("a", "b"), 2000), "talk: 2,000 pairs of 2 files; step 0; not validated"),
+        (card_of_export("talk", 250, True, "onnx"), "talk; step 250; onnx"),  # it does not have the names of files
+    ],
+)
+def test_line_of_a_model(card: ModelCard, line: str) -> None:
+    assert card.line().startswith(line)
