@@ -1,8 +1,10 @@
 """From the body of a request to questions to the engine."""
 
 import dataclasses
+import functools
 import secrets
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest, ContentPart, DecodingFields, Message
 from chatbot.config.decoding import SAMPLED, SAMPLING, DecodingSettings, over_default
@@ -74,34 +76,41 @@ def text_of(content: str | Iterable[ContentPart] | None) -> str:
     return "\n".join(part.text for part in content if part.type == "text" and part.text)
 
 
-def decoding_of(body: DecodingFields, searches: Searches) -> DecodingSettings | None:
+class Sampling(NamedTuple):
+    """The fields of a request that choose its search; None: not given."""
+
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+
+
+class Penalties(NamedTuple):
+    """The fields of a request that change the probabilities of repeated tokens."""
+
+    presence_penalty: float
+    frequency_penalty: float
+
+
+@functools.lru_cache(maxsize=256)  # the settings are checked when they are made, and few differ
+def decoding_of(
+    searches: Searches, sampling: Sampling, penalties: Penalties, replies: int, changes: bool
+) -> DecodingSettings | None:
     """Return the settings of greedy search or of sampling that a request asks for; None: the model's own search.
 
-    temperature, top_p, top_k and min_p choose the search. The other fields alone change the model's own search,
-    reduced to one hypothesis: greedy search in place of beam search, and one sample in place of the best of several.
-    More replies than the model's own search finds are sampled, each for itself.
+    The fields of `sampling` choose the search. The others alone change the model's own search, reduced to one
+    hypothesis: greedy search in place of beam search, and one sample in place of the best of several. More replies
+    than the model's own search finds are sampled, each for itself. changes: whether there are other such fields.
     """
-    sampling = {
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None,
-        "min_p": body.min_p or None,
-    }
-    penalties = {name: value for name in ("presence_penalty", "frequency_penalty") if (value := getattr(body, name))}
-    stop = stops_of(body.stop)
-    too_many = searches.own.hypotheses > 1 and (body.n or 1) > searches.own.hypotheses
-    own = one_sample(searches.own) if too_many else one_hypothesis(searches.own)
-    if any(value is not None for value in sampling.values()):
-        greedy = body.top_p == 0 or (body.temperature is not None and body.temperature < LEAST_TEMPERATURE)
-        base = _without_search(searches.given)
-        chosen = {"beam_size": 1} if greedy else sampling
-        seed = secrets.randbelow(SEEDS) if body.seed is None else body.seed % SEEDS
-    elif too_many or stop or penalties or (body.seed is not None and own.samples):
-        base, chosen = own, {}
-        seed = own.seed if body.seed is None else body.seed % SEEDS
-    else:
-        return None
-    return dataclasses.replace(base, **chosen, **penalties, seed=seed, stop=(*base.stop, *stop))
+    own, given = searches.own, {name: value for name, value in penalties._asdict().items() if value}
+    too_many = own.hypotheses > 1 and replies > own.hypotheses
+    if any(value is not None for value in sampling):
+        greedy = sampling.top_p == 0 or (sampling.temperature is not None and sampling.temperature < LEAST_TEMPERATURE)
+        chosen = {"beam_size": 1} if greedy else sampling._asdict()
+        return dataclasses.replace(_without_search(searches.given), **chosen, **given)
+    if too_many or given or changes:
+        return dataclasses.replace(one_sample(own) if too_many else one_hypothesis(own), **given)
+    return None
 
 
 def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -133,10 +142,21 @@ def _without_search(decoding: DecodingSettings) -> DecodingSettings:
 
 
 def _question(body: DecodingFields, searches: Searches, text: str) -> Question:
+    top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
+    sampling = Sampling(body.temperature, body.top_p, top_k, body.min_p or None)
+    penalties = Penalties(body.presence_penalty or 0.0, body.frequency_penalty or 0.0)
+    replies, stop = body.n or 1, stops_of(body.stop)
+    changes = bool(stop) or (body.seed is not None and searches.own.samples)
+    decoding = decoding_of(searches, sampling, penalties, replies, changes)
+    seed = None if body.seed is None else body.seed % SEEDS
+    if seed is None and any(value is not None for value in sampling):
+        seed = secrets.randbelow(SEEDS)
     return Question(
         text[:MAX_CHARACTERS],
-        decoding=decoding_of(body, searches),
-        replies=body.n or 1,
+        decoding=decoding,
+        seed=None if decoding is None else seed,
+        stop=() if decoding is None else stop,
+        replies=replies,
         max_tokens=_most_tokens(body.max_tokens),
         streams=bool(body.stream),
     )

@@ -86,10 +86,12 @@ class RowLane:
             limit = min(question.max_tokens or self._max_length, self._max_length)
             uniform = np.zeros((question.replies, self._max_length), np.float32)
             if decoding.samples:
-                (uniform,) = uniform_numbers(decoding.seed, [source], question.replies, self._max_length)
+                seed = decoding.seed if question.seed is None else question.seed
+                (uniform,) = uniform_numbers(seed, [source], question.replies, self._max_length)
             asked.question_tokens, asked.unfinished = len(source), question.replies
+            stops = (*decoding.stop, *question.stop)
             replies = [
-                UnfinishedReply(asked, number, rules, decoding.stop, limit, responder.vocabulary)
+                UnfinishedReply(asked, number, rules, stops, limit, responder.vocabulary)
                 for number in range(question.replies)
             ]
             return Started(source, replies, uniform)

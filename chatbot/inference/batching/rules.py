@@ -74,12 +74,12 @@ class RuleBook:
     def __init__(self, vocabulary: Vocabulary, settings: Settings) -> None:
         self._vocabulary, self._settings = vocabulary, settings
         self._made = functools.lru_cache(maxsize=64)(self._make)
+        self._of_all_rows = functools.lru_cache(maxsize=64)(_of_all_rows)
         self._automaton_of = functools.lru_cache(maxsize=4)(self._make_automaton)
 
     def rules_of(self, decoding: DecodingSettings) -> Rules:
         """Return the rules. Raises UserError for settings that the model does not admit."""
-        # What a row has of its own is left out, so that more rows are computed together.
-        return self._made(dataclasses.replace(decoding, seed=DecodingSettings.seed, stop=()))
+        return self._made(self._of_all_rows(decoding))
 
     def _make(self, decoding: DecodingSettings) -> Rules:
         if decoding.hypotheses > 1:
@@ -91,3 +91,8 @@ class RuleBook:
     def _make_automaton(self, ban: tuple[str, ...]) -> BoundedAutomaton:
         length = self._settings.model.max_length
         return bounded(reply_automaton(DecodingSettings(ban=ban), self._vocabulary, length), EOS, length)
+
+
+def _of_all_rows(decoding: DecodingSettings) -> DecodingSettings:
+    """Leave out what a row has of its own, so that more rows are computed together."""
+    return dataclasses.replace(decoding, seed=DecodingSettings.seed, stop=())

@@ -87,7 +87,7 @@ def test_n_best_replies_with_scores(browser: Browser) -> None:
     browser.ask("你好")
     asked = browser.served.engines["weibo"].asked[-1]
     assert asked.decoding is not None
-    assert (asked.decoding.temperature, asked.decoding.top_p, asked.decoding.seed) == (0.5, 0.9, 7)
+    assert (asked.decoding.temperature, asked.decoding.top_p, asked.seed) == (0.5, 0.9, 7)
     assert (asked.decoding.min_p, asked.replies, asked.max_tokens) == (None, 3, 9)
     assert browser.replies == ["你好呀，今天过得怎么样？", "你好！", "好久不见，最近忙什么呢"]
     assert browser.texts(".score") == ["−0.50", "−0.75", "−1.00"]

@@ -147,7 +147,7 @@ def test_langchain(url: str, engine: FakeEngine) -> None:
     assert chat.invoke(messages).content == "三"
     assert engine.questions[-1].history == ("一", "二")
     assert engine.questions[-1].decoding is not None
-    assert engine.questions[-1].decoding.stop == ("。",)
+    assert engine.questions[-1].stop == ("。",)
     assert "".join(str(chunk.content) for chunk in chat.stream(messages)) == "三"
     assert [message.content for message in chat.batch(["一", "二"])] == ["一", "二"]
 

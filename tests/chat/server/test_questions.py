@@ -82,10 +82,10 @@ def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields:
         (BEAM, {"temperature": 0}, {"beam_size": 1}),
         (SAMPLE, {"temperature": 0.001}, {"beam_size": 1}),
         (SAMPLE, {"top_p": 0}, {"beam_size": 1}),
-        (BEAM, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5, "seed": -1, "stop": "x"},
-         {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5, "seed": 2**31 - 1, "stop": ("x",)}),
-        (BEAM, {"stop": ["x", "y"]}, {"beam_size": 1, "stop": ("x", "y")}),
-        (SAMPLE, {"seed": 7}, {**SAMPLED, "seed": 7}),
+        (BEAM, {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5, "seed": 3, "stop": "x"},
+         {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "top_k": 5}),
+        (BEAM, {"stop": ["x", "y"]}, {"beam_size": 1}),
+        (SAMPLE, {"seed": 7}, SAMPLED),
         (BEST_OF_MANY, {"frequency_penalty": 0.5}, {"top_p": 0.8, "frequency_penalty": 0.5}),
         (BEAM, {"temperature": 1, "seed": 1, "presence_penalty": 2, "frequency_penalty": -2},
          {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": -2.0}),
@@ -93,10 +93,9 @@ def test_without_decoding_fields_the_model_searches_as_it_does_elsewhere(fields:
 )  # fmt: skip
 def test_decoding_fields(searches: Searches, fields: dict[str, Any], expected: dict[str, Any]) -> None:
     """What the command line forbids stays forbidden; the search of a model is not mixed with that of a request."""
-    decoding = asked(searches, **fields).decoding
-    assert decoding is not None
-    seed = {} if "seed" in expected else {"seed": decoding.seed}
-    assert decoding == DecodingSettings(ban=("词",), **{**seed, **expected})
+    question = asked(searches, **fields)
+    assert question.decoding == DecodingSettings(ban=("词",), **expected)
+    assert (question.seed, question.stop) == (fields.get("seed", question.seed), tuple(fields.get("stop", ())))
 
 
 @pytest.mark.parametrize(
@@ -111,9 +110,16 @@ def test_more_replies_than_the_models_own_search_finds_are_sampled(
     assert question.decoding == (None if expected is None else DecodingSettings(ban=("词",), **expected))
 
 
-def test_sampling_without_seed_differs_each_time() -> None:
-    seeds = {decoding.seed for _ in range(8) if (decoding := asked(temperature=1.0).decoding)}
-    assert len(seeds) > 1
+def test_seeds() -> None:
+    """Without one, each request has its own if it asks for sampling; otherwise that of the command line."""
+    assert len({asked(temperature=1.0).seed for _ in range(8)}) > 1
+    assert asked(temperature=1.0, seed=-1).seed == 2**31 - 1
+    assert asked(SAMPLE, frequency_penalty=1).seed is None
+
+
+def test_requests_with_the_same_search_share_its_settings() -> None:
+    first, second = asked(temperature=0.5, seed=1, stop="a"), asked(temperature=0.5, seed=2, stop="b")
+    assert first.decoding is second.decoding is not None
 
 
 @pytest.mark.parametrize(

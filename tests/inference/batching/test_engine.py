@@ -162,6 +162,18 @@ def test_tokens_of_a_stop_text_are_not_in_the_reply(engine: Engine) -> None:
     assert [token.text for token in answer.tokens[0]] == answer.texts
 
 
+def test_the_seed_and_the_stop_texts_of_a_question_are_those_of_its_settings(engine: Engine) -> None:
+    """The texts that end a reply are added to those of the settings."""
+    stop = answer_of(engine, Question("你好吗", decoding=LONG, top_log_probs=0)).tokens[0][1].text
+    for seed in (1, 2):
+        settings = dataclasses.replace(LONG, seed=seed, stop=(stop, "never"))
+        question = Question("你好吗", decoding=dataclasses.replace(LONG, stop=("never",)), seed=seed, stop=(stop,))
+        assert answer_of(engine, question) == answer_of(engine, Question("你好吗", decoding=settings))
+    sampled = Question("今天好", decoding=SAMPLED, replies=3)
+    first, other = (answer_of(engine, dataclasses.replace(sampled, seed=seed)).texts for seed in (1, 2))
+    assert first != other
+
+
 def test_text_without_visible_characters(engine: Engine) -> None:
     answer = answer_of(engine, Question(" \t", replies=2, decoding=GREEDY))
     assert (answer.texts, answer.usage) == ([EMPTY_QUESTION_REPLY] * 2, Usage(0, 0))
