@@ -12,6 +12,7 @@ from typing import Any
 
 from chatbot.attempts.attempt import size_of
 from chatbot.chat.loading import LoadedModel, load_model
+from chatbot.chat.server.garbage import leave_out_of_collections
 from chatbot.chat.server.model_names import pointer_of, version_of
 from chatbot.chat.server.problems import ApiError
 from chatbot.chat.server.questions import Searches, one_hypothesis
@@ -61,6 +62,7 @@ def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -
         searches = Searches(decoding, responder.decoding)
         engine = Engine(responder, most_waiting)
         warm_up(engine, (None, one_hypothesis(responder.decoding)))
+        leave_out_of_collections()
         return ServedModel(engine, responder, loaded, turns, searches)
 
     return open_model
@@ -226,9 +228,21 @@ class Models:
             self._close(entry)
 
     def _close(self, entry: _Entry) -> None:
-        task = asyncio.create_task(asyncio.to_thread(entry.model.engine.close))
+        task = asyncio.create_task(self._closed(entry))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    async def _closed(self, entry: _Entry) -> None:
+        engines = [entry.model.engine]
+        del entry  # the thread has the only reference
+        # Without entries, the server stops, or loads a model, which collects garbage, too.
+        await asyncio.to_thread(_close, engines, collects=bool(self._entries))
+
+
+def _close(engines: list[Engine], collects: bool) -> None:
+    engines.pop().close()
+    if collects:
+        leave_out_of_collections()
 
 
 def estimated_bytes(directory: Path) -> int:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import threading
+import weakref
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chatbot.chat.server.garbage import leave_out_of_collections
 from chatbot.chat.server.model_names import client_names, models_of, version_of
 from chatbot.chat.server.models import BESIDE_WEIGHTS, Models, ServedModel
 from chatbot.chat.server.problems import ApiError
@@ -109,6 +111,24 @@ def test_newer_checkpoint_is_taken_without_losing_a_question(tmp_path: Path) -> 
             assert not opened[0].closed.is_set()
         await asyncio.gather(*models._closing)
         assert [engine.closed.is_set() for engine in opened] == [True, False]
+
+    run(test())
+
+
+def test_memory_of_a_replaced_model_is_freed_although_collections_leave_its_objects_out(tmp_path: Path) -> None:
+    opened: list[FakeEngine] = []
+    models = newest(fake_models({"a": FakeEngine()}, tmp_path), opened)
+
+    async def test() -> None:
+        async with models.use("a"):
+            opened[0].itself = opened[0]  # type: ignore[attr-defined]  # as graphs, it is part of a cycle
+            leave_out_of_collections()
+            point(tmp_path / "a", 2)
+            await models.refresh()
+        replaced = weakref.ref(opened.pop(0))
+        await asyncio.gather(*models._closing)
+        assert replaced() is None
+        await models.close()
 
     run(test())
 
