@@ -17,6 +17,8 @@ from chatbot.inference.row_model import RowModel
 
 # The question of the anti-language model, as in `reply_search`.
 EMPTY_QUESTION = [BOS]
+# Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
+LEAVING_SHARE = 0.25
 
 
 class Started(NamedTuple):
@@ -46,22 +48,25 @@ class RowBatch:
         self._has_ended = np.zeros(0, np.bool_)
         self._state: Any = None
 
-    def __len__(self) -> int:
-        return len(self._replies)
+    @property
+    def unfinished(self) -> int:
+        """The number of unfinished replies."""
+        return len(self._replies) - int(self._has_ended.sum())
 
     @property
     def asked(self) -> list[Asked]:
         """The questions with unfinished replies."""
-        return list(dict.fromkeys(reply.asked for reply in self._replies))
+        return list(dict.fromkeys(self._replies[row].asked for row in np.flatnonzero(~self._has_ended)))
 
     def change(self, started: Sequence[Started]) -> None:
-        """Leave out the replies that have ended or that nobody waits for, and add others."""
+        """Add replies. Leave out those that have ended or that nobody waits for, if they are many or others are added.
+        """
         for row, reply in enumerate(self._replies):
             self._has_ended[row] |= reply.asked.is_over
         kept, left = np.flatnonzero(~self._has_ended), self._generic_left()
-        if not started and len(kept) == len(self._replies) and len(left) == len(self._generic):
-            return
         old, width = len(self._replies), len(self._replies) + len(self._generic)
+        if not started and len(kept) + len(left) > (1 - LEAVING_SHARE) * width:
+            return
         arrived = [reply for one in started for reply in one.replies]
         if not len(kept) + len(arrived):
             self.clear()
@@ -87,28 +92,24 @@ class RowBatch:
         groups = defaultdict(list)
         for row, reply in enumerate(self._replies):
             groups[reply.rules].append(row)
+        left = self._generic_left()
+        generic_rows, generic_logits = self._generic[left], logits[number + left]
         ids, states = np.full(number, EOS, np.int32), np.zeros(number, np.int32)
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
             for rules, of_group in groups.items():
                 # A view of all rows is not copied.
                 places: Any = slice(None) if len(of_group) == number else np.array(of_group)
                 try:
-                    generic = self._generic_of(of_group, logits[number:])
+                    generic = _generic_of(of_group, number, generic_rows, generic_logits)
                     ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), generic)
                 except Exception as error:  # of this group: the others go on
                     for row in of_group:
                         self._replies[row].asked.give(error)
         rows.ids[np.arange(number), rows.positions] = ids
-        self._rows = rows._replace(positions=rows.positions + 1, last=ids, states=states)
-        for row, (reply, token) in enumerate(zip(self._replies, ids.tolist(), strict=True)):
-            self._has_ended[row] = reply.asked.is_over or reply.add(token, logits[row])
-
-    def _generic_of(self, rows: Sequence[int], logits: Floats) -> Generic:
-        """Return the distributions without the question of some replies. logits: of all that are needed."""
-        numbers = np.full(len(self._replies), -1)
-        numbers[rows] = np.arange(len(rows))
-        numbers = numbers[self._generic]
-        return Generic(numbers[numbers >= 0], logits[numbers >= 0])
+        for row in np.flatnonzero(~self._has_ended):
+            reply = self._replies[row]
+            self._has_ended[row] = reply.asked.is_over or reply.add(int(ids[row]), logits[row])
+        self._rows = rows._replace(positions=rows.positions + ~self._has_ended, last=ids, states=states)
 
     def _generic_left(self) -> npt.NDArray[np.intp]:
         """Return which rows without the question are still needed, as numbers from 0."""
@@ -125,3 +126,14 @@ class RowBatch:
             states=np.array(starts, np.int32),
             uniform=np.concatenate([one.uniform for one in started] or [np.zeros((0, self._max_length), np.float32)]),
         )
+
+
+def _generic_of(of_group: Sequence[int], number: int, generic_rows: Any, logits: Floats) -> Generic:
+    """Return the distributions without the question of a group's replies, as far as there are any.
+
+    of_group: numbers of replies. number: of all replies. generic_rows: the reply of each row of `logits`.
+    """
+    places = np.full(number, -1)
+    places[of_group] = np.arange(len(of_group))
+    places = places[generic_rows]
+    return Generic(places[places >= 0], logits[places >= 0])

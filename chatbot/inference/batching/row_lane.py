@@ -16,6 +16,9 @@ from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 
 # The largest number of replies in a batch, but for a question that wants more.
 REPLIES = 128
+# Questions join a batch when they are a quarter of it, or after as many tokens: to encode one costs as much time as to
+# encode several.
+JOINING_SHARE, JOINING_TOKENS = 0.25, 4
 
 
 class RowLane:
@@ -32,6 +35,7 @@ class RowLane:
         self._max_length = responder.settings.model.max_length
         self._rule_book = RuleBook(responder.vocabulary, responder.settings)
         self._batch: RowBatch | None = None
+        self._tokens = 0  # of a reply, since questions last joined
 
     @property
     def active(self) -> int:
@@ -40,12 +44,17 @@ class RowLane:
 
     def run(self) -> None:
         """Answer questions until `waiting` is closed and none is left."""
-        while True:
-            number = 0 if self._batch is None else len(self._batch)
-            taken = self._waiting.take(self._lane, REPLIES - number, blocks=not number)
-            if taken is None:
-                return
+        while (taken := self.joining()) is not None:
             self.step(taken)
+
+    def joining(self) -> list[Asked] | None:
+        """Return the questions that join now. None if there is nothing to do any more."""
+        number = 0 if self._batch is None else self._batch.unfinished
+        self._tokens += 1
+        if self._tokens < JOINING_TOKENS and self._waiting.number(self._lane) < JOINING_SHARE * number:
+            return []
+        self._tokens = 0
+        return self._waiting.take(self._lane, REPLIES - number, blocks=not number)
 
     def step(self, taken: Sequence[Asked]) -> None:
         """Begin replies to these questions, and add a token to each unfinished reply."""
@@ -53,7 +62,7 @@ class RowLane:
             if self._batch is None:
                 self._batch = RowBatch(self._row_model(), self._max_length)
             self._add(self._batch, [started for asked in taken if (started := self._started(asked)) is not None])
-            if len(self._batch):
+            if self._batch.unfinished:
                 self._batch.advance()
         except Exception as error:  # the next questions are answered
             for asked in taken if self._batch is None else [*self._batch.asked, *taken]:

@@ -27,6 +27,10 @@ class Waiting:
             self._drop_cancelled()
             return sum(map(len, self._lanes))
 
+    def number(self, lane: int) -> int:
+        """Return the number of questions of a lane, those that nobody waits for any more included."""
+        return len(self._lanes[lane])
+
     def put(self, lane: int, asked: Asked) -> None:
         """Add a question. Raises BusyError if there are too many, or after `close`."""
         with self._changed:
