@@ -59,8 +59,7 @@ class RowBatch:
         return list(dict.fromkeys(self._replies[row].asked for row in np.flatnonzero(~self._has_ended)))
 
     def change(self, started: Sequence[Started]) -> None:
-        """Add replies. Leave out those that have ended or that nobody waits for, if they are many or others are added.
-        """
+        """Add replies. If some are added, or many rows are not needed any more, leave these out."""
         for row, reply in enumerate(self._replies):
             self._has_ended[row] |= reply.asked.is_over
         kept, left = np.flatnonzero(~self._has_ended), self._generic_left()
@@ -106,7 +105,7 @@ class RowBatch:
                     for row in of_group:
                         self._replies[row].asked.give(error)
         rows.ids[np.arange(number), rows.positions] = ids
-        for row in np.flatnonzero(~self._has_ended):
+        for row in np.flatnonzero(~self._has_ended).tolist():
             reply = self._replies[row]
             self._has_ended[row] = reply.asked.is_over or reply.add(int(ids[row]), logits[row])
         self._rows = rows._replace(positions=rows.positions + ~self._has_ended, last=ids, states=states)

@@ -1,5 +1,6 @@
 """Answers questions by a search that compares several hypotheses, of several questions at once."""
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +14,10 @@ from chatbot.inference.batching.waiting import Waiting
 from chatbot.inference.ranking import Reply
 from chatbot.inference.row_model import RowModel
 from chatbot.inference.text_responder import TextResponder
+
+# The share of a batch's time to wait for as many questions as it had: clients ask again when they have their replies,
+# and to begin with the first of them would leave the others for the batch after it.
+PATIENCE = 0.1
 
 
 class SearchLane:
@@ -28,10 +33,14 @@ class SearchLane:
 
     def run(self) -> None:
         """Answer questions until `waiting` is closed and none is left."""
-        while (taken := self._waiting.take(self._lane, self._responder.replier.batch, blocks=True)) is not None:
-            self.active = len(taken)
+        number, patience = 1, 0.0
+        most = self._responder.replier.batch
+        while (taken := self._waiting.take(self._lane, most, True, number, patience)) is not None:
+            began = time.monotonic()
+            self.active = number = len(taken)
             self._answer(taken)
             self.active = 0
+            patience = PATIENCE * (time.monotonic() - began)
 
     def _answer(self, asked: Sequence[Asked]) -> None:
         try:

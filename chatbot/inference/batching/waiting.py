@@ -19,11 +19,12 @@ class Waiting:
     def __init__(self, lanes: int, most: int, characters: int) -> None:
         self._lanes: tuple[deque[Asked], ...] = tuple(deque() for _ in range(lanes))
         self._most, self._characters = most, characters
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._arrived = tuple(threading.Condition(self._lock) for _ in range(lanes))  # or `close` was called
         self._is_closed = False
 
     def __len__(self) -> int:
-        with self._changed:
+        with self._lock:
             self._drop_cancelled()
             return sum(map(len, self._lanes))
 
@@ -33,21 +34,24 @@ class Waiting:
 
     def put(self, lane: int, asked: Asked) -> None:
         """Add a question. Raises BusyError if there are too many, or after `close`."""
-        with self._changed:
+        with self._lock:
             if self._is_closed or not self._has_room(asked):
                 self._drop_cancelled()
                 if self._is_closed or not self._has_room(asked):
                     raise BusyError
             self._lanes[lane].append(asked)
-            self._changed.notify_all()
+            self._arrived[lane].notify()
 
-    def take(self, lane: int, replies: int, blocks: bool) -> list[Asked] | None:
+    def take(self, lane: int, replies: int, blocks: bool, wanted: int = 1, patience: float = 0.0) -> list[Asked] | None:
         """Return the next questions of a lane with at most as many replies in all, but at least one if `blocks`.
 
-        blocks: whether to wait for a question. Then None is returned after `close` when none is left.
+        blocks: whether to wait for a question. Then None is returned after `close` when none is left. wanted, patience:
+        wait until there are so many questions, but at most so many seconds.
         """
-        waiting = self._lanes[lane]
-        with self._changed:
+        waiting, arrived = self._lanes[lane], self._arrived[lane]
+        with self._lock:
+            if wanted > 1:
+                arrived.wait_for(lambda: self._is_closed or len(waiting) >= wanted, patience)
             while True:
                 taken: list[Asked] = []
                 while waiting and (waiting[0].question.replies <= replies or (blocks and not taken)):
@@ -59,13 +63,14 @@ class Waiting:
                     return taken
                 if self._is_closed:
                     return None
-                self._changed.wait()
+                arrived.wait()
 
     def close(self) -> None:
         """Take no more questions."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
-            self._changed.notify_all()
+            for arrived in self._arrived:
+                arrived.notify()
 
     def _has_room(self, asked: Asked) -> bool:
         waiting = [other for lane in self._lanes for other in lane]
