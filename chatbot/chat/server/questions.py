@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import secrets
+import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ def _question(body: DecodingFields, searches: Searches, text: str) -> Question:
     decoding = decoding_of(searches, sampling, penalties, replies, changes)
     seed = None if body.seed is None else body.seed % SEEDS
     if seed is None and any(value is not None for value in sampling):
-        seed = secrets.randbelow(SEEDS)
+        seed = random.randrange(SEEDS)
     return Question(
         text[:MAX_CHARACTERS],
         decoding=decoding,
