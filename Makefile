@@ -24,8 +24,10 @@ bench: install-dev
 tensorboard: install
 	$(BIN)/tensorboard --logdir tensorboard --host localhost $(ARGS)
 
+# Three processes on two cores, since many tests wait for others. With --dist loadfile, a run whose process has died
+# never ends if the process is replaced.
 test: install-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(ARGS)
 
 # Changes the code in thousands of small ways and counts how many of them the tests notice: hours on two cores.
 # ARGS="chatbot.decoding*" limits it to some modules. `.venv/bin/mutmut browse` shows the others.

@@ -1,5 +1,6 @@
-"""Fixtures of all tests, and four logical CPU devices, created before anything uses TensorFlow."""
+"""Fixtures of all tests, their order, and four logical CPU devices, created before anything uses TensorFlow."""
 
+import gc
 import importlib
 import os
 from pathlib import Path
@@ -15,6 +16,9 @@ from tests.gpu.process import ALL, VISIBLE_GPUS
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
 
+# The graphs of many tests stay in memory as millions of objects, which the default thresholds collect again and again.
+gc.set_threshold(50_000, 20, 50)
+
 os.environ.setdefault(VISIBLE_GPUS, os.environ.get("CUDA_VISIBLE_DEVICES", ALL))  # for tests/gpu
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import_tensorflow()
@@ -24,6 +28,12 @@ CPUS = [f"/CPU:{i}" for i in range(4)]
 config.set_logical_device_configuration(
     config.list_physical_devices("CPU")[0], [config.LogicalDeviceConfiguration()] * len(CPUS)
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, then those of training: a long file at the end would keep one process busy."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, "training" not in item.path.parts))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from chatbot.config.stored import train_settings
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.data import prepare
@@ -28,7 +29,16 @@ def validation_of(nats: float, replies: list[str]) -> Validation:
 
 def train_small(number_of_towers: int = 2, **changes: Any) -> int:
     """Train with small_settings(**changes). Returns the exit code of the command."""
-    settings, towers = small_settings(**changes), TOWERS[:number_of_towers]
+    return train_on(TOWERS[:number_of_towers], small_settings(**changes))
+
+
+def train_with_flags(*flags: str) -> int:
+    """Train on one tower with these flags of train.py. Returns the exit code of the command."""
+    return train_on(TOWERS[:1], train_settings(flags))
+
+
+def train_on(towers: list[Tower], settings: Settings) -> int:
+    """Train on these towers. Returns the exit code of the command."""
     data = prepare(settings, read_probe(settings.run.probe))
     result = train(settings, data, towers, lambda model, settings: open_update(model, settings, towers))
     return EXIT_INTERRUPTED if result.interrupted else 0

@@ -104,3 +104,9 @@ def write_pairs(path: Path, count: int = 24, question: str = "what is") -> None:
     """Write numbered questions with answers of two lengths."""
     lines = [f"{question} {i}\tit is {i * 7 % 10}" + " and a few words more" * (i % 2) for i in range(count)]
     path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_weighted_pairs(path: Path) -> None:
+    """Write 24 pairs with weights, of which one makes the loss overflow."""
+    rows = [f"what is {i}\tit is {i * 7 % 10}\t{1e37 if i == 5 else 1}" for i in range(24)]
+    path.write_text("".join(f"{row}\n" for row in ("question\tanswer\tweight", *rows)))

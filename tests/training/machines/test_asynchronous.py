@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chatbot.corpus.reading.files.sources import find_sources
@@ -15,7 +16,7 @@ from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.training.machines.cluster import free_addresses
 from tests.commands import run
-from tests.training.attempts import metrics, saved_step
+from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.running import (
     Command,
     kill,
@@ -24,9 +25,10 @@ from tests.training.machines.running import (
     train,
     until,
     write_pairs,
+    write_weighted_pairs,
 )
 
-KILLS = 4
+KILLS = 3
 LOCAL = ("--asynchronous", "--batch-size", "6", "--save-every", "20")
 
 
@@ -38,18 +40,18 @@ def steps_counted() -> int:
 def test_every_step_is_applied_exactly_once_when_workers_are_killed(pairs_folder: Path) -> None:
     """At random times, also while they start; once both at the same time."""
     command = module("tests.training.machines.counting")
-    until(lambda: steps_counted() > 200 or command.process.poll() is not None, 120, lambda: command.output)
+    until(lambda: steps_counted() > 40 or command.process.poll() is not None, 120, lambda: command.output)
     ps_0, ps_1, *_, chief = command.children()
     seed = time.time_ns()
     print(f"seed {seed}")
     rng = random.Random(seed)
     for i in range(KILLS):
         workers = sorted(set(command.children()) - {ps_0, ps_1, chief})
-        for worker in workers if i == 2 else [rng.choice(workers)]:
+        for worker in workers if i == 1 else [rng.choice(workers)]:
             kill(worker)
-        time.sleep(rng.uniform(0.2, 5))
+        time.sleep(rng.uniform(0.2, 4))
     reached = steps_counted()
-    until(lambda: steps_counted() > reached + 500 or command.process.poll() is not None, 120, lambda: command.output)
+    until(lambda: steps_counted() > reached + 200 or command.process.poll() is not None, 120, lambda: command.output)
     Path("stop").touch()
     assert command.wait() == 0, command.output
     counts = json.loads(Path("counts.json").read_text())
@@ -89,7 +91,10 @@ def test_lost_worker_is_restarted_and_lost_server_resumes_from_checkpoint(pairs_
 
 
 def test_lost_server_ends_run_and_resumed_run_saves_at_ctrl_c(pairs_folder: Path) -> None:
-    lost = train(*LOCAL, "--steps", "100000", "--attempt", "lost")
+    """The weight of one pair makes its loss overflow: one update in each epoch of four steps is skipped."""
+    write_weighted_pairs(Path("pairs.tsv"))
+    flags = (*LOCAL, "--weight-column", "weight", "--steps", "100000", "--attempt", "lost")
+    lost = train(*flags)
     wait_for_checkpoint("lost", lost)
     kill(lost.children()[0])
     assert lost.wait(60) == 138
@@ -98,13 +103,19 @@ def test_lost_server_ends_run_and_resumed_run_saves_at_ctrl_c(pairs_folder: Path
     until(lambda: not running_processes(), 3)
     step = saved_step("lost")
 
-    resumed = train(*LOCAL, "--steps", "100000", "--attempt", "lost")
+    resumed = train(*flags)
     wait_for_checkpoint("lost", resumed, step)
     os.kill(resumed.process.pid, signal.SIGINT)
     assert resumed.wait(60) == 130
     assert f"Resuming from step {step} of checkpoints/lost." in resumed.output
     assert "Saved. The same command resumes from here" in resumed.output
-    assert saved_step("lost") == metrics("lost")[-1]["step"] > step
+    last = metrics("lost")[-1]
+    assert saved_step("lost") == last["step"] > step
+    assert (
+        0 < last["skipped_updates"] <= last["step"] // 4 + 1
+    )  # without steps whose results the lost chief had not read
+    assert all(command.output.count("the update was skipped") == 1 for command in (lost, resumed))
+    assert all(np.isfinite(value).all() for value in weights("lost"))
     until(lambda: not running_processes(), 3)
 
 
