@@ -42,9 +42,12 @@ def test_out_of_memory_splits_shares_with_the_same_result(
     assert [int(result.examples) for result in results] == [int(result.examples) for result in expected]
     assert update._pieces == 4
     assert capsys.readouterr().out.count("Out of memory") == 1
+
+
+def test_out_of_memory_with_one_pair_at_a_time_is_an_error(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(0))
     with pytest.raises(UserError, match="out of memory at step 0, with one pair at a time"):
-        train_model(settings, cpus[:2], pairs)
+        train_model(CASES["SGD"], cpus[:1], random_pairs(67, 3))
 
 
 def test_out_of_memory_is_reported_with_accumulation_too(
