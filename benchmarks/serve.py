@@ -109,9 +109,11 @@ def _of_engine(
     flags: ServeBenchmark, attempt: Path, search: str, questions: Sequence[str]
 ) -> Iterator[tuple[Latencies, Latencies]]:
     from chatbot.chat.loading import load_model
+    from chatbot.chat.threads import limit_threads
     from chatbot.inference.batching.engine import Engine
     from chatbot.inference.batching.question import Piece, Question
 
+    limit_threads()  # as the server
     decoding = DecodingSettings(**SEARCHES[search])
     engine = Engine(load_model(attempt).responder_of(decoding))
 

@@ -52,6 +52,9 @@ def _train() -> int:
 
 def _chat() -> int:
     settings = chat_settings()
+    from chatbot.chat.threads import limit_threads
+
+    limit_threads()
     if settings.server.serve is not None:
         return _serve(settings)
     from chatbot.chat.loading import load_attempt, load_exported

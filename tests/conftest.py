@@ -21,6 +21,7 @@ gc.set_threshold(50_000, 20, 50)
 
 os.environ.setdefault(VISIBLE_GPUS, os.environ.get("CUDA_VISIBLE_DEVICES", ALL))  # for tests/gpu
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # as chat.py on two cores; several tests run at once
 import_tensorflow()
 config = importlib.import_module("tensorflow").config
 

@@ -13,6 +13,8 @@ from chatbot.inference.text_responder import TextResponder
 __all__ = ["BusyError", "Engine", "Receive", "Ticket"]
 
 ROWS, SEARCHES = range(2)
+# Threads that search: with half of the cores for each operation, two keep all cores busy.
+SEARCH_THREADS = 2
 
 
 class Engine:
@@ -25,10 +27,10 @@ class Engine:
         ticket.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
         engine.close()
 
-    There are two threads. One generates replies of one hypothesis token by token: those of questions with settings of
-    their own, and of the engine's search if it finds one reply. Questions join between two tokens, and leave when they
-    are finished. The reply to a question, its settings and its seed does not depend on the others. The other thread
-    runs the engine's search if it compares hypotheses. Both share the processor, so neither blocks the other for long.
+    One thread generates replies of one hypothesis token by token: those of questions with settings of their own, and
+    of the engine's search if it finds one reply. Questions join between two tokens, and leave when they are finished.
+    The reply to a question, its settings and its seed does not depend on the others. The other threads run the engine's
+    search if it compares hypotheses. All share the processor, so none blocks the others for long.
 
     The first question of a kind takes seconds longer, since graphs are traced: a server asks one before it is ready.
 
@@ -43,10 +45,13 @@ class Engine:
         self._row_model: RowModel | None = None
         self._making = threading.Lock()
         self._rows = RowLane(responder, self._waiting, ROWS, self._made_row_model)
-        self._searches = SearchLane(responder, self._waiting, SEARCHES, self._made_row_model)
-        self._threads = [
-            threading.Thread(target=lane.run, name=f"engine: {name}", daemon=True)
-            for name, lane in (("rows", self._rows), ("searches", self._searches))
+        self._searches = [
+            SearchLane(responder, self._waiting, SEARCHES, self._made_row_model) for _ in range(SEARCH_THREADS)
+        ]
+        self._threads = [threading.Thread(target=self._rows.run, name="engine: rows", daemon=True)]
+        self._threads += [
+            threading.Thread(target=lane.run, args=[SEARCH_THREADS], name="engine: searches", daemon=True)
+            for lane in self._searches
         ]
         for thread in self._threads:
             thread.start()
@@ -65,7 +70,7 @@ class Engine:
     @property
     def active(self) -> int:
         """The number of questions that are being answered."""
-        return self._rows.active + self._searches.active
+        return self._rows.active + sum(lane.active for lane in self._searches)
 
     def close(self) -> None:
         """Answer the questions that were submitted, and end the threads."""

@@ -31,10 +31,10 @@ class SearchLane:
         self._max_length = responder.settings.model.max_length
         self.active = 0  # the number of questions that are being answered
 
-    def run(self) -> None:
-        """Answer questions until `waiting` is closed and none is left."""
+    def run(self, threads: int = 1) -> None:
+        """Answer questions until `waiting` is closed and none is left. threads: those that take from the same lane."""
         number, patience = 1, 0.0
-        most = self._responder.replier.batch
+        most = max(1, self._responder.replier.batch // threads)
         while (taken := self._waiting.take(self._lane, most, True, number, patience)) is not None:
             began = time.monotonic()
             self.active = number = len(taken)

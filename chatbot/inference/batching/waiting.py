@@ -40,7 +40,7 @@ class Waiting:
                 if self._is_closed or not self._has_room(asked):
                     raise BusyError
             self._lanes[lane].append(asked)
-            self._arrived[lane].notify()
+            self._arrived[lane].notify_all()  # one of several threads may wait for more questions than this
 
     def take(self, lane: int, replies: int, blocks: bool, wanted: int = 1, patience: float = 0.0) -> list[Asked] | None:
         """Return the next questions of a lane with at most as many replies in all, but at least one if `blocks`.
@@ -70,7 +70,7 @@ class Waiting:
         with self._lock:
             self._is_closed = True
             for arrived in self._arrived:
-                arrived.notify()
+                arrived.notify_all()
 
     def _has_room(self, asked: Asked) -> bool:
         waiting = [other for lane in self._lanes for other in lane]

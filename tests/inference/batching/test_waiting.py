@@ -32,6 +32,25 @@ def test_patience_ends() -> None:
     assert 0.04 < time.monotonic() - began < 10
 
 
+def test_one_thread_waits_for_more_questions_while_another_takes_one() -> None:
+    waiting, (one,) = Waiting(1, 10, 100), some(1)
+    taken: list[list[Asked] | None] = []
+    threads = [
+        threading.Thread(target=lambda: taken.append(waiting.take(0, 10, True, wanted=2, patience=60)), daemon=True)
+    ]
+    threads += [threading.Thread(target=lambda: taken.append(waiting.take(0, 10, True)), daemon=True)]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        while len(waiting._arrived[0]._waiters) < number:  # type: ignore[attr-defined]
+            time.sleep(0.001)
+    waiting.put(0, one)
+    threads[1].join(10)
+    assert taken == [[one]]
+    waiting.close()
+    threads[0].join(10)
+    assert taken == [[one], None]
+
+
 def test_close_ends_every_lane() -> None:
     waiting, taken = Waiting(2, 10, 100), []
     threads = [
