@@ -21,6 +21,7 @@ from chatbot.chat.bots import __main__ as bots
 from chatbot.chat.bots.signature import signed_headers
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.model_card import ModelCard
+from chatbot.config.attempts import CONFIG
 from chatbot.config.bots import BotSettings, telegram_settings, webhook_settings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
@@ -129,6 +130,7 @@ def test_model_answers_through_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_p
     responder = Responder(trained, DecodingSettings(beam_size=1))
     card = ModelCard("talk", 0, ("pairs.tsv",))
     monkeypatch.setattr(loading, "load_attempt", lambda path: LoadedModel(path, card, 2, lambda decoding: responder))
+    (tmp_path / CONFIG).touch()
     with bots.opened(compose(BotSettings, attempt=f"{tmp_path}/.")) as bot:
         assert asyncio.run(bot.answer("a", "你好吗")) == responder.reply("你好吗")
         assert "trained on question-answer pairs." in asyncio.run(bot.answer("b", "/help"))
