@@ -181,7 +181,9 @@ def unknown_flags(settings: Any, names: Sequence[str]) -> str:
     name = names[0].lstrip("-")
     # A known name is not a flag if its values are positional arguments.
     known = {flag_of(field).removeprefix("--") for field in fields_of(settings)} - {name}
-    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    # Typing errors rarely concern the first letter: --port is not near --export.
+    near = sorted(flag for flag in known if flag[0] == name[:1])
+    nearest = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
     return f"unrecognized arguments: {' '.join(names)}" + "".join(f"; the nearest is --{flag}" for flag in nearest)
 
 

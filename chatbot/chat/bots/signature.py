@@ -33,8 +33,11 @@ class Verifier:
         self._seen: dict[str, float] = {}  # signature -> when it is too old, the oldest first
 
     def refusal(self, timestamp: str, signature: str, body: bytes) -> str | None:
-        """Return why a request is refused, or None for a genuine one."""
+        """Return why a request is refused, or None for a genuine one. A header that is missing is empty."""
         now = self._clock()
+        for name, value in ((TIMESTAMP, timestamp), (SIGNATURE, signature)):
+            if not value:
+                return f"{name}: the header is missing"
         if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 12:
             return f"{TIMESTAMP}: expected the seconds since 1970"
         expected = signature_of(self._secret, timestamp, body)

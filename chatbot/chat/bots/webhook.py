@@ -95,7 +95,10 @@ def _message(body: bytes) -> tuple[str, str]:
         raise HTTPException(400, "the body is not valid JSON in UTF-8") from None
     if not isinstance(message, dict):
         raise HTTPException(400, 'the body is not a JSON object; send {"conversation": "a name", "text": "a message"}')
-    conversation, text = message.get("conversation"), message.get("text")
+    for name in ("conversation", "text"):
+        if name not in message:
+            raise HTTPException(400, f'"{name}": required, but missing')
+    conversation, text = message["conversation"], message["text"]
     if not isinstance(conversation, str) or not 0 < len(conversation) <= LONGEST_NAME:
         raise HTTPException(400, f'"conversation": expected a text of 1 to {LONGEST_NAME} characters')
     if not isinstance(text, str):

@@ -24,6 +24,8 @@ BODY_TIMEOUT = 30.0
 # No key is needed here, nor is there a limit of the rate: for probes, and for the page, which asks for a key itself.
 OPEN_PATHS = {"/", "/health", "/ready", "/favicon.ico"}
 WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
+# The page asks for its list of models by itself, so it is not a request of the user's.
+WITHOUT_RATE = "/chat/models"
 # In the metrics, the status of requests whose client left before a response began, as nginx counts them.
 CLIENT_LEFT = 499
 SECURITY_HEADERS = {
@@ -109,7 +111,7 @@ class Gate:
             key = check_key(headers.get("authorization", ""), self._limits.keys)
         if path not in WITHOUT_LIMIT:
             address = scope["client"][0] if scope.get("client") else ""
-            if wait := self._rates.wait(key or address):
+            if path != WITHOUT_RATE and (wait := self._rates.wait(key or address)):
                 message = f"Too many requests in a minute; wait {counted(wait, 'second')}"
                 raise ApiError(429, message, code="rate_limit_exceeded", retry_after=wait)
             if self._active > self._limits.requests:
@@ -184,14 +186,16 @@ def check_key(authorization: str, keys: Sequence[bytes]) -> str | None:
         return None
     scheme, _, given = authorization.partition(" ")
     found = [hmac.compare_digest(given.strip().encode(), key) for key in keys]
-    if scheme.lower() != "bearer" or not any(found):
-        raise ApiError(
-            401,
-            "A key is needed: Authorization: Bearer KEY",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-    return given.strip()
+    is_bearer = scheme.lower() == "bearer"
+    if is_bearer and any(found):
+        return given.strip()
+    if not authorization or (is_bearer and not given.strip()):
+        message = "A key is needed: Authorization: Bearer KEY"
+    elif is_bearer:
+        message = "This key is not valid"
+    else:
+        message = "The Authorization header must begin with Bearer: Authorization: Bearer KEY"
+    raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def is_json(content_type: str) -> bool:

@@ -78,6 +78,8 @@ def _expected(error: Error) -> str:
         return f"{which} {counted(context[name], noun)}"
     if kind == "literal_error":
         return str(context["expected"]).replace("'", '"')
+    if kind == "finite_number":
+        return "a finite number"
     return "another value"
 
 

@@ -27,6 +27,7 @@ from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 log = logging.getLogger(__name__)
 # Memory of a model beside its weights: graphs and buffers.
 BESIDE_WEIGHTS = 50_000_000
+MOST_NAMES = 5  # in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +120,8 @@ class Models:
         if name is None and models:
             return next(iter(models))
         if name is None or name not in models:
-            message = "There is no model" if name is None else f"No model is named {name[:100]!r}"
+            known = f"there are: {', '.join([*models][:MOST_NAMES])}" if models else "there is none"
+            message = "There is no model" if name is None else f"No model is named {name[:40]!r}; {known}"
             raise ApiError(404, f"{message}; /v1/models lists all", param="model", code="model_not_found")
         return name
 

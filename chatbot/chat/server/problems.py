@@ -68,8 +68,8 @@ class ApiError(Exception):
 
 
 def busy(message: str) -> ApiError:
-    """Return the error of a request beyond a limit, which may succeed a second later."""
-    return ApiError(429, message, code="rate_limit_exceeded", retry_after=1)
+    """Return the error of a request while too many others are being answered; it may succeed a second later."""
+    return ApiError(429, message, code="busy", retry_after=1)
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:

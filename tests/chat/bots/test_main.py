@@ -22,12 +22,12 @@ from chatbot.chat.bots.signature import signed_headers
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.model_card import ModelCard
 from chatbot.config.attempts import CONFIG
-from chatbot.config.bots import BotSettings, telegram_settings, webhook_settings
+from chatbot.config.bots import BotSettings, WebhookSettings, telegram_settings, webhook_settings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.errors import UserError
-from chatbot.flags import compose
+from chatbot.flags import compose, unknown_flags
 from chatbot.inference.responder import Responder
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
@@ -202,6 +202,8 @@ def test_flags_of_both_bots() -> None:
     with pytest.raises(UserError, match="--api-url x: expected a URL"):
         telegram_settings(["--token-file", "f", "--api-url", "x"])
     assert webhook_settings(["--secret-file", "f", "--listen", "[::1]:80"]).address == ("::1", 80)
+    near = [unknown_flags(WebhookSettings, [flag]) for flag in ("--port", "--lisen")]
+    assert near == ["unrecognized arguments: --port", "unrecognized arguments: --lisen; the nearest is --listen"]
 
 
 def test_commands_start_without_tensorflow_and_the_packages_of_the_services() -> None:

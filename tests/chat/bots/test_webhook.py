@@ -58,12 +58,12 @@ def test_signature_is_the_documented_one() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({SIGNATURE: ""}, "not the signature"),
+        ({SIGNATURE: ""}, f"{SIGNATURE}: the header is missing"),
         ({SIGNATURE: signature_of(b"another secret", "1000", HELLO)}, "not the signature"),
         ({SIGNATURE: signature_of(SECRET, "1000", HELLO + b" ")}, "not the signature"),
         ({TIMESTAMP: "1001"}, "not the signature"),
         ({TIMESTAMP: "one"}, "seconds since 1970"),
-        ({TIMESTAMP: ""}, "seconds since 1970"),
+        ({TIMESTAMP: ""}, f"{TIMESTAMP}: the header is missing"),
         ({TIMESTAMP: "9" * 5000}, "seconds since 1970"),
     ],
 )
@@ -101,8 +101,9 @@ def test_requests_are_accepted_once_and_within_the_window() -> None:
         (b"\xff", "not valid JSON in UTF-8"),
         (b"[" * 60000, "not valid JSON in UTF-8"),
         (b"[]", 'not a JSON object; send {"conversation"'),
-        (b'{"text": "a"}', '"conversation": expected a text of 1 to 200 characters'),
-        (b'{"conversation": 5, "text": "a"}', "conversation"),
+        (b'{"text": "a"}', '"conversation": required, but missing'),
+        (b'{"conversation": "bob"}', '"text": required, but missing'),
+        (b'{"conversation": 5, "text": "a"}', '"conversation": expected a text of 1 to 200 characters'),
         (b'{"conversation": "", "text": "a"}', "conversation"),
         (json.dumps({"conversation": "a" * 201, "text": "a"}).encode(), "conversation"),
         (b'{"conversation": "a", "text": null}', "text"),

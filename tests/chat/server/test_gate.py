@@ -40,10 +40,15 @@ def error_of(response: Any, status: int) -> dict[str, Any]:
 
 def test_keys(tmp_path: Path) -> None:
     with client_of(tmp_path, limits=Limits(keys=(b"one", b"two"))) as client:
-        for header in ("", "Bearer", "Bearer three", "one", "Basic one", "Bearer one two", "Bearer \u00e9"):
+        for header, message in {
+            **dict.fromkeys(("", "Bearer", "Bearer "), "A key is needed"),
+            **dict.fromkeys(("Bearer three", "Bearer one two", "Bearer \u00e9"), "This key is not valid"),
+            **dict.fromkeys(("one", "Basic one"), "The Authorization header must begin with Bearer"),
+        }.items():
             headers = {"Authorization": header.encode("latin-1")}
             response = client.post(CHAT, json=HELLO, headers=headers)
-            assert error_of(response, 401)["code"] == "invalid_api_key"
+            error = error_of(response, 401)
+            assert (error["code"], error["message"].split(":")[0]) == ("invalid_api_key", message)
             assert response.headers["www-authenticate"] == "Bearer"
         for key in ("one", "two"):
             assert client.post(CHAT, json=HELLO, headers={"Authorization": f"bearer {key}"}).status_code == 200
@@ -91,7 +96,8 @@ def test_rate_of_each_client(tmp_path: Path) -> None:
             assert [response.status_code for response in found] == statuses
             if statuses[-1] == 429:
                 error, wait = error_of(found[-1], 429), found[-1].headers["retry-after"]
-                assert error["type"] == "rate_limit_error"
+                assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+                assert client.get("/chat/models", headers=headers).status_code == 200  # asked by the page itself
                 assert int(wait) in range(2, 61)
                 assert error["message"].endswith(f"wait {wait} seconds")
         assert {client.get(path).status_code for path in ("/health", "/health", "/health")} == {200}
@@ -124,6 +130,7 @@ def test_most_requests_at_once(tmp_path: Path) -> None:
             found = await asyncio.gather(*[client.post(CHAT, json=HELLO) for _ in range(2)])
             health = await client.get("/health")
         assert found[1].headers["retry-after"] == "1"
+        assert error_of(found[1], 429)["code"] == "busy"
         return [*(response.status_code for response in found), health.status_code]
 
     assert asyncio.run(two()) == [504, 429, 200]

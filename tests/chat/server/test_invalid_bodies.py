@@ -52,6 +52,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
             for name, value, message in (
                 ("temperature", 5, "at most 2, got 5"),
                 ("temperature", "hot", 'a number, got "hot"'),
+                ("temperature", float("nan"), "a finite number, got NaN"),
+                ("frequency_penalty", float("-inf"), "a finite number, got -Infinity"),
                 ("top_p", -0.5, "at least 0, got -0.5"),
                 ("top_k", 1.5, "a whole number, got 1.5"),
                 ("n", 33, "at most 32, got 33"),

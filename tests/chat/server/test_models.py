@@ -210,6 +210,7 @@ def test_unknown_names(tmp_path: Path, name: str) -> None:
         models.name_of(name)
     assert (raised.value.status, raised.value.code) == (404, "model_not_found")
     assert len(raised.value.message) < 200
+    assert raised.value.message.endswith("; there are: a; /v1/models lists all")
     assert models.name_of(None) == "a"
 
 
