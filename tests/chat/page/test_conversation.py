@@ -82,6 +82,22 @@ def test_retry_and_edit_replace_the_last_turn(browser: Browser) -> None:
     assert browser.served.engines["weibo"].asked[-1].history == ("first", "first")
 
 
+@pytest.mark.parametrize("how", ["click", "escape"])
+def test_editing_is_shown_and_can_be_cancelled(browser: Browser, how: str) -> None:
+    browser.ask("你好")
+    assert not browser.one("#editing").is_displayed()
+    browser.press(Keys.ARROW_UP)
+    assert browser.one("#editing p").text.startswith("Your last question is in the message field")
+    if how == "click":
+        browser.click("#cancel-editing")
+    else:
+        browser.press(Keys.ESCAPE)
+    assert not browser.one("#editing").is_displayed()
+    assert (browser.focused, browser.js("return document.getElementById('message').value")) == ("message", "")
+    browser.ask("new")
+    assert browser.questions == ["你好", "new"]
+
+
 def test_n_best_replies_with_scores(browser: Browser) -> None:
     browser.settings(search="sampling", temperature=0.5, seed=7, n=3, max_tokens=9, top_p=0.9)
     browser.ask("你好")
@@ -197,6 +213,18 @@ def test_busy_server(browser: Browser) -> None:
     assert browser.replies[-1] == "你好呀，今天过得怎么样？"
 
 
+def test_rate_limit_is_no_busy_server(browser: Browser) -> None:
+    browser.js(
+        "const error = {code: 'rate_limit_exceeded', message: ''};"
+        "window.fetch = async () => new Response(JSON.stringify({error}), {status: 429, headers: {'Retry-After': '9'}})"
+    )
+    browser.ask("你好")
+    assert browser.notice == "More requests than the server allows in a minute. Retry in 9 s."
+    browser.cdp("Emulation.setDeviceMetricsOverride", width=320, height=640, deviceScaleFactor=1, mobile=False)
+    retry, dismiss = browser.all("#notice button")
+    assert retry.rect["y"] == dismiss.rect["y"]
+
+
 def test_lost_network(browser: Browser) -> None:
     browser.expect_error("ERR_INTERNET_DISCONNECTED")
     network = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
@@ -235,12 +263,14 @@ def test_key_of_the_server(browser: Browser) -> None:
     browser.expect_error("401")
     browser.open(browser.served.key_address)
     assert browser.notice == "The server needs a valid API key. Enter it in the settings, then retry."
+    assert not browser.one("#model-0").is_displayed()  # no model is known
     browser.click("#notice button")  # Settings
     browser.one("#key").send_keys("密", Keys.TAB)
     assert browser.js("return document.getElementById('key').validationMessage").startswith("A key has letters")
     browser.one("#key").clear()
     browser.one("#key").send_keys("secret", Keys.TAB)
     browser.until(lambda: browser.texts("#model-0 option") == ["weibo"])
+    assert browser.one("#model-0").is_displayed()
     browser.press(Keys.ESCAPE)
     browser.ask("你好")
     assert browser.replies == ["你好呀，今天过得怎么样？"]

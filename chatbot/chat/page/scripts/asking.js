@@ -26,7 +26,7 @@ function sendMessage() {
   if (!question || running) return;
   if (!current.models[0]) return loadModels();
   if (edited && edited === current.turns.at(-1)) current.turns.pop();
-  edited = null;
+  setEdited(null);
   input.value = "";
   fitMessage();
   const turn = { question, answers: [], vote: null };
@@ -131,11 +131,25 @@ function retryLast() {
 function editLast() {
   const turn = current.turns.at(-1);
   if (!turn || running) return;
-  edited = turn;
+  setEdited(turn);
   byId("message").value = turn.question;
   fitMessage();
   byId("message").focus();
   announce(t("editing"));
+}
+
+/** turn: the last one, whose question is in the message field; null: none. */
+function setEdited(turn) {
+  edited = turn;
+  byId("editing").hidden = turn === null;
+}
+
+function cancelEditing() {
+  if (!edited) return;
+  setEdited(null);
+  byId("message").value = "";
+  fitMessage();
+  byId("message").focus();
 }
 
 /** Shows the button that sends or the one that stops. */

@@ -68,7 +68,8 @@ function notice(text, action = null) {
     };
     buttons.push(element("button", { class: "text-button", type: "button", onclick }, label));
   }
-  byId("notice").replaceChildren(element("p", {}, element("bdi", {}, text)), ...buttons);
+  const line = element("p", {}, element("bdi", {}, text));
+  byId("notice").replaceChildren(line, element("div", { class: "notice-buttons" }, ...buttons));
 }
 
 function clearNotice() {

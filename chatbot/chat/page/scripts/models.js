@@ -73,6 +73,7 @@ function showChoice(place, name, label) {
     options.unshift(element("option", { value: name }, `${name} (${t("unknown_model")})`));
   }
   select.replaceChildren(...options);
+  select.hidden = !options.length;
   select.value = name;
   select.setAttribute("aria-label", label);
   const model = modelNamed(name);

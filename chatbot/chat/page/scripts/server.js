@@ -31,7 +31,8 @@ async function errorOf(response, body) {
   if (response.status === 404 && body?.model) return new ServerError("error_model", { model: body.model });
   if (response.status === 413) return new ServerError("error_large");
   if (response.status === 429 || response.headers.has("Retry-After")) {
-    return new ServerError("error_busy", { seconds: secondsToWait(response) });
+    const key = error.code === "rate_limit_exceeded" ? "error_rate" : "error_busy";
+    return new ServerError(key, { seconds: secondsToWait(response) });
   }
   if (response.status >= 500 && response.status !== 503) return new ServerError("error_server");
   return new ServerError("error_refused", { message });

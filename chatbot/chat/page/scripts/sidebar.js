@@ -40,7 +40,7 @@ function conversationElement(conversation) {
 function openConversation(conversation) {
   stopReplies();
   clearNotice();
-  edited = null;
+  setEdited(null);
   current = conversation;
   closeMenu();
   showAll();

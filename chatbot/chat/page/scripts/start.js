@@ -37,8 +37,10 @@ function messageKey(event) {
 function pageKey(event) {
   if (document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && !event.isComposing) {
+    const stopsMore = running || document.body.classList.contains("menu-is-open");
     stopReplies();
     closeMenu();
+    if (!stopsMore) cancelEditing();
   }
   const action = event.altKey && !event.ctrlKey && !event.metaKey ? ALT_KEYS[event.code] : undefined;
   if (action) {
@@ -59,6 +61,7 @@ function listen() {
     backdrop: closeMenu,
     compare: toggleComparison,
     stop: stopReplies,
+    "cancel-editing": cancelEditing,
     "question-no": () => byId("question").close(""),
   };
   for (const [id, action] of Object.entries(clicks)) byId(id).addEventListener("click", action);

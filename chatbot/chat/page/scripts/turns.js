@@ -28,7 +28,7 @@ function questionElement(turn) {
     "div",
     { class: "question" },
     element("h3", { class: "visually-hidden" }, t("you")),
-    element("div", { class: "bubble text", dir: "auto" }, turn.question),
+    element("div", { class: "bubble" }, element("div", { class: "bubble-text text", dir: "auto" }, turn.question)),
     element("div", { class: "actions" }, edit),
   );
 }
