@@ -49,6 +49,7 @@ def setting(
     least: float | None = None,
     most: float | None = None,
     above: float | None = None,
+    remedy: str = "",
     fixed: bool = False,
     stored: bool = True,
     negatable: bool = False,
@@ -57,9 +58,10 @@ def setting(
     """Return a dataclass field that is also a flag; `check_fields` checks its value.
 
     default: `...` marks a required flag. group: the heading in --help. text: the help. least, most, above: bounds of a
-    number (above is exclusive). many: the flag takes several values, exactly `count` of them if that is given.
-    fixed: the value cannot change when the attempt is resumed. stored: the value is written to config.json. negatable:
-    there is --no-NAME, too, as for every bool that is on by default.
+    number (above is exclusive). remedy: what to give instead of a value not above it. many: the flag takes several
+    values, exactly `count` of them if that is given. fixed: the value cannot change when the attempt is resumed.
+    stored: the value is written to config.json. negatable: there is --no-NAME, too, as for every bool that is on by
+    default.
     """
     metadata = {
         "group": group,
@@ -71,6 +73,7 @@ def setting(
         "least": least,
         "most": most,
         "above": above,
+        "remedy": remedy,
         "fixed": fixed,
         "stored": stored,
         "negatable": negatable,
@@ -163,7 +166,8 @@ def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = 
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag} {value}: expected a finite number")
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise UserError(f"{flag}: must be at most {LARGEST}")
+        shown = f" {value}" if abs(value) < 10**40 else ""  # a number of any length may be in a file
+        raise UserError(f"{flag}{shown}: must be at most {LARGEST}")
     if meta["choices"] and value not in meta["choices"]:
         raise UserError(f"{flag} {value}: choose one of {', '.join(meta['choices'])}")
     if meta["least"] is not None and value < meta["least"]:
@@ -171,7 +175,8 @@ def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = 
     if meta["most"] is not None and value > meta["most"]:
         raise UserError(f"{flag} {value}: must be at most {meta['most']}")
     if meta["above"] is not None and value <= meta["above"]:
-        raise UserError(f"{flag} {value}: must be above {meta['above']}")
+        remedy = f"; {meta['remedy']}" if meta["remedy"] else ""
+        raise UserError(f"{flag} {value}: must be above {meta['above']}{remedy}")
 
 
 def unknown_flags(settings: Any, names: Sequence[str]) -> str:

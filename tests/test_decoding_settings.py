@@ -59,7 +59,7 @@ def test_default_search_is_checked_with_the_other_settings() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0}, "--temperature 0: must be above 0"),
+        ({"temperature": 0}, "--temperature 0: must be above 0; for greedy search, set --beam-size 1"),
         ({"temperature": float("nan")}, "--temperature nan: expected a finite number"),
         ({"top_k": 0}, "--top-k 0: must be at least 1"),
         ({"top_p": 0.0}, "--top-p 0.0: must be above 0"),

@@ -56,6 +56,8 @@ class ChatSettings:
         """
         if self.history is not None and self.history > trained:
             which = f"--attempt {self.attempt}" if self.export is None else f"the attempt of --export {self.export}"
+            if not trained:
+                raise UserError(f"--history {self.history}: {which} reads one question at a time; leave --history out")
             raise UserError(
                 f"--history {self.history}: {which} was trained with --history {trained}; give at most as many"
             )

@@ -70,6 +70,7 @@ class DecodingSettings:
         kind=float,
         above=0,
         most=100,
+        remedy="for greedy search, set --beam-size 1",
     )
     top_k: int | None = setting(None, SEARCH, "sample only from the N most probable tokens", kind=int, least=1)
     top_p: float | None = setting(

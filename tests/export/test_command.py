@@ -69,7 +69,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         ("chat.py --export checkpoints/tiny", "not an export, export.json is not in it"),
         ("chat.py --export pairs.tsv", "not an export"),
         ("chat.py --export exports/tiny-onnx --attempt tiny", "--attempt tiny and --export exports/tiny-onnx"),
-        ("chat.py --export exports/tiny-onnx --history 1", "was trained with --history 0"),
+        ("chat.py --export exports/tiny-onnx --history 1", "reads one question at a time; leave --history out"),
         (
             "chat.py --export exports/tiny-onnx --coverage-penalty 1 --beam-size 2",
             "--coverage-penalty: this attempt has",

@@ -9,7 +9,7 @@ from pathlib import Path
 from chatbot.attempts.attempt import all_attempts
 from chatbot.chat.conversation import Exchange, Rating
 from chatbot.chat.terminal.session import Session, expanded
-from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, shown
+from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, explanation, shown
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.chat.visible import decodable, visible
 from chatbot.chat.why import NO_ATTENTION
@@ -77,7 +77,7 @@ def _help(session: Session, rest: str) -> None:
         command = session_command(bare)
         session.screen.explained([(command.usage, command.text)])
         if command.name == "set":
-            session.screen.explained([(name, field.metadata["text"]) for name, field in FIELDS.items()])
+            session.screen.explained([(name, explanation(name)) for name in FIELDS])
         return
     name = bare.lstrip("-").replace("-", "_")
     if name not in FIELDS:
@@ -88,7 +88,7 @@ def _help(session: Session, rest: str) -> None:
             else f"{SLASH}help lists the commands, {SLASH}settings the settings"
         )
         raise UserError(f"{SLASH}help {rest}: no such command or setting; {hint}")
-    session.screen.explained([(name, FIELDS[name].metadata["text"])])
+    session.screen.explained([(name, explanation(name))])
 
 
 def _set(session: Session, rest: str) -> None:
@@ -162,23 +162,27 @@ def _write(session: Session, path: Path, overwrite: bool) -> None:
     exchanges = session.conversation.exchanges
     if not exchanges:
         raise UserError("no questions yet, nothing to save")
-    save(path, exchanges, overwrite)
-    session.screen.note(f"{path}: {counted(len(exchanges), 'question')} saved.")
+    saved = save(path, exchanges, overwrite)
+    session.screen.note(f"{path}: {counted(saved, 'question')} saved.")
+    if left_out := len(exchanges) - saved:
+        session.screen.note(f"Left out: {counted(left_out, 'question')} with a bad reply. A .jsonl file keeps ratings.")
 
 
 def _load(session: Session, rest: str) -> None:
-    turns = load(path := _path("load", rest))
+    exchanges = load(path := _path("load", rest))
     session.conversation.exchanges.clear()
-    for question, reply in turns:
-        session.conversation.add(question, reply)
-    session.screen.note(f"{path}: {counted(len(turns), 'question')} loaded. The conversation continues.")
+    for exchange in exchanges:
+        session.conversation.add(exchange.question, exchange.reply, exchange.model, exchange.rated)
+    session.screen.note(f"{path}: {counted(len(exchanges), 'question')} loaded. The conversation continues.")
 
 
 def _model(session: Session, rest: str) -> None:
     if rest:
         with session.screen.busy():
-            session.switch(rest)
+            session.switch(_unquoted(rest))
         session.screen.note(session.current.model.card.line())
+        if reads := session.reads():
+            session.screen.note(reads)
         return
     rows = [
         [attempt.name, "" if attempt.step is None else f"{attempt.step:,}", attempt.state] for attempt in all_attempts()
@@ -221,9 +225,15 @@ def _number(name: str, rest: str, default: int) -> int:
 
 
 def _path(name: str, rest: str) -> Path:
-    if not rest:
+    path = _unquoted(rest)
+    if not path.strip():
         raise UserError(f"{SLASH}{name}: the name of a file is missing, such as {SLASH}{name} chat.jsonl")
-    return expanded(rest)
+    return expanded(path)
+
+
+def _unquoted(text: str) -> str:
+    """Return a name without the pair of quotation marks around it."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 COMMANDS = {

@@ -16,10 +16,11 @@ class Ratings:
     def rate(self, conversation: Conversation, rating: Rating, model: str) -> None:
         """Append a rating of the last reply; another rating of the same reply replaces the first one.
 
-        model: its name. Raises UserError without a reply, and for a rating that it has already.
+        model: the name of the one that replied, if the reply has none. Raises UserError without a reply, and for a
+        rating that it has already.
         """
         if conversation.last is None:
             raise UserError(f"/{rating}: no reply to rate yet; ask a question first")
         if conversation.last.rating == rating:
             raise UserError(f"/{rating}: the reply is in {self.path} already")
-        rate_last(self.path, conversation, rating, model)
+        rate_last(self.path, conversation, rating, conversation.last.model or model)

@@ -1,6 +1,7 @@
 """A chat in a terminal: a conversation with the current model, and what the commands do to them."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ class Session:
 
     def __init__(self, model: LoadedModel, settings: ChatSettings, screen: Screen) -> None:
         self.current = CurrentModel(model, settings.decoding, settings.follow)
-        self.history = settings.history
-        self.conversation = Conversation(self._turns(settings.history))
+        self.history = settings.history  # what was chosen, also while a model reads fewer turns
+        self.conversation = Conversation(settings.turns_of(model.turns))
         self.ratings = Ratings()
         self.screen = screen
         self.finished = False
@@ -48,7 +49,7 @@ class Session:
         else:
             reply = self.screen.stream(responder.stream(question, turns))
         if reply != EMPTY_QUESTION_REPLY:
-            self.conversation.add(question, reply)
+            self.conversation.add(question, reply, self.current.model.card.name)
 
     def show_best(self, number: int) -> None:
         """Show the best replies to the last question with their scores."""
@@ -58,15 +59,16 @@ class Session:
             raise UserError(f"/n {number}: this search finds at most {most:,} replies; ask for at most as many")
         with self.screen.busy():
             responder = self.current.responder(with_replies(decoding, number))
-            replies = responder.n_best(last.question, last.before)
+            replies = responder.n_best(last.question, self.conversation.turns_before_last)
         self._show(replies)
 
     def retry(self) -> None:
         """Replace the last reply by another one: a sample of another seed, or the next best one."""
-        last = self.last("/retry")
+        last, before = self.last("/retry"), self.conversation.turns_before_last
         with self.screen.busy():
             decoding = self.current.responder().decoding
-            reply = self._sample(last, decoding) if decoding.samples else self._next_best(last, decoding)
+            found = self._sample if decoding.samples else self._next_best
+            reply = found(last, before, decoding)
         if reply is None and decoding.samples:
             raise UserError(
                 "/retry: no sample differs from the replies before; /set temperature=2 makes more varied ones"
@@ -74,21 +76,21 @@ class Session:
         if reply is None:
             raise UserError("/retry: the search finds no other reply; /set temperature=1 beam_size= samples replies")
         self.screen.line(reply)
-        last.replace(reply)
+        last.replace(reply, before, self.current.model.card.name)
 
-    def _sample(self, last: Exchange, decoding: DecodingSettings) -> str | None:
+    def _sample(self, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
         for number in range(SAMPLES):
             seed = (decoding.seed + len(last.found) + number) % 2**31
             responder = self.current.responder(dataclasses.replace(decoding, seed=seed, n_best=1))
-            reply = responder.reply(last.question, last.before)
+            reply = responder.reply(last.question, before)
             if reply not in last.found:
                 return reply
         return None
 
-    def _next_best(self, last: Exchange, decoding: DecodingSettings) -> str | None:
+    def _next_best(self, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
         wanted = max(-(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
         responder = self.current.responder(with_replies(decoding, min(wanted, most_replies(decoding))))
-        replies = [reply.text for reply in responder.n_best(last.question, last.before)]
+        replies = [reply.text for reply in responder.n_best(last.question, before)]
         return next((reply for reply in replies if reply not in last.found), None)
 
     def explanation(self) -> list[str] | None:
@@ -107,31 +109,39 @@ class Session:
 
     def set(self, changes: dict[str, Any]) -> None:
         """Change settings by name. Raises UserError for values that are not allowed; nothing is changed then."""
+        if HISTORY in changes:
+            self._check_history(changes[HISTORY])
         history = changes.pop(HISTORY, self.history)
-        turns = self._turns(history)
         if changes:
             before = [name for name in self.changed() if name not in changes]
-            with in_names_of_settings(before):
+            with in_names_of_settings(before, "/set "):
                 self.current.set_decoding(dataclasses.replace(self.current.decoding, **changes))
-        self.history, self.conversation.read = history, turns
+        self._read(history)
 
     def changed(self) -> list[str]:
-        """Return the names of the settings that have not their defaults, because of flags or of /set."""
-        chosen = {HISTORY: self.history, **dataclasses.asdict(self.current.decoding)}
+        """Return the names of the settings that have not their defaults, because of flags or of /set.
+
+        The number of turns is not one of them while the model cannot read as many as were chosen.
+        """
+        history = self.history if self.history == self.conversation.read else None
+        chosen = {HISTORY: history, **dataclasses.asdict(self.current.decoding)}
         return [name for name, field in FIELDS.items() if chosen[name] != field.default]
 
     def set_default(self) -> None:
         """Change all settings to their defaults."""
         self.current.set_decoding(DecodingSettings())
-        self.history, self.conversation.read = None, self._turns(None)
+        self._read(None)
 
     def switch(self, name: str) -> None:
         """Talk to another model. Raises UserError for one that cannot be used; the old one stays."""
         with in_names_of_settings(self.changed()):
             self.current.switch(expanded(name))
-        trained = self.current.model.turns
-        self.history = None if self.history is None else min(self.history, trained)
-        self.conversation.read = self._turns(self.history)
+        self._read(self.history)
+
+    def reads(self) -> str:
+        """Return the sentence about the turns that are read; an empty one if there are none."""
+        read = self.conversation.read
+        return f"It reads {counted(read, 'turn')} before a question." if read else ""
 
     def update(self) -> None:
         """Take a newer checkpoint with --follow, and show the line that says so."""
@@ -147,15 +157,22 @@ class Session:
         for number, reply in enumerate(replies, 1):
             self.screen.scored(f"{number}. {reply.text}", reply.score)
 
-    def _turns(self, history: int | None) -> int:
-        """Return the number of turns to read. Raises UserError for more than the model was trained with."""
+    def _read(self, history: int | None) -> None:
+        """Read this number of turns, at most as many as the model was trained with. None: as many as that."""
         trained = self.current.model.turns
-        if history is not None and history > trained:
-            raise UserError(
-                f"/set {HISTORY}={history}: the model was trained to read {counted(trained, 'turn')} before a "
-                f"question; give at most {trained}"
-            )
-        return trained if history is None else history
+        self.history, self.conversation.read = history, trained if history is None else min(history, trained)
+
+    def _check_history(self, history: int | None) -> None:
+        """Raise UserError for more turns than the model was trained with."""
+        trained = self.current.model.turns
+        if history is None or history <= trained:
+            return
+        if not trained:
+            raise UserError(f"/set {HISTORY}={history}: the model reads one question at a time; leave {HISTORY} out")
+        raise UserError(
+            f"/set {HISTORY}={history}: the model was trained to read {counted(trained, 'turn')} before a question; "
+            f"give at most {trained}"
+        )
 
 
 def expanded(path: str) -> Path:

@@ -67,8 +67,7 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
     screen = Screen()
     session = Session(model, settings, screen)
     screen.note(f"Talking to {model.card.line()}.")
-    reads = f"It reads {session.conversation.read} turns before a question. " if session.conversation.read else ""
-    screen.note(f"{reads}/help lists the commands; Ctrl-D or /exit exits.")
+    screen.note(f"{session.reads()} /help lists the commands; Ctrl-D or /exit exits.".lstrip())
     read_line, interrupted = line_reader(), False
     while not session.finished:
         try:

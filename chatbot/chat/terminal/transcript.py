@@ -1,17 +1,22 @@
 """Conversations in files: /save, /overwrite and /load.
 
-A file whose name ends in .jsonl has one line, {"messages": [{"role": ..., "content": ...}, ...]}. Any other has two
-lines for each question and its reply, with a blank line between them. `train.py --data` reads both.
+A file whose name ends in .jsonl has the line {"messages": [{"role": ..., "content": ...}, ...]}. The message of a reply
+that was rated good also has the rating. A reply that was rated bad is a line of its own between two such lines, as in
+the file of ratings: {"question": ..., "rejected": ..., "rating": "bad", ...}. Any other file has two lines for each
+question and its reply, with a blank line between them, without the replies that were rated bad. `train.py --data` reads
+both, and leaves out the replies that were rated bad.
 """
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from chatbot.chat.conversation import Exchange
+from chatbot.chat.ratings import rating_of
 from chatbot.chat.visible import decodable, visible
 from chatbot.errors import UserError
 
@@ -20,8 +25,8 @@ ASKING, ANSWERING = "user", "assistant"
 REMEDY = "give a file as /save writes it: JSON Lines, or two lines for each question and its reply"
 
 
-def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> None:
-    """Write a conversation to a file.
+def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> int:
+    """Write a conversation to a file. Returns the number of its questions: a file of text leaves out bad replies.
 
     Raises UserError for a file that cannot be written, and for one that exists unless it is to be overwritten.
     """
@@ -31,13 +36,15 @@ def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> 
         raise UserError(f"{path}: there is no folder {path.parent}; make it first, or give another path")
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists; /overwrite {path} replaces it")
-    turns = [(exchange.question, exchange.reply) for exchange in exchanges]
     if path.suffix.lower() == ".jsonl":
-        roles = (ASKING, ANSWERING)
-        messages = [{"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)]
-        content = json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
+        content = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in _values_of(exchanges))
     else:
-        content = "\n".join(f"{visible(question)}\n{visible(reply)}\n" for question, reply in turns)
+        exchanges = [exchange for exchange in exchanges if exchange.rating != "bad"]
+        if not exchanges:
+            raise UserError(
+                f"{path}: all replies are rated bad, nothing to save; a name that ends in .jsonl keeps them"
+            )
+        content = "\n".join(f"{visible(exchange.question)}\n{visible(exchange.reply)}\n" for exchange in exchanges)
     written = path.with_name(path.name + ".part")
     try:
         written.write_text(content, encoding="utf-8")
@@ -47,10 +54,30 @@ def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> 
     finally:
         with contextlib.suppress(OSError):
             written.unlink()
+    return len(exchanges)
 
 
-def load(path: Path) -> list[tuple[str, str]]:
-    """Read a conversation: each question and its reply. Raises UserError for a file that holds none."""
+def _values_of(exchanges: Sequence[Exchange]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a conversation, each for one line."""
+    for is_bad, group in groupby(exchanges, lambda exchange: exchange.rating == "bad"):
+        if is_bad:
+            for exchange in group:
+                yield {"question": exchange.question, "rejected": exchange.reply, **_mark(exchange)}
+        else:
+            messages = []
+            for exchange in group:
+                messages.append({"role": ASKING, "content": exchange.question})
+                messages.append({"role": ANSWERING, "content": exchange.reply, **_mark(exchange)})
+            yield {"messages": messages}
+
+
+def _mark(exchange: Exchange) -> dict[str, Any]:
+    rated = exchange.rated or {}
+    return {name: rated[name] for name in ("rating", "model", "time") if name in rated}
+
+
+def load(path: Path) -> list[Exchange]:
+    """Read a conversation: questions, replies and ratings. Raises UserError for a file that holds none."""
     if path.is_dir():
         raise UserError(f"{path}: a folder; add the name of a file")
     try:
@@ -68,42 +95,54 @@ def load(path: Path) -> list[tuple[str, str]]:
     if not lines:
         raise UserError(f"{path}: empty; {REMEDY}")
     if lines[0][1].lstrip().startswith(("{", "[")):
-        turns = [turn for number, line in lines for turn in _turns_of(line, f"{path}, line {number}")]
-    else:
-        turns = [line.strip() for _, line in lines]
+        return [exchange for number, line in lines for exchange in _exchanges_of(line, f"{path}, line {number}")]
+    turns = [decodable(line.strip()) for _, line in lines]
     if len(turns) % 2:
         raise UserError(f"{path}: a question without a reply at its end; {REMEDY}")
-    turns = [decodable(turn) for turn in turns]
-    return list(zip(turns[::2], turns[1::2], strict=True))
+    return [Exchange(question, reply) for question, reply in zip(turns[::2], turns[1::2], strict=True)]
 
 
-def _turns_of(line: str, place: str) -> list[str]:
-    """Return the turns of a line of JSON, alternately question and reply. Raises UserError for another value."""
+def _exchanges_of(line: str, place: str) -> list[Exchange]:
+    """Return the questions and replies of a line of JSON. Raises UserError for another value."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         raise UserError(f"{place}: not JSON; {REMEDY}") from None
-    turns = list(_texts(value))
-    if not turns or len(turns) % 2 or not all(isinstance(turn, str) for turn in turns):
+    turns = list(_turns(value))
+    if not turns or len(turns) % 2 or not all(isinstance(text, str) for text, _ in turns):
         raise UserError(f"{place}: no questions with a reply each; {REMEDY}")
-    return turns
+    return [
+        _exchange(decodable(question), decodable(reply), of_reply)
+        for (question, _), (reply, of_reply) in zip(turns[::2], turns[1::2], strict=True)
+    ]
 
 
-def _texts(value: Any) -> Iterator[Any]:
-    """Yield the turns of a value, and None for what is no turn or not in its place."""
+def _exchange(question: str, reply: str, of_reply: Mapping[str, Any]) -> Exchange:
+    """Return a question and its reply. of_reply: the object with the reply, which may have its rating."""
+    rating, model, time = (of_reply.get(name) for name in ("rating", "model", "time"))
+    if rating not in ("good", "bad"):
+        return Exchange(question, reply)
+    model, time = (value if isinstance(value, str) else "" for value in (model, time))
+    return Exchange(question, reply, rated=rating_of(question, reply, (), rating, model, time), model=model)
+
+
+def _turns(value: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Yield the turns of a value, with None for what is no turn or not in its place, and the object of each."""
     if isinstance(value, list):
-        yield from value
+        for turn in value:
+            yield turn, {}
     elif isinstance(value, dict) and isinstance(value.get("messages"), list):
         roles = [ASKING, ANSWERING]
         for message in value["messages"]:
             if not isinstance(message, dict):
-                yield None
+                yield None, {}
             elif message.get("role") != "system":
-                yield message.get("content") if message.get("role") == roles[0] else None
+                yield message.get("content") if message.get("role") == roles[0] else None, message
                 roles.reverse()
     elif isinstance(value, dict):
         history = value.get("history", [])
         for turn in history if isinstance(history, list) else [None]:
-            yield from turn if isinstance(turn, list) else [turn]
-        yield value.get("question")
-        yield value.get("answer")
+            for text in turn if isinstance(turn, list) else [turn]:
+                yield text, {}
+        yield value.get("question"), {}
+        yield value.get("rejected" if value.get("rating") == "bad" else "answer"), value

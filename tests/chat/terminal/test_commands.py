@@ -72,8 +72,8 @@ def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
     assert out[-1] == "d/1+2"
     assert err[0] == "temperature=0.5, seed=7"
     assert err[1] == (
-        "error: beam_size 5 and temperature: beam search does not sample; give one; /set temperature= resets what was "
-        "set before"
+        "error: /set beam_size=5 and temperature: beam search does not sample; give one; /set temperature= resets what "
+        "was set before"
     )
     assert err[2:] == ["beam_size=5, temperature=-", "history=1", "All settings have their defaults."]
 
@@ -81,17 +81,26 @@ def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("temprature=1", "temprature: no such setting; the nearest is temperature"),
+        ("temprature=1", "/set temprature: no such setting; the nearest is temperature"),
         ("temperature", "/set temperature: the value is missing; write NAME=VALUE, such as temperature=0.8"),
         ("=0.8", "/set =0.8: the name is missing; write NAME=VALUE, such as temperature=0.8"),
-        ("temperature=hot", "temperature 'hot': expected a number"),
-        ("temperature=nan", "temperature nan: expected a finite number"),
-        ("beam_size=abc", "beam_size 'abc': expected a whole number"),
-        ("seed=1 beam_size=0", "beam_size 0: must be at least 1"),
-        ("top_p=0.5 beam_size=5", "beam_size 5 and top_p: beam search does not sample; give one"),
+        ("temperature=hot", "/set temperature=hot: expected a number"),
+        ("temperature=nan", "/set temperature=nan: expected a finite number"),
+        ("beam_size=abc", "/set beam_size=abc: expected a whole number"),
+        ("seed=1 beam_size=0", "/set beam_size=0: must be at least 1"),
+        ("top_p=0.5 beam_size=5", "/set beam_size=5 and top_p: beam search does not sample; give one"),
         ("history=3", "/set history=3: the model was trained to read 2 turns before a question; give at most 2"),
-        ("n_best=2", "n_best 2: the search yields at most 1; raise beam_size or candidates"),
-        ("seed=5 rerank=2 beam_size=3", "rerank: this attempt did not learn both directions"),
+        ("n_best=2", "/set n_best=2: the search yields at most 1; raise beam_size or candidates"),
+        ("seed=5 rerank=2 beam_size=3", "/set rerank: this attempt did not learn both directions"),
+        ("temperature=0", "/set temperature=0: must be above 0; for greedy search, set beam_size=1"),
+        (f"seed={2**64}", f"/set seed={2**64}: must be at most {2**63 - 1}"),
+        ("seed=2147483648", "/set seed=2147483648: must be at most 2147483647"),
+        ("history=nope", "/set history=nope: expected a whole number"),
+        ("default beam_size=2", "/set default: stands alone; give no other settings with it"),
+        (
+            "ban=我 不",
+            "/set 不: the value is missing; several words are separated by commas, such as ban=one,two",
+        ),
         ("stop='a", "/set: no closing quotation; close the quotation mark, or write \\' for one"),
     ],
 )
@@ -102,9 +111,12 @@ def test_wrong_setting_is_one_line_and_changes_nothing(capsys: Printed, change: 
 
 
 def test_texts_with_spaces_and_several_words() -> None:
-    from chatbot.chat.terminal.settings import changes_of
+    from chatbot.chat.terminal.settings import changes_of, shown
 
     assert changes_of("stop='a b',c ban=") == {"stop": ("a b", "c"), "ban": ()}
+    assert changes_of("""stop='a,b',c"d,e" ban=\\,,\\'x,y\\'""") == {"stop": ("a,b", "cd,e"), "ban": (",", "'x", "y'")}
+    for words in (("a,b", "c d", "it's", "我"), ("\\", '"')):
+        assert changes_of(f"ban={shown(words)}") == {"ban": words}
 
 
 def test_n_best_of_the_last_question(capsys: Printed) -> None:
@@ -204,10 +216,77 @@ def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: 
         "error: .: a folder; add the name of a file",
     ]
     assert [path.name for path in work_dir.iterdir()] == [name]
-    out, err = printed(capsys, ["old", f"/load {name}", "d", "/history"], turns=2)
+    out, err = printed(capsys, ["old", f"/load '{name}'", "d", "/history"], turns=2)
     assert out[1] == "d/1+2"
     assert [line[:7] for line in out[2::2]] == ["  1 > a", "  2 > b", "  3 > c", "  4 > d"]
     assert err == [f"{name}: 3 questions loaded. The conversation continues."]
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_name_of_a_file_in_quotation_marks(capsys: Printed, work_dir: Path, quote: str) -> None:
+    lines: list[Line] = ["a", f"/save {quote}my chat.txt{quote}", f"/save {quote} {quote}", f"/load {quote}{quote}"]
+    _, err = printed(capsys, lines)
+    assert [path.name for path in work_dir.iterdir()] == ["my chat.txt"]
+    assert err == [
+        "my chat.txt: 1 question saved.",
+        "error: /save: the name of a file is missing, such as /save chat.jsonl",
+        "error: /load: the name of a file is missing, such as /load chat.jsonl",
+    ]
+
+
+def test_bad_reply_is_left_out_of_text_and_marked_in_json_lines(capsys: Printed, work_dir: Path) -> None:
+    lines: list[Line] = ["a", "/bad", "/save all.txt", "b", "/good", "/save chat.txt", "/save chat.jsonl"]
+    _, err = printed(capsys, lines)
+    assert err[1].startswith("error: all.txt: all replies are rated bad, nothing to save; ")
+    assert err[3:] == [
+        "chat.txt: 1 question saved.",
+        "Left out: 1 question with a bad reply. A .jsonl file keeps ratings.",
+        "chat.jsonl: 2 questions saved.",
+    ]
+    assert Path("chat.txt").read_text() == "b\nb/1\n"
+    out, err = printed(capsys, ["/load chat.jsonl", "/history", "/good", "/bad"])
+    assert out == ["  1 > a", "      a/1  (bad)", "  2 > b", "      b/1  (good)"]
+    assert err[1:] == [
+        "error: /good: the reply is in data/ratings.jsonl already",
+        "data/ratings.jsonl: rated bad.",
+    ]
+    lines_left = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
+    assert [json.loads(line)["rating"] for line in lines_left] == ["bad", "bad"]  # not good, which was corrected
+
+
+@pytest.fixture
+def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
+    models = {"none_read": fake_model(turns=0, name="none_read"), "fake": fake_model(turns=2)}
+    monkeypatch.setattr("chatbot.chat.terminal.current_model.load_attempt", lambda folder: models[folder.name])
+    for name in models:
+        config = Path("checkpoints", name, "config.json")
+        config.parent.mkdir(parents=True)
+        config.touch()
+
+
+@pytest.mark.usefixtures("other_model")
+def test_number_of_turns_that_was_set_outlives_another_model(capsys: Printed) -> None:
+    lines: list[Line] = ["/set history=1", "/model none_read", "/settings", "/set seed=2", "/set history=1"]
+    out, err = printed(capsys, [*lines, "/model fake", "/settings"], turns=2)
+    assert [line.split() for line in out if line.startswith("history ")] == [
+        ["history", "0", "model"],
+        ["history", "1", "set"],
+    ]
+    assert err[2:4] == ["seed=2", "error: /set history=1: the model reads one question at a time; leave history out"]
+    assert [line for line in err if "before a question" in line] == ["It reads 1 turn before a question."]
+
+
+@pytest.mark.usefixtures("other_model")
+def test_rating_has_the_model_that_replied_and_the_turns_that_it_read(capsys: Printed) -> None:
+    lines: list[Line] = ["a", "b", "/model none_read", "/good", "/retry", "/good", "/model fake", "c", "/good"]
+    printed(capsys, lines, turns=2)
+    lines_left = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
+    assert [(r["model"], r["answer"], r["history"]) for r in map(json.loads, lines_left)] == [
+        ("fake", "b/1+2", [["a", "a/1"]]),
+        ("none_read", "b/1", []),
+        ("fake", "c/1+2", [["b", "b/1"]]),
+    ]
 
 
 def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +323,9 @@ def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
 
 
 def test_help_explains_commands_and_settings(capsys: Printed) -> None:
-    out, err = printed(capsys, ["/help", "/help /n", "/help anti_lm", "/help /ood", "/help zzz", "/help sav"])
+    lines: list[Line] = ["/help", "/help /n", "/help anti_lm", "/help /ood", "/help zzz", "/help sav", "/help ban"]
+    out, err = printed(capsys, lines)
+    assert "separated by commas, ban=one,two" in " ".join(" ".join(out).split())
     assert [name for name in COMMANDS if not any(line.startswith(f"/{name}") for line in out)] == []
     assert sum(line.startswith("/n ") for line in out) == 2
     assert any(line.startswith("anti_lm  subtract R times") for line in out)

@@ -1,10 +1,12 @@
 """Conversations in files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from chatbot.chat.conversation import Exchange
+from chatbot.chat.ratings import rating_of
 from chatbot.chat.terminal import transcript
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.corpus.reading.files.sources import find_sources
@@ -15,11 +17,29 @@ from chatbot.errors import UserError
 TURNS = [("你好", "你好呀"), ('a "b"', "c"), ("你几岁", "三岁"), ("再见", "再见啦")]
 
 
+def turns_of(exchanges: Sequence[Exchange]) -> list[tuple[str, str]]:
+    return [(exchange.question, exchange.reply) for exchange in exchanges]
+
+
 @pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
 def test_training_reads_what_was_saved(tmp_path: Path, name: str) -> None:
     save(tmp_path / name, [Exchange(*turn) for turn in TURNS])
-    assert load(tmp_path / name) == TURNS
+    assert turns_of(load(tmp_path / name)) == TURNS
     assert [pair[:2] for pair in read(find_sources([str(tmp_path / name)])[0], Report())] == TURNS
+
+
+@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
+@pytest.mark.parametrize("bad", [[0], [1, 2], [3]])
+def test_training_reads_no_reply_that_was_rated_bad(tmp_path: Path, name: str, bad: list[int]) -> None:
+    exchanges = [
+        Exchange(*turn, rated=rating_of(*turn, (), "bad" if number in bad else "good", "weibo"), model="weibo")
+        for number, turn in enumerate(TURNS)
+    ]
+    learned = [turn for number, turn in enumerate(TURNS) if number not in bad]
+    assert save(tmp_path / name, exchanges) == (len(TURNS) if name == "chat.jsonl" else len(learned))
+    assert [pair[:2] for pair in read(find_sources([str(tmp_path / name)])[0], Report())] == learned
+    if name == "chat.jsonl":
+        assert load(tmp_path / name) == exchanges
 
 
 @pytest.mark.parametrize(
@@ -36,7 +56,7 @@ def test_shapes_that_are_loaded(tmp_path: Path, content: bytes, turns: list[tupl
     if turns is None:
         content, turns = content + b'{"role": "assistant", "content": "b"}]}', [("a", "b")]
     (tmp_path / "file").write_bytes(content)
-    assert load(tmp_path / "file") == turns
+    assert turns_of(load(tmp_path / "file")) == turns
 
 
 @pytest.mark.parametrize(
