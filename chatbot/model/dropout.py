@@ -31,6 +31,7 @@ class Dropout(keras.layers.Layer):
         self.rate = 1.0 - keep_prob
         self.number = number
         self._variational = variational
+        self.built = True  # otherwise Keras 3.12, the last for Python 3.10, reads the shape of each None in a packing
 
     def call(self, inputs: tf.Tensor, key: tf.Tensor | None, packing: Packing | None = None) -> tf.Tensor:
         """inputs of any shape -> the same shape. key: [1] uint64; None returns the inputs, as outside training.

@@ -80,7 +80,9 @@ def exchanged(url: str, *parts: bytes, close: bool = False) -> bytes:
         (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 200),
         (b"[" * 100_000, 400),
         (b'{"messages": ' * 50_000, 400),
-        (b'{"messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400),
+        (b'{"messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 400 + b"]" * 400 + b"}", 200),
+        # Deeper than the JSON parser of any version of Python reads; that of 3.13 reads 5,000 levels.
+        (b'{"messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", 400),
         (message("x", temperature=float("nan")), 400),
         (message("x", temperature=float("inf")), 400),
         (b'{"messages": [{"role": "user", "content": "x"}], "top_p": 1e999}', 400),
