@@ -47,7 +47,9 @@ def telegram_command(arguments: Sequence[str]) -> int:
     settings = telegram_settings(arguments)
     _need("telegram", "python-telegram-bot")
     token = read_secret("--token-file", settings.token_file)
-    from chatbot.chat.bots.telegram_bot import application_of, run
+    from chatbot.chat.bots.telegram_bot import application_of, check_token, run
+
+    check_token(token, settings.token_file)
 
     async def answer_until_stopped(conversations: "Conversations") -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

@@ -37,12 +37,16 @@ COMMANDS = (
 os.environ.setdefault("PTB_TIMEDELTA", "true")
 
 
-def application_of(answer: Answer, token: str, api_url: str) -> App:
-    """Return the application of a bot, which `run` starts. Raises UserError for a text that is no token."""
+def check_token(token: str, file: str) -> None:
+    """Raise UserError for a text that is no token. file: where it is from."""
     if not TOKEN.fullmatch(token):
         raise UserError(
-            "--token-file: it holds no token of Telegram, which is digits, a colon and letters; copy it again"
+            f"--token-file {file}: it holds no token of Telegram, which is digits, a colon and letters; copy it again"
         )
+
+
+def application_of(answer: Answer, token: str, api_url: str) -> App:
+    """Return the application of a bot, which `run` starts."""
     _keep_out_of_logs(token)
     url = api_url.rstrip("/")
     builder = ApplicationBuilder().token(token).base_url(f"{url}/bot").base_file_url(f"{url}/file/bot")

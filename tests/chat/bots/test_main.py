@@ -164,6 +164,9 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     file = secret_file(tmp_path, "short")
     with pytest.raises(UserError, match="at least 16 characters"):
         bots.webhook_command(["--secret-file", file])
+    with pytest.raises(UserError, match="no token of Telegram") as caught:
+        bots.telegram_command(["--token-file", file])
+    assert Path(file).read_text(encoding="utf-8").strip() not in str(caught.value)
     with socket.create_server(("127.0.0.1", 0)) as used:
         address = f"127.0.0.1:{used.getsockname()[1]}"
         with pytest.raises(UserError, match=f"--listen {address}: .*a free port"):

@@ -197,9 +197,6 @@ def test_a_token_that_is_refused_is_not_shown(api: StandIn, capsys: pytest.Captu
     with pytest.raises(UserError, match="Telegram refuses this token") as caught:
         serve(api, repeat, lambda: None, token=wrong)
     assert wrong not in f"{caught.value}{capsys.readouterr()}"
-    with pytest.raises(UserError, match="no token of Telegram") as caught:
-        application_of(repeat, "secret", api.url)
-    assert "secret" not in str(caught.value)
 
 
 def test_logs_of_the_libraries_do_not_show_the_token(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
