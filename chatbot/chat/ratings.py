@@ -57,21 +57,32 @@ def rating_of(
 
 
 def comparison_of(
-    question: str, replies: tuple[str, str], histories: Sequence[Sequence[str]], better: Better, models: tuple[str, str]
+    question: str,
+    compared: tuple[tuple[str, str], tuple[str, str]],
+    histories: Sequence[Sequence[str]],
+    better: Better,
+    time: str | None = None,
 ) -> dict[str, Any]:
-    """Return the record of a comparison of two replies. histories: the turns before the question, of each model."""
+    """Return the record of a comparison of two replies.
+
+    compared: each reply and its model. histories: the turns before the question, of each model. time: in ISO 8601;
+    None: now.
+    """
+    time = time or _now()
     if better == "equal":
+        replies, models = zip(*compared, strict=True)
         both = {"equal": [*replies], "rating": "equal", "models": [*models]}
-        return {**_asked(question, histories[0]), **both, "time": _now()}
+        return {**_asked(question, histories[0]), **both, "time": time}
     chosen = 0 if better == "first" else 1
+    (reply, model), (rejected, rejected_model) = compared[chosen], compared[1 - chosen]
     return {
         **_asked(question, histories[chosen]),
-        "answer": replies[chosen],
-        "rejected": replies[1 - chosen],
+        "answer": reply,
+        "rejected": rejected,
         "rating": "better",
-        "model": models[chosen],
-        "rejected_model": models[1 - chosen],
-        "time": _now(),
+        "model": model,
+        "rejected_model": rejected_model,
+        "time": time,
     }
 
 

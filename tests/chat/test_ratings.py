@@ -24,9 +24,9 @@ def test_training_reads_good_replies_and_no_bad_ones(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "ratings.jsonl"
     append_rating(path, rating_of("你几岁\n\u202e", '"十八"', ["你好", "你好呀"], "good", "weibo"))
     append_rating(path, rating_of("你是谁", "呵呵", [], "bad", "weibo"))
-    append_rating(path, comparison_of("天气", ("晴", "哦"), [["a", "b"], ["c", "d"]], "first", ("one", "two")))
-    append_rating(path, comparison_of("天气", ("哦", "雨"), [[], []], "second", ("one", "two")))
-    append_rating(path, comparison_of("早", ("早", "早上好"), [[], []], "equal", ("one", "two")))
+    append_rating(path, comparison_of("天气", (("晴", "one"), ("哦", "two")), [["a", "b"], ["c", "d"]], "first"))
+    append_rating(path, comparison_of("天气", (("哦", "one"), ("雨", "two")), [[], []], "second"))
+    append_rating(path, comparison_of("早", (("早", "one"), ("早上好", "two")), [[], []], "equal"))
     assert learned(path) == [
         ("你好", "你好呀"),
         ("你几岁\n\u202e", '"十八"'),
@@ -40,8 +40,8 @@ def test_all_records_have_a_time() -> None:
     for record in (
         rating_of("q", "a", [], "good", "weibo"),
         rating_of("q", "a", [], "bad", "weibo"),
-        comparison_of("q", ("a", "b"), [[], []], "second", ("one", "two")),
-        comparison_of("q", ("a", "b"), [[], []], "equal", ("one", "two")),
+        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "second"),
+        comparison_of("q", (("a", "one"), ("b", "two")), [[], []], "equal"),
     ):
         assert [*record][-1] == "time"
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", record["time"])

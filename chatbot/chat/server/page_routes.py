@@ -14,7 +14,7 @@ from starlette.responses import Response
 from chatbot.chat.conversation import Rating
 from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
 from chatbot.chat.page.assembled import assembled_page
-from chatbot.chat.ratings import append_rating, comparison_of, rating_of
+from chatbot.chat.ratings import Better, append_rating, comparison_of, rating_of
 from chatbot.chat.server.model_names import pointer_of, version_of
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
@@ -57,14 +57,25 @@ class RatedReply(RepliedQuestion):
     replaces: EarlierRating | None = None
 
 
+class EarlierComparison(Body):
+    """Which reply was said to be better before. time: as the server answered."""
+
+    better: Better
+    time: Annotated[str, Field(max_length=40)]
+
+
 class Comparison(Body):
-    """The replies of two models to a question, each with the turns before it, and which one is better."""
+    """The replies of two models to a question, each with the turns before it, and which one is better.
+
+    replaces: what the same user said of these replies before.
+    """
 
     question: Text
     replies: Annotated[list[Text], Field(min_length=2, max_length=2)]
     histories: Annotated[list[History], Field(min_length=2, max_length=2)]
     models: Annotated[list[str], Field(min_length=2, max_length=2)]
-    better: Literal["first", "second", "equal"]
+    better: Better
+    replaces: EarlierComparison | None = None
 
 
 class DescribedModel(BaseModel):
@@ -147,12 +158,16 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
 
     @app.post("/chat/comparisons", tags=["page"], responses=ERROR_RESPONSES)
     async def compare(body: Comparison, request: Request) -> Recorded:
-        """Append the better one of two replies to the file of ratings."""
+        """Append the better one of two replies to the file of ratings, in place of an earlier comparison of them."""
         first, second = map(state_of(request).models.name_of, body.models)
-        replies = body.replies[0], body.replies[1]
-        return await _record(
-            ratings, comparison_of(body.question, replies, body.histories, body.better, (first, second))
-        )
+        compared = (body.replies[0], first), (body.replies[1], second)
+
+        def compared_as(better: Better, time: str | None = None) -> dict[str, Any]:
+            return comparison_of(body.question, compared, body.histories, better, time)
+
+        record, earlier = compared_as(body.better), body.replaces
+        replaced = None if earlier is None else compared_as(earlier.better, earlier.time)
+        return await _record(ratings, record, replaced)
 
 
 class Cards:

@@ -50,7 +50,8 @@ def test_comparison_of_two_models(browser: Browser) -> None:
     assert browser.replies[2:] == ["我不吃东西，我只吃电.", "火锅！天冷了就想吃点热的。"]
     assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好呀，今天过得怎么样？")
     browser.click("[data-key=first-1]")
-    browser.until(lambda: browser.texts(".vote.muted") == ["Vote recorded: chatterbot."])
+    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
+    assert browser.texts(".vote-button[aria-pressed=true]") == ["chatterbot"]
     assert last_rating(browser.served.ratings) == {
         "history": [],  # the model reads none
         "question": "晚上吃什么？",
@@ -60,6 +61,12 @@ def test_comparison_of_two_models(browser: Browser) -> None:
         "model": "chatterbot",
         "rejected_model": "weibo",
     }
+    lines = browser.served.ratings.read_text(encoding="utf-8").splitlines()
+    browser.reload()
+    browser.click(".conversation-open")
+    browser.click("[data-key=equal-1]")  # corrects it
+    browser.until(lambda: last_rating(browser.served.ratings)["rating"] == "equal")
+    assert browser.served.ratings.read_text(encoding="utf-8").splitlines()[len(lines) - 1].isspace()
     choose(browser, 1, "chatterbot")  # other models begin another conversation
     assert browser.questions == []
     browser.click("#compare")

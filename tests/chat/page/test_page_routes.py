@@ -82,6 +82,7 @@ def test_attention(client: TestClient) -> None:
         ("ratings", {**REPLIED, "rating": "good", "replaces": {"rating": "bad"}}, 400),
         ("comparisons", {**COMPARED, "replies": ["a"]}, 400),
         ("comparisons", {**COMPARED, "models": ["weibo", "none"]}, 404),
+        ("comparisons", {**COMPARED, "replaces": {"better": "all", "time": "now"}}, 400),
     ],
 )
 def test_refused_requests_change_nothing(
@@ -113,6 +114,17 @@ def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:
     assert client.post("/chat/ratings", json={**body, "history": [], "rating": "bad", "replaces": replaces}).is_success
     _, last = [json.loads(line) for line in ratings.read_bytes().splitlines() if line.strip()]
     assert (last["rejected"], last["history"]) == ("😀", [])
+
+
+def test_comparison_is_replaced(client: TestClient, ratings: Path) -> None:
+    """Of two equal comparisons, the one of this time."""
+    client.post("/chat/ratings", json={**REPLIED, "rating": "good"})
+    replaces = None
+    for better in ("equal", "first", "second", "equal"):
+        body = {**COMPARED, "better": better, "replaces": replaces}
+        replaces = {"better": better, "time": client.post("/chat/comparisons", json=body).json()["time"]}
+    found = [json.loads(line)["rating"] for line in ratings.read_bytes().splitlines() if line.strip()]
+    assert found == ["good", "equal"]
 
 
 def test_ratings_that_cannot_be_written(client: TestClient, ratings: Path) -> None:

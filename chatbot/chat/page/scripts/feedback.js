@@ -1,6 +1,6 @@
 // What the reader says of replies, for the server's file of ratings.
 
-const beingRated = new Set(); // answers whose rating is on its way to the server
+const beingRated = new Set(); // answers and turns whose rating is on its way to the server
 
 function ratingButton(turn, answer, side, rating) {
   const pressed = answer.rating === rating;
@@ -37,31 +37,39 @@ async function rateAnswer(turn, answer, side, rating) {
 function voteElement(turn) {
   const names = turn.answers.map((answer) => answer.model);
   const options = [["first", names[0]], ["equal", t("better_equal")], ["second", names[1]]];
-  if (turn.vote) {
-    const choice = options.find(([vote]) => vote === turn.vote)[1];
-    return element("p", { class: "vote muted" }, element("bdi", {}, t("voted", { choice })));
-  }
   const buttons = options.map(([vote, label]) => {
-    const key = `${vote}-${placeOf(turn)}`;
-    const attributes = { class: "vote-button", type: "button", "data-key": key, onclick: () => voteFor(turn, vote) };
+    const attributes = {
+      class: "vote-button",
+      type: "button",
+      "data-key": `${vote}-${placeOf(turn)}`,
+      "aria-pressed": String(turn.vote === vote),
+      onclick: () => voteFor(turn, vote),
+    };
     return element("button", attributes, element("bdi", {}, label));
   });
   const question = element("span", {}, t("better_which"));
   return element("div", { class: "vote", role: "group", "aria-label": t("better_which") }, question, ...buttons);
 }
 
+/** Records which reply is better; it replaces what was said of the same replies before. */
 async function voteFor(turn, better) {
+  if (turn.vote === better || beingRated.has(turn)) return;
   const conversation = current;
+  const before = turn.vote;
   const body = {
     question: turn.question,
     replies: turn.answers.map(textOf),
     histories: turn.answers.map((_, side) => historyToLearn(conversation.turns, turn, side)),
     models: turn.answers.map((answer) => answer.model),
     better,
+    replaces: before && turn.votedAt ? { better: before, time: turn.votedAt } : null,
   };
+  beingRated.add(turn);
   turn.vote = better;
-  const { failed } = await sent("/chat/comparisons", body);
-  if (failed) turn.vote = null;
+  const { failed, recorded } = await sent("/chat/comparisons", body);
+  if (failed) turn.vote = before;
+  else turn.votedAt = recorded.time;
+  beingRated.delete(turn);
   finish(conversation, turn, failed, t("rated"));
 }
 

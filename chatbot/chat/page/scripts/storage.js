@@ -1,7 +1,8 @@
 // What the browser keeps: conversations and settings in localStorage, the key of the API in sessionStorage.
 //
 // conversation: {id, title, updated, models: [name] or two, turns}
-// turn: {question, answers: one for each model, vote: null, "first", "second" or "equal"}
+// turn: {question, answers: one for each model, vote: null, "first", "second" or "equal",
+//   votedAt: the time of the vote on the server}
 // answer: {model, replies: [{text, score}], chosen, state: "running", "done", "stopped" or "failed", rating,
 //   ratedAt: the time of the rating on the server}
 
@@ -106,7 +107,8 @@ function turnFrom(value, count) {
   if (value.answers.length !== count) return null;
   const answers = value.answers.map(answerFrom);
   if (answers.includes(null)) return null;
-  return { question: value.question, answers, vote: oneOf(value.vote, ["first", "second", "equal"]) };
+  const vote = oneOf(value.vote, ["first", "second", "equal"]);
+  return { question: value.question, answers, vote, votedAt: isText(value.votedAt) ? value.votedAt : null };
 }
 
 function answerFrom(value) {
