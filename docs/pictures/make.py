@@ -4,7 +4,7 @@
     apt-get install chromium chromium-driver fonts-noto-cjk    # on Debian
     python docs/pictures/make.py
 
-The script trains on the built-in corpus in a temporary folder (about a minute on 2 CPU cores) and talks to the result,
+The script trains on the built-in corpus in a temporary folder (a minute or two on 2 CPU cores) and talks to the result,
 both in a real pseudo-terminal, whose screen it draws. Then it starts TensorBoard on the loopback interface and takes a
 picture of its page with headless Chromium, one of an evaluation's report, and one of the chat in a browser, as on a
 desktop and as on a phone. The page with all charts shows a second run, which is validated. Nothing in the pictures is
@@ -38,7 +38,7 @@ LARGEST_FILE = 300_000  # bytes
 
 ATTEMPT = "pictures"
 # With --precision, the curves do not depend on what is faster at the moment.
-TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2 --precision bfloat16"
+TRAIN = f"python train.py --attempt {ATTEMPT} --towers 2 --precision float32"
 ANYTHING = r"[\s\S]+"
 CHAT = f"python chat.py --attempt {ATTEMPT}"
 VALIDATED = "validated"
@@ -47,8 +47,9 @@ QUESTIONS = ("你好", "什么是ai", "你会死吗", "你最喜欢什么书?")
 REPORTED = Path(chatterbot_corpus.__file__).parent / "data" / "chinese" / "conversations.yml"
 OPENED = 2  # replies whose attention the report shows
 
-# The terminal: the progress bar needs 110 columns. GitHub shows the picture at about 60% of its size.
-COLUMNS, ROWS = 114, 44
+# The terminal: the progress bar needs 110 columns. GitHub shows the picture at about 60% of its size. A slow run prints
+# more lines; rows without text are not drawn.
+COLUMNS, ROWS = 114, 60
 FONT_SIZE, ROW_HEIGHT, MARGIN = 24, 32, 28  # pixels
 BLOCKS = "█▉▊▋▌▍▎▏"  # of the progress bar, 8 to 1 eighths of a cell wide; the font's own are too wide
 BACKGROUND, TEXT, PROMPT = "#1e1e2e", "#e4e4ec", "#8fd694"
