@@ -278,7 +278,7 @@ def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
     assert len(counted) == 1
     train_small(1, data=(str(pairs_file),), steps=2)
     assert len(counted) == 1
-    settings = small_settings(data=(str(pairs_file),), attempt="worker", precision="float32")
+    settings = small_settings(data=(str(pairs_file),), attempt="worker")
     progress = json.dumps(dataclasses.asdict(Progress()))
     texts = iter(["float32", progress])
     worker: Any = SimpleNamespace(chief=False, machine=1, machines=1, broadcast_text=lambda text: next(texts))

@@ -32,7 +32,7 @@ def test_plan_of_an_attempt_that_exists_changes_no_file(
     monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n乙乙\t子\n")
-    run = {"data": (str(pairs_file),), "validation": str(held_out), "both_directions": "off", "precision": "float32"}
+    run = {"data": (str(pairs_file),), "validation": str(held_out), "both_directions": "off"}
     train_small(1, **run, steps=3, validate_every=4)
     before = files()
     capsys.readouterr()

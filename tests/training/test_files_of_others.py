@@ -33,7 +33,7 @@ from chatbot.training.reporting.metrics_file import MetricsFile
 from tests.training.small_run import small_settings
 from tests.training.step_checkpoints import edit_manifest
 
-SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off", precision="float32")
+SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")
 VOCABULARY = Vocabulary(["你", "好", "你好"])
 DATA = {
     "pairs": 1,

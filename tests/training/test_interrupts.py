@@ -165,7 +165,7 @@ def test_run_ends_in_good_order_when_the_time_is_up(
     held_out.write_text("甲甲\t癸癸癸\n")
     monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=itertools.count().__next__))  # each step asks
     run = {"data": (str(pairs_file),), "validation": str(held_out), "steps": 10**6, "log_every": 10**6}
-    assert train_small(1, **run, precision="float32", time_limit="0:01", deadline=9) == 0
+    assert train_small(1, **run, time_limit="0:01", deadline=9) == 0
     step = saved_step()
     assert step == 10
     last = metrics()[-1]

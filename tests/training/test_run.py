@@ -137,7 +137,7 @@ def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(
     monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 1)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
-    flags = {"learning_rate": 0.5, "validate_every": 1, "patience": 2, "both_directions": "off", "precision": "float32"}
+    flags = {"learning_rate": 0.5, "validate_every": 1, "patience": 2, "both_directions": "off"}
     settings, models = small_settings(data=(str(pairs_file),), validation=str(held_out), **flags), []
 
     def opened(model: Seq2Seq, settings: Settings) -> Synchronous:

@@ -118,7 +118,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return numbers
 
 
-RUN: dict[str, Any] = {"steps": 12, "save_every": 4, "patience_nonfinite": 2, "precision": "float32"}
+RUN: dict[str, Any] = {"steps": 12, "save_every": 4, "patience_nonfinite": 2}
 
 
 @pytest.mark.parametrize("log_every", [1, 3])

@@ -191,7 +191,7 @@ def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_auto_settings_are_resolved_before_training(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
-    settings = small_settings(data=(str(pairs_file),), steps=1)
+    settings = small_settings(data=(str(pairs_file),), steps=1, precision="auto")
     towers = TOWERS[:1]
 
     def recorded_open_update(model: Seq2Seq, resolved: Settings) -> Synchronous:
@@ -204,6 +204,6 @@ def test_auto_settings_are_resolved_before_training(pairs_file: Path, monkeypatc
     assert seen[0].learning.both_directions == "off"
     stored = json.loads(Path("checkpoints/default/config.json").read_text())
     assert (stored["precision"], stored["both_directions"]) == (seen[0].learning.precision, "off")
-    assert train_small(1, data=(str(pairs_file),), steps=2) == 0  # "auto" keeps the stored choice
+    assert train_small(1, data=(str(pairs_file),), steps=2, precision="auto") == 0  # keeps the stored choice
     with pytest.raises(UserError, match="--both-directions off -> on"):
         train_small(1, data=(str(pairs_file),), steps=3, both_directions="on")
