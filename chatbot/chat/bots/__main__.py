@@ -73,7 +73,7 @@ def webhook_command(arguments: Sequence[str]) -> int:
     import uvicorn
 
     from chatbot.chat.bots.webhook import webhook_app
-    from chatbot.chat.server.connection import Connection
+    from chatbot.chat.server.connection import KEEP_ALIVE, Connection
 
     with listening_socket("--listen", *settings.address) as listener, opened(settings.bot) as conversations:
         app = webhook_app(conversations.answer, secret.encode(), settings.callback)
@@ -87,6 +87,7 @@ def webhook_command(arguments: Sequence[str]) -> int:
             access_log=False,
             server_header=False,
             limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=math.ceil(settings.bot.reply_seconds) + 1,
         )
         address = "http://{}:{}/".format(*listener.getsockname()[:2])

@@ -6,6 +6,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 # Seconds for a client to send the line and the headers of a request.
 HEADER_TIMEOUT = 15.0
+# Seconds that a connection without a request stays open. Clients must close it first: one that sends a request while
+# the server closes loses it. httpx waits for 5 s, which is uvicorn's default, too, and nginx for 60 s.
+KEEP_ALIVE = 75
 
 
 class Connection(HttpToolsProtocol):

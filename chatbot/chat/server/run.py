@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from chatbot.chat.listening import listening_socket
 from chatbot.chat.ratings import RATINGS
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.connection import Connection
+from chatbot.chat.server.connection import KEEP_ALIVE, Connection
 from chatbot.chat.server.gate import Limits
 from chatbot.chat.server.keys import read_keys
 from chatbot.chat.server.model_names import models_of
@@ -78,6 +78,7 @@ def server_config(app: FastAPI, request_timeout: float) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(request_timeout) + 1,
     )
 

@@ -148,6 +148,18 @@ def test_connections(url: str, parts: tuple[bytes, ...], close: bool, start: byt
     assert time.monotonic() - begin < 5
 
 
+def test_connection_without_requests_outlives_that_of_a_client(url: str) -> None:
+    """Else a client that keeps it for 5 s, as httpx does, may send a request while the server closes it."""
+    with connection(url) as client:
+        for _ in range(2):
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+            time.sleep(5.5)
+        client.settimeout(0.1)
+        with pytest.raises(socket.timeout):
+            client.recv(1)
+
+
 def test_many_slow_clients_do_not_disturb_others(url: str) -> None:
     clients = [connection(url) for _ in range(50)]
     for client in clients:
