@@ -117,7 +117,7 @@ def test_rating_is_replaced(client: TestClient, ratings: Path) -> None:
 
 
 def test_comparison_is_replaced(client: TestClient, ratings: Path) -> None:
-    """Of two equal comparisons, the one of this time."""
+    """Each one replaces the one before; the rating beside it stays."""
     client.post("/chat/ratings", json={**REPLIED, "rating": "good"})
     replaces = None
     for better in ("equal", "first", "second", "equal"):

@@ -67,7 +67,7 @@ async function voteFor(turn, better) {
   beingRated.add(turn);
   turn.vote = better;
   const { failed, recorded } = await sent("/chat/comparisons", body);
-  if (failed) turn.vote = before;
+  if (failed && turn.vote === better) turn.vote = before; // unless the models replied again
   else turn.votedAt = recorded.time;
   beingRated.delete(turn);
   finish(conversation, turn, failed, t("rated"));
