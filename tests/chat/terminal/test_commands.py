@@ -14,20 +14,9 @@ from chatbot.chat.terminal.commands import COMMANDS
 from chatbot.chat.terminal.completion import completions
 from chatbot.chat.terminal.settings import FIELDS
 from chatbot.config.decoding import DecodingSettings
-from chatbot.errors import UserError
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from tests.chat.terminal.fake_model import fake_model
-from tests.chat.terminal.typed import Line, typed
-
-Printed = pytest.CaptureFixture[str]
-
-
-def printed(capsys: Printed, lines: list[Line], *flags: str, turns: int = 0) -> tuple[list[str], list[str]]:
-    """The lines on standard output, and those on standard error after the introduction."""
-    assert typed(fake_model(turns), lines, *flags) == 0
-    out, err = capsys.readouterr()
-    assert "\x1b" not in out + err
-    return out.splitlines(), err.rstrip("\n").splitlines()[2:]
+from tests.chat.terminal.typed import Line, Printed, printed, typed
 
 
 def test_introduction_says_what_the_model_was_trained_on(capsys: Printed) -> None:
@@ -47,76 +36,6 @@ def test_two_slashes_ask_a_question_that_begins_with_one(capsys: Printed) -> Non
     out, err = printed(capsys, ["//bin", "/bin", ""])
     assert out == ["/bin/1", EMPTY_QUESTION_REPLY]
     assert err[0] == "error: /bin: no such command; /help lists the commands; //bin asks it as a question"
-
-
-def test_settings_are_set_together_and_reset(capsys: Printed) -> None:
-    lines: list[Line] = [
-        "/set temperature=0.5 --seed=7",
-        "a",
-        "/set beam-size=5",
-        "/set beam_size=5 temperature=",
-        "b",
-        "/set history=1",
-        "c",
-        "/settings",
-        "/set default",
-        "d",
-    ]
-    out, err = printed(capsys, lines, turns=2)
-    assert out[:3] == ["a/s7.1", "b/1+2", "c/1+1"]
-    assert [line.split() for line in out if line.startswith(("history ", "beam_size", "top_p"))] == [
-        ["history", "1", "set"],
-        ["beam_size", "5", "set"],
-        ["top_p", "-"],
-    ]
-    assert out[-1] == "d/1+2"
-    assert err[0] == "temperature=0.5, seed=7"
-    assert err[1] == (
-        "error: /set beam_size=5 and temperature: beam search does not sample; give one; /set temperature= resets what "
-        "was set before"
-    )
-    assert err[2:] == ["beam_size=5, temperature=-", "history=1", "All settings have their defaults."]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("temprature=1", "/set temprature: no such setting; the nearest is temperature"),
-        ("temperature", "/set temperature: the value is missing; write NAME=VALUE, such as temperature=0.8"),
-        ("=0.8", "/set =0.8: the name is missing; write NAME=VALUE, such as temperature=0.8"),
-        ("temperature=hot", "/set temperature=hot: expected a number"),
-        ("temperature=nan", "/set temperature=nan: expected a finite number"),
-        ("beam_size=abc", "/set beam_size=abc: expected a whole number"),
-        ("seed=1 beam_size=0", "/set beam_size=0: must be at least 1"),
-        ("top_p=0.5 beam_size=5", "/set beam_size=5 and top_p: beam search does not sample; give one"),
-        ("history=3", "/set history=3: the model was trained to read 2 turns before a question; give at most 2"),
-        ("n_best=2", "/set n_best=2: the search yields at most 1; raise beam_size or candidates"),
-        ("seed=5 rerank=2 beam_size=3", "/set rerank: this attempt did not learn both directions"),
-        ("temperature=0", "/set temperature=0: must be above 0; for greedy search, set beam_size=1"),
-        (f"seed={2**64}", f"/set seed={2**64}: must be at most {2**63 - 1}"),
-        ("seed=2147483648", "/set seed=2147483648: must be at most 2147483647"),
-        ("history=nope", "/set history=nope: expected a whole number"),
-        ("default beam_size=2", "/set default: stands alone; give no other settings with it"),
-        (
-            "ban=我 不",
-            "/set 不: the value is missing; several words are separated by commas, such as ban=one,two",
-        ),
-        ("stop='a", "/set: no closing quotation; close the quotation mark, or write \\' for one"),
-    ],
-)
-def test_wrong_setting_is_one_line_and_changes_nothing(capsys: Printed, change: str, message: str) -> None:
-    out, err = printed(capsys, [f"/set {change}", "a", "/set seed=3 candidates=1", "b"], turns=2)
-    assert out == ["a/1", "b/s3.1+2"]
-    assert err == [f"error: {message}", "seed=3, candidates=1"]
-
-
-def test_texts_with_spaces_and_several_words() -> None:
-    from chatbot.chat.terminal.settings import changes_of, shown
-
-    assert changes_of("stop='a b',c ban=") == {"stop": ("a b", "c"), "ban": ()}
-    assert changes_of("""stop='a,b',c"d,e" ban=\\,,\\'x,y\\'""") == {"stop": ("a,b", "cd,e"), "ban": (",", "'x", "y'")}
-    for words in (("a,b", "c d", "it's", "我"), ("\\", '"')):
-        assert changes_of(f"ban={shown(words)}") == {"ban": words}
 
 
 def test_n_best_of_the_last_question(capsys: Printed) -> None:
@@ -196,62 +115,6 @@ def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
     assert [word in out for word in shown] == [True, True]
     assert "error: /why: no reply yet" in err
     assert "error: /why now: /why takes nothing after it" in err
-
-
-@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
-def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: str) -> None:
-    lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
-    _, err = printed(capsys, [*lines, "/save", "/save .", "/overwrite no/x", "/load none", "/load ."], turns=2)
-    assert err[:4] == [
-        "error: no questions yet, nothing to save",
-        f"{name}: 2 questions saved.",
-        f"error: {name} exists; /overwrite {name} replaces it",
-        f"{name}: 3 questions saved.",
-    ]
-    assert err[4:] == [
-        "error: /save: the name of a file is missing, such as /save chat.jsonl",
-        "error: .: a folder; add the name of a file",
-        "error: no/x: there is no folder no; make it first, or give another path",
-        "error: none: no such file; check the path",
-        "error: .: a folder; add the name of a file",
-    ]
-    assert [path.name for path in work_dir.iterdir()] == [name]
-    out, err = printed(capsys, ["old", f"/load '{name}'", "d", "/history"], turns=2)
-    assert out[1] == "d/1+2"
-    assert [line[:7] for line in out[2::2]] == ["  1 > a", "  2 > b", "  3 > c", "  4 > d"]
-    assert err == [f"{name}: 3 questions loaded. The conversation continues."]
-
-
-@pytest.mark.parametrize("quote", ["'", '"'])
-def test_name_of_a_file_in_quotation_marks(capsys: Printed, work_dir: Path, quote: str) -> None:
-    lines: list[Line] = ["a", f"/save {quote}my chat.txt{quote}", f"/save {quote} {quote}", f"/load {quote}{quote}"]
-    _, err = printed(capsys, lines)
-    assert [path.name for path in work_dir.iterdir()] == ["my chat.txt"]
-    assert err == [
-        "my chat.txt: 1 question saved.",
-        "error: /save: the name of a file is missing, such as /save chat.jsonl",
-        "error: /load: the name of a file is missing, such as /load chat.jsonl",
-    ]
-
-
-def test_bad_reply_is_left_out_of_text_and_marked_in_json_lines(capsys: Printed, work_dir: Path) -> None:
-    lines: list[Line] = ["a", "/bad", "/save all.txt", "b", "/good", "/save chat.txt", "/save chat.jsonl"]
-    _, err = printed(capsys, lines)
-    assert err[1].startswith("error: all.txt: all replies are rated bad, nothing to save; ")
-    assert err[3:] == [
-        "chat.txt: 1 question saved.",
-        "Left out: 1 question with a bad reply. A .jsonl file keeps ratings.",
-        "chat.jsonl: 2 questions saved.",
-    ]
-    assert Path("chat.txt").read_text() == "b\nb/1\n"
-    out, err = printed(capsys, ["/load chat.jsonl", "/history", "/good", "/bad"])
-    assert out == ["  1 > a", "      a/1  (bad)", "  2 > b", "      b/1  (good)"]
-    assert err[1:] == [
-        "error: /good: the reply is in data/ratings.jsonl already",
-        "data/ratings.jsonl: rated bad.",
-    ]
-    lines_left = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
-    assert [json.loads(line)["rating"] for line in lines_left] == ["bad", "bad"]  # not good, which was corrected
 
 
 @pytest.fixture
@@ -388,8 +251,3 @@ def test_no_line_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, l
         assert typed(fake_model(turns=2), ["a", *lines]) == 0
         for line in lines:
             list(completions(line))
-
-
-def test_user_error_for_bad_settings_at_the_start() -> None:
-    with pytest.raises(UserError, match="--rerank"):
-        typed(fake_model(), [], "--rerank", "1", "--beam-size", "2")

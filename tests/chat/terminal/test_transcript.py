@@ -1,5 +1,6 @@
 """Conversations in files."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
+from tests.chat.terminal.typed import Line, Printed, printed
 
 TURNS = [("你好", "你好呀"), ('a "b"', "c"), ("你几岁", "三岁"), ("再见", "再见啦")]
 
@@ -90,3 +92,59 @@ def test_file_that_holds_no_conversation(
         load(tmp_path / "file")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
+def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: str) -> None:
+    lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
+    _, err = printed(capsys, [*lines, "/save", "/save .", "/overwrite no/x", "/load none", "/load ."], turns=2)
+    assert err[:4] == [
+        "error: no questions yet, nothing to save",
+        f"{name}: 2 questions saved.",
+        f"error: {name} exists; /overwrite {name} replaces it",
+        f"{name}: 3 questions saved.",
+    ]
+    assert err[4:] == [
+        "error: /save: the name of a file is missing, such as /save chat.jsonl",
+        "error: .: a folder; add the name of a file",
+        "error: no/x: there is no folder no; make it first, or give another path",
+        "error: none: no such file; check the path",
+        "error: .: a folder; add the name of a file",
+    ]
+    assert [path.name for path in work_dir.iterdir()] == [name]
+    out, err = printed(capsys, ["old", f"/load '{name}'", "d", "/history"], turns=2)
+    assert out[1] == "d/1+2"
+    assert [line[:7] for line in out[2::2]] == ["  1 > a", "  2 > b", "  3 > c", "  4 > d"]
+    assert err == [f"{name}: 3 questions loaded. The conversation continues."]
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_name_of_a_file_in_quotation_marks(capsys: Printed, work_dir: Path, quote: str) -> None:
+    lines: list[Line] = ["a", f"/save {quote}my chat.txt{quote}", f"/save {quote} {quote}", f"/load {quote}{quote}"]
+    _, err = printed(capsys, lines)
+    assert [path.name for path in work_dir.iterdir()] == ["my chat.txt"]
+    assert err == [
+        "my chat.txt: 1 question saved.",
+        "error: /save: the name of a file is missing, such as /save chat.jsonl",
+        "error: /load: the name of a file is missing, such as /load chat.jsonl",
+    ]
+
+
+def test_bad_reply_is_left_out_of_text_and_marked_in_json_lines(capsys: Printed, work_dir: Path) -> None:
+    lines: list[Line] = ["a", "/bad", "/save all.txt", "b", "/good", "/save chat.txt", "/save chat.jsonl"]
+    _, err = printed(capsys, lines)
+    assert err[1].startswith("error: all.txt: all replies are rated bad, nothing to save; ")
+    assert err[3:] == [
+        "chat.txt: 1 question saved.",
+        "Left out: 1 question with a bad reply. A .jsonl file keeps ratings.",
+        "chat.jsonl: 2 questions saved.",
+    ]
+    assert Path("chat.txt").read_text() == "b\nb/1\n"
+    out, err = printed(capsys, ["/load chat.jsonl", "/history", "/good", "/bad"])
+    assert out == ["  1 > a", "      a/1  (bad)", "  2 > b", "      b/1  (good)"]
+    assert err[1:] == [
+        "error: /good: the reply is in data/ratings.jsonl already",
+        "data/ratings.jsonl: rated bad.",
+    ]
+    lines_left = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
+    assert [json.loads(line)["rating"] for line in lines_left] == ["bad", "bad"]  # not good, which was corrected

@@ -9,8 +9,10 @@ import pytest
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.terminal.start import chat
 from chatbot.config.chat import chat_settings
+from tests.chat.terminal.fake_model import fake_model
 
 Line = str | type[BaseException]
+Printed = pytest.CaptureFixture[str]
 
 
 class Keyboard(io.StringIO):
@@ -33,6 +35,14 @@ def typed(model: LoadedModel, lines: Sequence[Line], *flags: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("chatbot.chat.terminal.prompt.line_reader", lambda: read_line)
         return _chat(model, Keyboard(), flags)
+
+
+def printed(capsys: Printed, lines: list[Line], *flags: str, turns: int = 0) -> tuple[list[str], list[str]]:
+    """The lines on standard output, and those on standard error after the introduction."""
+    assert typed(fake_model(turns), lines, *flags) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    return out.splitlines(), err.rstrip("\n").splitlines()[2:]
 
 
 def piped(model: LoadedModel, text: str, *flags: str) -> int:
