@@ -35,7 +35,7 @@ from chatbot.corpus.reading.report import Report, report_of
 from chatbot.errors import UserError
 
 # Increase these whenever the same files and settings give other tokens than before: without history, and with it.
-VERSION, HISTORY_VERSION = 5, 6
+VERSION, HISTORY_VERSION = 6, 7
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
@@ -58,7 +58,7 @@ class CorpusFiles:
 
     @functools.cached_property
     def key(self) -> str:
-        """A hash of all inputs of the tokens: the content of the files, not their names, and the settings."""
+        """A hash of all inputs of the tokens: the content of the files, what their names decide, and the settings."""
         prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
         if not self.preparation.history:
             del prepared["history"]  # the key is that of earlier versions
@@ -70,7 +70,13 @@ class CorpusFiles:
         return key_of(
             version=version_of(self.preparation.history),
             sources=[
-                (source.kind, [content_key(path) for path in source.paths], source.members, source.part)
+                (
+                    source.kind,
+                    [content_key(path) for path in source.paths],
+                    source.deciding_names,
+                    source.members,
+                    source.part,
+                )
                 for source in self.sources
             ],
             options=options,

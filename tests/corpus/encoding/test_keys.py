@@ -76,6 +76,27 @@ def test_content_of_the_dictionary_counts_and_its_name_does_not(folder: Path) ->
     assert files(dictionary="renamed.txt").key != before
 
 
+@pytest.mark.parametrize("name", ["b.tsv.md", "x/b.tsv", "c.tsv"])
+def test_names_in_a_folder_change_the_key_and_its_own_name_does_not(folder: Path, name: str) -> None:
+    """Names say what is no data: pairs of a file that is now documentation would otherwise be learned from the cache."""
+    for file in ("f/a.tsv", "f/b.tsv"):
+        Path(file).parent.mkdir(exist_ok=True)
+        Path(file).write_text(f"{file}\t你好呀\n")
+    before = files(data=("f",)).key
+    Path("f").rename("g")
+    assert files(data=("g",)).key == before
+    Path("g", name).parent.mkdir(exist_ok=True)
+    Path("g/b.tsv").rename(Path("g", name))
+    assert files(data=("g",)).key != before
+
+
+def test_of_a_single_file_the_endings_alone_count(folder: Path) -> None:
+    before = files().key
+    for name, same in (("new.csv", True), ("new.CSV", True), ("new.txt", False), ("new.csv.gz", False)):
+        Path(name).write_bytes(Path("pairs.csv").read_bytes())
+        assert (files(data=(name,)).key == before) == same, name
+
+
 def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
     given = {"data": (), "source_file": "pairs.csv", "target_file": "other.csv"}
     assert files(**given).key != files(**{**given, "source_file": "other.csv", "target_file": "pairs.csv"}).key

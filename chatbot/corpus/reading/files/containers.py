@@ -37,6 +37,20 @@ class Source:
     members: tuple[str, ...] = ()  # of an archive, those to read, () for all; of "cornell", one for each path
     part: str | None = None  # of a JSON object, the part whose keys are read; None for all keys
 
+    @property
+    def deciding_names(self) -> list[str]:
+        """What the names of the files decide about their reading.
+
+        Of several files, as in a folder, the names below their common folder, which also say what is no data; of one
+        file its endings, since the user gave it.
+        """
+        if self.kind != "file":
+            return []
+        if len(self.paths) == 1:
+            return ["".join(self.paths[0].suffixes).casefold()]
+        common = os.path.commonpath([path.parent for path in self.paths])
+        return [path.relative_to(common).as_posix() for path in self.paths]
+
 
 @dataclass(frozen=True)
 class Container:
