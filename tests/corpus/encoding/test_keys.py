@@ -78,7 +78,7 @@ def test_content_of_the_dictionary_counts_and_its_name_does_not(folder: Path) ->
 
 @pytest.mark.parametrize("name", ["b.tsv.md", "x/b.tsv", "c.tsv"])
 def test_names_in_a_folder_change_the_key_and_its_own_name_does_not(folder: Path, name: str) -> None:
-    """Names say what is no data: pairs of a file that is now documentation would otherwise be learned from the cache."""
+    """Names say what is no data: a file that is documentation now would still be learned from the cache."""
     for file in ("f/a.tsv", "f/b.tsv"):
         Path(file).parent.mkdir(exist_ok=True)
         Path(file).write_text(f"{file}\t你好呀\n")

@@ -1,19 +1,24 @@
 """The members of zip and tar files, as streams. Nothing is written to disk; links and devices are skipped."""
 
+import contextlib
 import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.files.charset import codec_of_names
 from chatbot.corpus.reading.files.compression import Read, Stream, allowance, guarded
 from chatbot.corpus.reading.files.file_names import is_hidden
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
 ZIP = (b"PK\3\4", b"PK\5\6")
+# Of a zip file's member: the flag of a name in UTF-8, and the extra field with such a name.
+UTF_8_NAME, UNICODE_PATH = 0x800, 0x7075
 TAR_HEADER = 512  # bytes
 
 
@@ -37,14 +42,14 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
         with zipfile.ZipFile(path) as archive:
             infos = _chosen(archive, name, wanted)
             allowed = allowance(name, size)
-            allowance(name, size).spend(sum(info.file_size for info in infos))  # as its directory declares
-            for info in infos:
-                place = f"{name}: {one_line(info.filename)}"
+            allowance(name, size).spend(sum(info.file_size for info in infos.values()))  # as its directory declares
+            for member_name, info in infos.items():
+                place = f"{name}: {one_line(member_name)}"
                 if info.flag_bits & 1:
                     raise UserError(f"{place}: encrypted; unpack it and give the file")
                 with archive.open(info) as member:
                     stream = Stream(_with_progress(guarded(member.read, place, allowed), info, report))
-                    yield Member(info.filename, place, stream)
+                    yield Member(member_name, place, stream)
     except (zipfile.BadZipFile, struct.error, EOFError, ValueError, UnicodeError):
         raise UserError(f"{name}: damaged zip file; download it again") from None
     except (NotImplementedError, RuntimeError) as error:
@@ -52,14 +57,45 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
     report.read_bytes = before + size
 
 
-def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> list[zipfile.ZipInfo]:
-    infos = {info.filename: info for info in archive.infolist() if info.file_size}
+def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
+    """Return the members to read by their names, sorted."""
+    infos = {member: info for member, info in _named(archive.infolist()).items() if info.file_size}
     if "[Content_Types].xml" in infos:
         raise UserError(f"{name}: an Office document; save the table as CSV (UTF-8) and give that file")
-    files = [infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, wanted)]
-    if not files:
+    chosen = {
+        member: infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, wanted)
+    }
+    if not chosen:
         raise UserError(f"{name}: the zip file contains no file of pairs; give another")
-    return files
+    return chosen
+
+
+def _named(infos: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of a zip file by their names.
+
+    Windows writes names in the encoding of its language, without saying so; `zipfile` decodes these as cp437.
+    """
+    raw = [b"" if info.flag_bits & UTF_8_NAME else info.orig_filename.encode("cp437") for info in infos]
+    codec = codec_of_names(raw)
+    named = {}
+    for info, data in zip(infos, raw, strict=True):
+        member = _unicode_path(info.extra, data) or info.filename
+        if member == info.filename and not data.isascii():
+            with contextlib.suppress(UnicodeDecodeError):
+                member = data.decode(codec)
+        named[member] = info
+    return named
+
+
+def _unicode_path(extra: bytes, raw_name: bytes) -> str:
+    """Return the name in an extra field of a zip member that is meant for its present name, "" without one."""
+    while len(extra) >= 4:
+        kind, size = struct.unpack("<HH", extra[:4])
+        field, extra = extra[4 : 4 + size], extra[4 + size :]
+        if kind == UNICODE_PATH and field[:5] == struct.pack("<BL", 1, zlib.crc32(raw_name)):
+            with contextlib.suppress(UnicodeDecodeError):
+                return field[5:].decode()
+    return ""
 
 
 def _is_read(member: str, wanted: Sequence[str]) -> bool:
@@ -106,21 +142,35 @@ def tar_members(file: BinaryIO, name: str, wanted: Sequence[str] = ()) -> Iterat
     files.
     """
     found = False
+    other_names: list[bytes] = []  # so far, those that are not UTF-8
     try:
-        with tarfile.open(fileobj=file, mode="r|", tarinfo=_TarInfo, errors="replace") as archive:
+        with tarfile.open(
+            fileobj=file, mode="r|", tarinfo=_TarInfo, encoding="utf-8", errors="surrogateescape"
+        ) as archive:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all headers
-                if not info.isreg() or info.issparse() or not info.size or not _is_read(info.name, wanted):
+                member_name = _decoded(info.name, other_names)
+                if not info.isreg() or info.issparse() or not info.size or not _is_read(member_name, wanted):
                     continue
                 member = archive.extractfile(info)
                 assert member is not None
                 found = True
-                place = f"{name}: {one_line(info.name)}"
-                yield Member(info.name, place, Stream(_whole(member.read, name)))
+                place = f"{name}: {one_line(member_name)}"
+                yield Member(member_name, place, Stream(_whole(member.read, name)))
     except (tarfile.TarError, ValueError, EOFError, OverflowError):
         raise UserError(f"{name}: damaged tar file; download it again") from None
     if not found:
         raise UserError(f"{name}: the tar file contains no file of pairs; give another")
+
+
+def _decoded(name: str, other_names: list[bytes]) -> str:
+    """Return the name of a tar member, decoded as its bytes and `other_names` suggest, to which they are added."""
+    raw = name.encode("utf-8", "surrogateescape")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        other_names.append(raw)
+        return raw.decode(codec_of_names(other_names), "replace")
 
 
 def _whole(read: Read, name: str) -> Read:

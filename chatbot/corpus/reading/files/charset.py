@@ -1,4 +1,4 @@
-"""Detection of a text's encoding from its first bytes."""
+"""Detection of a text's encoding from its first bytes, and of that of the names in an archive."""
 
 import codecs
 import contextlib
@@ -6,7 +6,8 @@ import functools
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from chatbot.corpus.reading.files.frequent_characters import CHAT, CHINESE, HANGUL
 
@@ -60,6 +61,18 @@ def detect_encoding(sample: bytes) -> tuple[str, str]:
         return "utf-8", "UTF-8"
     best = max(_candidates(), key=lambda candidate: _log_probability(compared, candidate))
     return best.codec, best.name
+
+
+def codec_of_names(names: Iterable[bytes]) -> str:
+    """Return the codec under which the names in an archive, taken together, are most probable.
+
+    One of UTF-8, the usual ones for Chinese, Japanese and Korean, and cp437, which zip files have by their standard.
+    """
+    joined = b"\n".join(name for name in names if not name.isascii())
+    with contextlib.suppress(UnicodeDecodeError):
+        if not joined or max(joined.decode()) >= "\u0800":  # by chance, three bytes are hardly ever a character
+            return "utf-8"
+    return max(_candidates_of_names(), key=lambda candidate: _log_probability(joined, candidate)).codec
 
 
 def _has_line_ends(sample: bytes, codec: str) -> bool:
@@ -146,6 +159,17 @@ def _candidates() -> tuple[Candidate, ...]:
         Candidate("cp1251", "cp1251", russian, other=-9.0, unusual=mixed),
         Candidate("koi8_r", "koi8_r", russian, other=-9.0, unusual=mixed),
         Candidate("cp1252", "cp1252", western, other=-8.0, unusual="[À-ÿ]{3}"),
+    )
+
+
+@functools.cache
+def _candidates_of_names() -> tuple[Candidate, ...]:
+    of_texts = {candidate.codec: candidate for candidate in _candidates()}
+    western, russian = of_texts["cp1252"].known, of_texts["cp1251"].known
+    return (
+        *(replace(of_texts[codec], required=frozenset()) for codec in ("gb18030", "cp950", "cp932", "cp949")),
+        Candidate("cp437", "cp437", western, other=-13.0, prior=2.0),
+        Candidate("utf-8", "UTF-8", western | russian, other=-12.0, prior=3.0),
     )
 
 

@@ -3,7 +3,10 @@
 import gzip
 import io
 import json
+import struct
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -216,6 +219,57 @@ def test_container_is_divided_into_its_parts(work_dir: Path, kind: str) -> None:
     expected = "corpus/LCCC_test.tsv" if kind == "folder" else f"{name} (test part)"
     assert parts.left_out == [expected]
     assert sorted(all_pairs(find_sources([name]))) == sorted([("甲", "乙"), ("丙", "丁"), ("戊", "己"), ("庚", "辛")])
+
+
+def with_names(archive: bytes, codec: str, names: Mapping[str, str]) -> bytes:
+    """A zip file with other names in this encoding, without a word about it. names: new by old, of equal length."""
+    for old, new in names.items():
+        assert len(old) == len(new.encode(codec))
+        archive = archive.replace(old.encode(), new.encode(codec))
+    return archive
+
+
+@pytest.mark.parametrize(
+    ("codec", "training", "test"),
+    [
+        ("gb18030", "语料/训练集.txt", "语料/测试集.txt"),
+        ("big5", "語料/訓練集.txt", "語料/測試集.txt"),
+        ("utf-8", "训练集.txt", "测试集.txt"),
+    ],
+)
+def test_names_in_a_zip_without_their_encoding_divide_it(work_dir: Path, codec: str, training: str, test: str) -> None:
+    old = ["a" * len(training.encode(codec)), "b" * len(test.encode(codec))]
+    packed = zipped(dict(zip(old, ("甲\t乙\n", "丙\t丁\n"), strict=True)))
+    written(work_dir, "c.zip", with_names(packed, codec, dict(zip(old, (training, test), strict=True))))
+    parts = find_parts(["c.zip"])
+    assert parts.training[0].members == (training,)
+    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([("甲", "乙")], [("丙", "丁")])
+
+
+@pytest.mark.parametrize("intact", [True, False])
+def test_unicode_path_is_the_name_of_a_zip_member_unless_that_was_changed(work_dir: Path, intact: bool) -> None:
+    info = zipfile.ZipInfo("???.tsv")
+    path = struct.pack("<BL", 1, zlib.crc32(b"???.tsv") + (not intact)) + "测试集.tsv".encode()
+    info.extra = struct.pack("<HH", 9, 1) + b"x" + struct.pack("<HH", 0x7075, len(path)) + path
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(info, "丙\t丁\n")
+        archive.writestr("train.tsv", "甲\t乙\n")
+    written(work_dir, "c.zip", buffer.getvalue())
+    assert bool(find_parts(["c.zip"]).test) == intact
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("codec", ["gb18030", "utf-8"])
+def test_names_in_a_tar_are_decoded_as_what_they_are(work_dir: Path, form: int, codec: str) -> None:
+    with tarfile.open("c.tar", "w", format=form, encoding=codec) as archive:
+        for name, content in (("语料/训练集.tsv", "甲\t乙\n"), ("语料/测试集.tsv", "丙\t丁\n")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content.encode())
+            archive.addfile(info, io.BytesIO(content.encode()))
+    parts = find_parts(["c.tar"])
+    assert parts.left_out == ["c.tar (test part)"]
+    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([("甲", "乙")], [("丙", "丁")])
 
 
 @pytest.mark.parametrize("kind", ["folder", "zip", "object"])
