@@ -1,13 +1,18 @@
 """Filters of single pairs: each applies to the question and to the answer. Dropped pairs are not counted."""
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.encoding.preparation import clean_pairs, preparation
 from chatbot.corpus.reading.pair import NEW
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.text.cleaning import tidy
 from chatbot.corpus.training_set import training_set
 
 KEPT = ("一二", "三四")
@@ -47,6 +52,37 @@ def test_limits_are_inclusive_and_spaces_do_not_count() -> None:
     pairs = [("一二", "一二三"), ("a b c", "a  bc")]
     assert len(kept(pairs, settings)) == 2
     assert not kept([("a b c d", "二三")], settings)
+
+
+SHORT = st.text("好坏a\u2581 ", max_size=6)
+
+
+@given(words=st.lists(SHORT, max_size=6), text=SHORT)
+def test_block_list_finds_words_anywhere_as_written_and_as_cleaned(
+    words: list[str], text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "words.txt"
+    path.write_text("\n".join(words), encoding="utf-8")
+    settings = CorpusSettings(block_list=str(path), clean=("none",))
+    blocked = {form for word in words for form in (word.strip(), tidy(word))} - {""}
+    cleaned = tidy(text)
+    assert bool(kept([(text, "答")], settings)) == (cleaned != "" and not any(word in cleaned for word in blocked))
+
+
+def test_time_does_not_depend_on_the_number_of_blocked_words(tmp_path: Path) -> None:
+    """Lists have 20,000 words, a few of them in the text in part."""
+    pairs = [("天地玄黄宇宙洪荒" * 2, "日月盈昃辰宿列张" * 2)] * 2000
+
+    def seconds(words: int) -> float:
+        path = tmp_path / f"{words}.txt"
+        path.write_text("\n".join(f"宇宙{chr(0x4E00 + i)}{i}\n{chr(0x4E00 + i)}坏" for i in range(words // 2)))
+        settings = CorpusSettings(block_list=str(path))
+        assert len(kept(pairs, settings)) == len(pairs)  # the words are prepared
+        start = time.process_time()
+        kept(pairs, settings)
+        return time.process_time() - start
+
+    assert seconds(20_000) < 3 * seconds(2)
 
 
 def test_words_of_dropped_pairs_do_not_enter_the_vocabulary(work_dir: Any) -> None:
