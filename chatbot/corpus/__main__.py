@@ -89,6 +89,8 @@ def encode_command(arguments: Sequence[str]) -> int:
         print(f"{report.file}: {counted(report.pairs, 'pair')}")
         for line in report.lines():
             print(f"  left out: {line}")
+        for line in report.notes():
+            print(f"  note: {line}")
     print(f"Encoded: {counted(corpus.pairs, 'pair')}, shards: {len(corpus.shards):,}, in {corpus.shards.folder}")
     return 0
 

@@ -48,6 +48,8 @@ def main() -> int:
     for report in tokenised.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
+        for line in report.notes():
+            print(f"Note on {report.file}: {line}", file=sys.stderr)
     baseline = None
     if bank is not None:
         baseline = Baseline(

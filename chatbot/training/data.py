@@ -207,7 +207,7 @@ def _describe_validation(source: str, validation: Corpus, parts: bool, history: 
 
 def _print_reports(reports: list[Report]) -> None:
     for report in reports:
-        if not report.dropped and len(reports) > FILES_SHOWN:
+        if not report.dropped and not report.unused and len(reports) > FILES_SHOWN:
             continue  # of many files, only those with dropped pairs are shown
         kinds = ", ".join([*report.formats, *report.encodings])
         print_wrapped(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
@@ -215,6 +215,8 @@ def _print_reports(reports: list[Report]) -> None:
             print_wrapped(f"    changed by --clean {rule}: {counted(count, 'utterance')}")
         for line in report.lines():
             print_wrapped(f"    left out: {line}")
+        for line in report.notes():
+            print_wrapped(f"    note: {line}")
 
 
 def _samples(shards: Shards, number: int, vocabulary: Vocabulary) -> list[Sample]:

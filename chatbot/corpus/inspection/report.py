@@ -9,15 +9,20 @@ from chatbot.config.corpus import NONE, CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.shards import SOURCE, TARGET
 from chatbot.corpus.inspection.measurements import FITTING, File, Measurements
+from chatbot.corpus.reading.dialogues.chat_messages import NO_TEXT, NOTICES
+from chatbot.corpus.reading.dialogues.douban import FALSE_RESPONSES
+from chatbot.corpus.reading.dialogues.subtitles import NO_SPEECH
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.read import NO_DATA
 from chatbot.flags import command_line, program
 
 BARS, BAR_WIDTH = 12, 40
 # Thresholds of the warnings, as shares of all pairs, replies or tokens.
 MANY_DROPPED, TOP_REPLIES_SHARE, MANY_AFTER_SPACE, MANY_NEAR_DUPLICATES = 0.1, 0.2, 0.3, 0.1
 FEW_PAIRS, FREQUENT_REPLY = 1000, 10
-# Reasons to drop pairs that the user chose by a flag.
+# Reasons to drop pairs that the user chose by a flag, and to drop what is no pair of the corpus anyway.
 CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
+NO_PAIRS = (NO_DATA, NOTICES, NO_TEXT, FALSE_RESPONSES, NO_SPEECH)
 MAX_LENGTH = ModelSettings().max_length
 
 
@@ -29,6 +34,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         kind = f"{', '.join(report.formats)}; {', '.join(report.encodings)}"
         lines.append(f"{report.file}: {kind}; {counted(report.pairs, 'pair')}, {file.kept:,} kept")
         lines += [f"  left out: {line}" for line in report.lines()]
+        lines += [f"  note: {line}" for line in report.notes()]
         lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]
     lines += ["", "The first pairs:"]
     lines += [f"  {question} -> {answer}" for question, answer in measured.samples]
@@ -65,7 +71,7 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
     """Return the warnings, each with a remedy where there is one."""
     lines = []
     for file in measured.files:
-        dropped = {r: entry.count for r, entry in file.report.dropped.items() if not r.startswith(CHOSEN)}
+        dropped = {r: entry.count for r, entry in file.report.dropped.items() if not r.startswith((*CHOSEN, *NO_PAIRS))}
         total = sum(dropped.values())
         if not file.kept:
             lines.append(f"{file.report.file}: no pair is kept; the reasons are listed above")
@@ -99,7 +105,7 @@ def _with_rules(settings: CorpusSettings, *more: str) -> str:
 
 
 def json_line(file: File) -> str:
-    """Return one JSON object: file, format, encoding, pairs, kept, dropped by reason."""
+    """Return one JSON object: file, format, encoding, pairs, kept, dropped by reason, unused by kind."""
     report = file.report
     return json.dumps(
         {
@@ -109,6 +115,7 @@ def json_line(file: File) -> str:
             "pairs": report.pairs,
             "kept": file.kept,
             "dropped": {reason: entry.count for reason, entry in report.dropped.items()},
+            "unused": {kind: entry.count for kind, entry in report.unused.items()},
         },
         ensure_ascii=False,
     )

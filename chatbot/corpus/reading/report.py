@@ -3,10 +3,13 @@
 import dataclasses
 from typing import Any
 
+# Reasons that count parts of records whose pairs were read. They are counted apart from what was dropped.
+UNUSED_FIELDS, UNUSED_TURNS = "fields that are not used", "turns that no pair uses"
+
 
 @dataclasses.dataclass
 class Dropped:
-    """The number of items dropped for one reason, and the place of the first."""
+    """The number of items dropped or not used for one reason, and the place of the first."""
 
     count: int
     first: str
@@ -22,36 +25,51 @@ class Report:
     pairs: int = 0  # parsed, before cleaning
     read_bytes: int = 0  # from the disk so far
     dropped: dict[str, Dropped] = dataclasses.field(default_factory=dict)
+    unused: dict[str, Dropped] = dataclasses.field(default_factory=dict)  # fields and turns beside the pairs
     changed: dict[str, int] = dataclasses.field(default_factory=dict)  # utterances changed, by cleaning rule
 
     def drop(self, reason: str, place: str = "", count: int = 1) -> None:
         """Count items dropped for this reason. place: the place of the first, such as 'chats.tsv, line 7'."""
-        entry = self.dropped.setdefault(reason, Dropped(0, place))
+        counts = self.unused if reason.startswith((UNUSED_FIELDS, UNUSED_TURNS)) else self.dropped
+        entry = counts.setdefault(reason, Dropped(0, place))
         entry.count += count
         entry.first = entry.first or place
 
     def add(self, other: "Report") -> None:
         """Add the counts of another part of the same file."""
-        for reason, entry in other.dropped.items():
+        for reason, entry in (other.dropped | other.unused).items():
             self.drop(reason, entry.first, entry.count)
         for rule, count in other.changed.items():
             self.changed[rule] = self.changed.get(rule, 0) + count
 
     def lines(self) -> list[str]:
-        """Return one line for each reason, the most frequent first."""
-        lines = []
-        for reason, entry in sorted(self.dropped.items(), key=lambda item: -item[1].count):
-            place = f" (first: {entry.first})" if entry.first else ""
-            lines.append(f"{reason}: {entry.count:,}{place}")
-        return lines
+        """Return one line for each reason to drop something, the most frequent first."""
+        return _lines(self.dropped)
+
+    def notes(self) -> list[str]:
+        """Return one line for each kind of field or turn that is not used, the most frequent first."""
+        return _lines(self.unused)
+
+
+def _lines(counts: dict[str, Dropped]) -> list[str]:
+    lines = []
+    for reason, entry in sorted(counts.items(), key=lambda item: -item[1].count):
+        place = f" (first: {entry.first})" if entry.first else ""
+        lines.append(f"{reason}: {entry.count:,}{place}")
+    return lines
 
 
 def report_of(values: dict[str, Any], name: str) -> Report:
     """Return the report from the values of `dataclasses.asdict`, for a file that may have been renamed to `name`."""
-    dropped = {}
-    for reason, entry in values["dropped"].items():
-        first = entry["first"]
-        if first.startswith(values["file"]):
-            first = name + first.removeprefix(values["file"])
-        dropped[reason] = Dropped(entry["count"], first)
-    return Report(**{**values, "file": name, "dropped": dropped})
+
+    def renamed(counts: dict[str, dict[str, Any]]) -> dict[str, Dropped]:
+        result = {}
+        for reason, entry in counts.items():
+            first = entry["first"]
+            if first.startswith(values["file"]):
+                first = name + first.removeprefix(values["file"])
+            result[reason] = Dropped(entry["count"], first)
+        return result
+
+    counts = {kind: renamed(values[kind]) for kind in ("dropped", "unused")}
+    return Report(**{**values, "file": name, **counts})

@@ -105,6 +105,23 @@ def test_following_a_warning_removes_it(tmp_path: Path) -> None:
     assert warnings(measured(tmp_path, pairs, max_reply_frequency=10), capped) == []
 
 
+def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> None:
+    """Every pair of both files is kept."""
+    records = [{"question": f"问题{i}", "answer": f"答案{i}", "category": "闲聊", "source": "网"} for i in range(500)]
+    record_file, chat = tmp_path / "a.jsonl", tmp_path / "b.txt"
+    record_file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    sent = [f"2024-01-01 10:{i // 30:02}:{i % 30:02} {'甲乙'[i % 2]}(1000{i % 2})\n话{i}\n\n" for i in range(600)]
+    notice = "2024-01-01 23:00:00 系统消息(10000)\n甲撤回了一条消息\n\n"
+    chat.write_text("".join(sent) + notice * 100)
+    settings = CorpusSettings(data=(str(record_file), str(chat)), cache=str(tmp_path / "cache"))
+    measurements = measure(training_files(settings), settings)
+    assert [(file.report.pairs, file.kept) for file in measurements.files] == [(500, 500), (599, 599)]
+    assert warnings(measurements, settings) == []
+    lines = report_lines(measurements, settings)
+    assert f"  note: fields that are not used: category: 500 (first: {record_file}, line 1)" in lines
+    assert any(line.startswith("  left out: notices of the application") for line in lines)
+
+
 def test_spaces_between_words_give_a_warning(tmp_path: Path) -> None:
     pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
     (warning,) = warnings(measured(tmp_path, pairs), CorpusSettings())
@@ -161,6 +178,7 @@ def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Pa
             "pairs": 6,
             "kept": 4,
             "dropped": {"pairs whose answer equals the question": 1, "duplicate pairs": 1},
+            "unused": {},
         },
         {
             "file": "b.conv",
@@ -169,6 +187,7 @@ def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Pa
             "pairs": 2,
             "kept": 1,
             "dropped": {"duplicate pairs": 1},
+            "unused": {},
         },
     ]
 

@@ -80,8 +80,8 @@ def conversations_of(path: Path, me: str | None = None) -> tuple[list[list[str]]
 
 
 def dropped(report: Report) -> dict[str, int]:
-    """The number of items dropped for each reason."""
-    return {reason: entry.count for reason, entry in report.dropped.items()}
+    """The number of items dropped or not used for each reason."""
+    return {reason: entry.count for reason, entry in (report.dropped | report.unused).items()}
 
 
 def pairs_or_one_line(path: Path, **options: str) -> Pairs | str:

@@ -14,6 +14,7 @@ from chatbot.corpus.reading.pair import NEW, OVERLAP, Pair
 from chatbot.corpus.reading.report import Report
 
 LABELS = ("0", "1")
+FALSE_RESPONSES = "responses labelled as false"
 LABELLED = 0.95  # of the lines
 
 
@@ -32,7 +33,7 @@ def read_douban(text: TextFile, options: ReadOptions, report: Report) -> Iterato
         label, *turns = line.split("\t")
         turns = [turn for turn in turns if turn.strip()]
         if label == "0" and turns:
-            report.drop("responses labelled as false", f"{text.place}, line {number}")
+            report.drop(FALSE_RESPONSES, f"{text.place}, line {number}")
         elif label != "1" or len(turns) < 2:
             report.drop("lines without a label and two turns", f"{text.place}, line {number}")
         else:

@@ -21,6 +21,7 @@ from chatbot.errors import UserError
 
 PAUSE = 8.0  # seconds between two cues, after which the second begins a conversation
 MAX_LINES = 20  # of a cue
+NO_SPEECH = "cues without speech"
 MAX_CHARACTERS = 64 * 2**20  # of an .ass file, whose cues are held in memory to be sorted; a film has 100,000
 BILINGUAL = 0.5  # of the cues have lines with and without Chinese
 
@@ -176,7 +177,7 @@ def _pairs(cues: Iterable[_Cue | None], chinese_only: bool, report: Report, plac
         end = cue.end
         turns = _turns_of(cue, chinese_only)
         if not turns:
-            report.drop("cues without speech", place)
+            report.drop(NO_SPEECH, place)
         for number, text in enumerate(turns):
             if turn and not number and _continues(turn, text):
                 turn = joined([turn, text])

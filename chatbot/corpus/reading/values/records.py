@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
+from chatbot.corpus.reading.report import UNUSED_FIELDS
 from chatbot.corpus.reading.tables.columns import ANSWERS, INPUTS, named
 
 HISTORIES = ("history", "context")  # turns before the answer, as a list; a context may be text of the question, too
@@ -64,7 +65,7 @@ def pairs_of_record(record: dict[str, object], drop: Callable[[str], None]) -> l
         return []
     for name in others:
         if isinstance(text := record[name], str) and text.strip():
-            drop(f"fields that are not used: {one_line(name, 20)}")
+            drop(f"{UNUSED_FIELDS}: {one_line(name, 20)}")
     return pairs
 
 
