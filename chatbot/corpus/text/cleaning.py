@@ -10,7 +10,7 @@ from chatbot.errors import UserError
 
 # White space, lone surrogates, which UTF-8 cannot encode, and U+2581, which stands for a space in tokens.
 _SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
-_SPACE_NEXT_TO_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|\s+(?=[\u3000-\u9fff\uff00-\uffef])")
+_SPACE_NEXT_TO_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|(?<!\s)\s+(?=[\u3000-\u9fff\uff00-\uffef])")
 _URL = re.compile(r"(?:https?://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", re.IGNORECASE)
 # A name ends at punctuation, at a space or at the next name. What ends with the text may be a name and words
 # ("@张三你好啊"): it stays, unless it is in ASCII or stands after a space. E-mail addresses do not match.

@@ -45,7 +45,7 @@ _NOTICE = re.compile(
     re.IGNORECASE,
 )
 # The levels of a program's log, which stand where a chat has a name: "INFO", "local.ERROR".
-_LEVEL = re.compile(r"(?:.*\W)?(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b.*")
+_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 _LONGEST_NOTICE = 120  # characters
 _XML = re.compile(r"\s*(?:<\?xml|<msg|<sysmsg|<appmsg)")
 _CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
@@ -67,7 +67,7 @@ class _Turn(NamedTuple):
 
 def is_log_level(name: str) -> bool:
     """Return whether a name contains the level of a program's log."""
-    return _LEVEL.fullmatch(name) is not None
+    return _LEVEL.search(name) is not None
 
 
 def pairs_of_messages(

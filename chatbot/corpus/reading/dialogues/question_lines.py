@@ -28,7 +28,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 # The space before the label of an answer on the line of its question.
-_SAME_LINE = re.compile(r"[ \t\u3000]+(?=(?:A|\uff21|Answer|答|答案|回答|Bot|Assistant)\d{0,6}[:：])")
+_SAME_LINE = re.compile(r"(?<![ \t\u3000])[ \t\u3000]+(?=(?:A|\uff21|Answer|答|答案|回答|Bot|Assistant)\d{0,6}[:：])")
 _LABELS = ("question", "answer", "user", "bot")
 
 MAX_LINES = 1000  # of a text; the others are left out

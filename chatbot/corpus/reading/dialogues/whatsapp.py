@@ -26,7 +26,7 @@ _AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "p")
 _PLACEHOLDER = re.compile(r"<[^<>]{3,60}>")
 # The same at the end of a text, after a mark: an attachment with a caption, an edited message.
 _ADDED = re.compile(
-    r"\s*(?:\u200e<[^<>]{3,120}>"
+    r"(?:(?<!\s)\s+)?(?:\u200e<[^<>]{3,120}>"
     r"|<(?:This message was edited|此消息已编辑|此訊息已編輯|Diese Nachricht wurde bearbeitet)>)$"
 )
 _ATTACHED = re.compile(r".{1,120}\.\w{2,4} \(.{3,30}\)")  # IMG-20200101-WA0001.jpg (file attached)

@@ -11,7 +11,7 @@ DATE_WORDS = re.compile(
     r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)(?![a-z])|上午|下午|凌晨|早上|中午|晚上|"
     r"星期.|周[一二三四五六日]|[年月日号時时分秒]"
 )
-NUMBERS = re.compile(r"[\s\d/.:,\-\[\]()]*\d[\s\d/.:,\-\[\]()]*")
+NUMBERS = re.compile(r"(?=\D*\d)[\s\d/.:,\-\[\]()]+")
 MOST = 0.9  # of the cells; a few may be damaged
 # Names and labels: at most FEW_VALUES, two or more, in at least FEWEST_CELLS.
 FEW_VALUES, FEWEST_CELLS = 10, 50

@@ -24,7 +24,7 @@ HISTORIES = ("history", "context")  # turns before the answer, as a list; a cont
 UNUSED = frozenset({"id", "idx", "index", "rating", "model", "time", "rejected_model"})
 
 
-_MARKS = re.compile(r"\s*(?:<\|[A-Za-z ]+\|>:?\s*|<eo[a-z]>\s*)")  # around the texts of MOSS
+_MARKS = re.compile(r"(?:(?<!\s)\s+)?(?:<\|[A-Za-z ]+\|>:?\s*|<eo[a-z]>\s*)")  # around the texts of MOSS
 
 
 class _Fields(NamedTuple):
