@@ -37,10 +37,8 @@ def inspect_command(arguments: Sequence[str]) -> int:
         **parse_flags(InspectSettings, "-m chatbot.corpus inspect", about, arguments, positional="data"),
     )
     import dataclasses
-    import tempfile
-    from pathlib import Path
 
-    from chatbot.corpus.encoding.cache import interruptible
+    from chatbot.corpus.encoding.cache import temporary_cache
     from chatbot.corpus.inspection.measurements import measure
     from chatbot.corpus.inspection.report import json_line, report_lines, warnings
     from chatbot.corpus.training_set import left_out, training_files, validation_parts
@@ -48,9 +46,9 @@ def inspect_command(arguments: Sequence[str]) -> int:
 
     corpus_settings = without_word_spaces(settings.corpus)
     files = training_files(corpus_settings)
-    with interruptible(), tempfile.TemporaryDirectory(prefix="inspect-") as folder:
+    with temporary_cache() as folder:
         if not files.is_tokenised:
-            files = dataclasses.replace(files, cache=Path(folder))
+            files = dataclasses.replace(files, cache=folder)
         measured = measure(files, corpus_settings)
     print("\n".join(report_lines(measured, corpus_settings)))
     if validation := validation_parts(corpus_settings):

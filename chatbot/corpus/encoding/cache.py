@@ -1,14 +1,22 @@
-"""Folders that are computed once: named by a hash of their inputs, complete or absent, verified before use."""
+"""Folders that are computed once: named by a hash of their inputs, complete or absent, verified before use.
 
+A cache is bounded. Folders that were not used for long are removed when another one has been made, the least recently
+used first, but none that a live process uses: it holds a shared lock of the manifest.
+"""
+
+import fcntl
 import json
 import os
+import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
+import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +30,14 @@ MANIFEST = "manifest.json"
 # Marks a folder as a cache, for backup programs and for `--data FOLDER` (https://bford.info/cachedir/).
 CACHE_TAG_CONTENT = "Signature: 8a477f597d28d172789f06886806bc55\n"
 BLOCK = 1 << 20  # bytes read at once
+# The limits of a cache: bytes in all folders, and seconds since the last use of each.
+MOST_BYTES, MOST_SECONDS = 20 * 10**9, 90 * 86_400
+NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # of a folder with a key
+INSPECTED, IN_USE = "chatbot-inspect-", "in-use"
+NEW_SECONDS = 60  # in which a process has locked the temporary folder that it has made
+HELD = 64  # folders that a process keeps for its use; an attempt needs four
+
+_held: dict[Path, int] = {}  # the descriptors of the locked manifests, the latest last
 
 
 def key_of(**parts: Any) -> str:
@@ -48,18 +64,18 @@ def make_once(folder: Path) -> Iterator[Path | None]:
                 write_files(part)
 
     At the end of the block the temporary folder gets a tag and a manifest with the checksum of each file, and
-    replaces `folder`; after an exception or Ctrl-C the temporary folder is removed, and `folder` is unchanged. One
-    process makes the folder while others wait. A damaged folder is replaced. A complete folder needs no write
-    permission.
-    Raises UserError if the files cannot be written.
+    replaces `folder`; after an exception, Ctrl-C or SIGTERM the temporary folder is removed, and `folder` is unchanged.
+    One process makes the folder while others wait. A damaged folder is replaced. A complete folder needs no write
+    permission. Other folders beyond the limits are removed, and `folder` is in use until this process ends.
+    Raises UserError if the files cannot be written, or if the block cannot read another file.
     """
-    if is_complete(folder):
+    if _is_usable(folder):
         yield None
         return
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _lock(folder):
-            if is_complete(folder):  # made by another process in the meantime
+            if _is_usable(folder):  # made by another process in the meantime
                 yield None
             else:
                 with interruptible(), _temporary(folder) as part:
@@ -67,9 +83,16 @@ def make_once(folder: Path) -> Iterator[Path | None]:
                     (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
                     _write_manifest(part)
                     _replace(folder, part)
+                    _hold(folder)
+                _remove_unused(folder.parent)
     except OSError as error:
+        reason = error.strerror or error
+        if isinstance(error.filename, str) and not _is_related(Path(error.filename), folder.parent):
+            raise UserError(
+                f"{error.filename}: cannot be read ({reason}); check that the file is still there"
+            ) from None
         raise UserError(
-            f"{folder.parent}: encoded pairs cannot be written ({error.strerror or error}); "
+            f"{folder.parent}: encoded pairs cannot be written ({reason}); "
             "free some space, or choose another folder with --cache"
         ) from None
 
@@ -86,19 +109,105 @@ def is_complete(folder: Path) -> bool:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt, so that temporary files are removed; see `exit_code_of` for the default."""
+    """Make Ctrl-C and SIGTERM raise exceptions, so that temporary files are removed.
+
+    The default for Ctrl-C: see `exit_code_of`. SIGTERM keeps a handler that was installed for it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python allows handlers in the main thread only
         return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        before[signal.SIGTERM] = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def temporary_cache() -> Iterator[Path]:
+    """Yield an empty folder outside of any cache, removed at the end. Those of processes that were killed go first."""
+    for abandoned in Path(tempfile.gettempdir()).glob(f"{INSPECTED}*"):
+        with suppress(OSError), _locked_by_nobody(abandoned / IN_USE):
+            if time.time() - (abandoned / IN_USE).stat().st_mtime > NEW_SECONDS:
+                shutil.rmtree(abandoned)
+    with (
+        interruptible(),
+        tempfile.TemporaryDirectory(prefix=INSPECTED) as folder,
+        (Path(folder) / IN_USE).open("x") as file,
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield Path(folder)
+
+
+@contextmanager
+def _locked_by_nobody(path: Path) -> Iterator[None]:
+    """Lock a file of this user. Raises OSError if it is absent, another user's, or locked by a process."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_usable(folder: Path) -> bool:
+    """Return whether the folder is complete, and if so, keep it for this process."""
+    _hold(folder)
+    if is_complete(folder):
+        with suppress(OSError):  # no permission to write
+            os.utime(folder / MANIFEST)  # the time of its last use
+        return True
+    _release(folder)
+    return False
+
+
+def _hold(folder: Path) -> None:
+    """Lock the manifest, if there is one, so that no process removes the folder before this process ends."""
+    _release(folder)
+    with suppress(OSError):  # absent, or a file system without locks
+        descriptor = os.open(folder / MANIFEST, os.O_RDONLY)
+        _held[folder] = descriptor
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    while len(_held) > HELD:
+        _release(next(iter(_held)))
+
+
+def _release(folder: Path) -> None:
+    if (descriptor := _held.pop(folder, None)) is not None:
+        os.close(descriptor)
+
+
+def _remove_unused(cache: Path) -> None:
+    """Remove the folders that were not used for MOST_SECONDS, and the least recently used ones beyond MOST_BYTES."""
+    used: list[tuple[float, int, Path]] = []
+    for folder in cache.iterdir():
+        with suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
+            if NAME.fullmatch(folder.name) and (folder / CACHE_TAG).read_text(encoding="ascii") == CACHE_TAG_CONTENT:
+                files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+                used.append(((folder / MANIFEST).stat().st_mtime, sum(size for size, _ in files.values()), folder))
+    total = sum(size for _, size, _ in used)
+    for last, size, folder in sorted(used):
+        if total <= MOST_BYTES and time.time() - last <= MOST_SECONDS:
+            break
+        with suppress(OSError), _locked_by_nobody(folder / MANIFEST):
+            removed = folder.with_name(f"{folder.name}.part-removed")
+            os.rename(folder, removed)
+            shutil.rmtree(removed)
+            total -= size
+            print(f"{folder}: removed, not used for {(time.time() - last) / 86_400:.0f} days")
+
+
+def _is_related(path: Path, folder: Path) -> bool:
+    """Return whether one of the two is in the other, or is the other."""
+    path, folder = path.absolute(), folder.absolute()
+    return path.is_relative_to(folder) or folder.is_relative_to(path)
 
 
 def _lock(folder: Path) -> filelock.BaseFileLock:
-    lock = filelock.FileLock(folder.with_name(f"{folder.name}.lock"))
+    lock = _lock_file(folder)
     try:
         lock.acquire(blocking=False)
         lock.release()
@@ -107,11 +216,20 @@ def _lock(folder: Path) -> filelock.BaseFileLock:
     return lock
 
 
+def _lock_file(folder: Path) -> filelock.BaseFileLock:
+    return filelock.FileLock(folder.with_name(f"{folder.name}.lock"))
+
+
 @contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
     """Yield a new folder beside `folder`, removed at the end unless it was moved. The caller holds the lock."""
-    for abandoned in folder.parent.glob(f"{folder.name}.part-*"):
-        shutil.rmtree(abandoned)  # left by a process that was killed
+    for abandoned in folder.parent.glob("*.part-*"):  # left by processes that were killed
+        name = abandoned.name.partition(".part-")[0]
+        if name == folder.name:
+            shutil.rmtree(abandoned)
+        else:
+            with suppress(OSError, filelock.Timeout), _lock_file(folder.with_name(name)).acquire(blocking=False):
+                shutil.rmtree(abandoned)
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
     try:
         yield part

@@ -1,16 +1,20 @@
 """Folders that are computed once: complete or absent, verified before use, written by one process at a time."""
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
 import pytest
 
-from chatbot.corpus.encoding.cache import MANIFEST, content_key, is_complete, key_of, make_once
+from chatbot.corpus.encoding import cache
+from chatbot.corpus.encoding.cache import MANIFEST, content_key, is_complete, key_of, make_once, temporary_cache
 from chatbot.errors import UserError
 from tests.commands import ENVIRONMENT
 
@@ -125,12 +129,13 @@ sys.exit(exit_code_of(main))
 """
 
 
-def test_ctrl_c_removes_partial_folder(work_dir: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_removes_partial_folder(work_dir: Path, number: signal.Signals, code: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], env=ENVIRONMENT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"writing\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    process.send_signal(number)
+    assert process.wait(30) == code
     process.stdout.close()
     assert [path.name for path in Path("cache").iterdir()] == ["name.lock"]
 
@@ -171,12 +176,91 @@ def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.Ca
     assert not (tmp_path / "calls").exists()
 
 
-def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    abandoned = tmp_path / "name.part-x"
-    abandoned.mkdir()
-    (abandoned / "file").write_text("half")
-    make(tmp_path / "name")
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["name"]
+def test_leftovers_of_killed_processes_are_removed_and_those_of_live_ones_stay(tmp_path: Path) -> None:
+    for name in ("name", "other", "live"):
+        (tmp_path / f"{name}.part-x").mkdir()
+        (tmp_path / f"{name}.part-x" / "file").write_text("half")
+    with filelock.FileLock(tmp_path / "live.lock"):  # as another process, since it is another object
+        make(tmp_path / "name")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["live.part-x", "name"]
+
+
+def test_temporary_caches_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("dead", "new"):
+        (tmp_path / f"{cache.INSPECTED}{name}").mkdir()
+        (tmp_path / f"{cache.INSPECTED}{name}" / cache.IN_USE).touch()
+    long_ago(tmp_path / f"{cache.INSPECTED}dead" / cache.IN_USE)
+    with temporary_cache() as live:
+        long_ago(live / cache.IN_USE)
+        with temporary_cache() as second:
+            assert sorted(tmp_path.iterdir()) == sorted([tmp_path / f"{cache.INSPECTED}new", live, second])
+    assert [path.name for path in tmp_path.iterdir()] == [f"{cache.INSPECTED}new"]
+
+
+def long_ago(path: Path, days: float = 91) -> None:
+    """Set the time of its last change."""
+    os.utime(path, (time.time() - days * 86_400,) * 2)
+
+
+def entries(folder: Path, days: dict[str, float]) -> list[Path]:
+    """Folders of a cache that were last used so many days ago, and are not in use now."""
+    paths = []
+    for name, age in days.items():
+        paths.append(folder / f"encoded-{key_of(name=name)}")
+        make(paths[-1], b"a" * 1000)
+        long_ago(paths[-1] / MANIFEST, age)
+    for path in paths:
+        cache._release(path)
+    return paths
+
+
+def test_folders_that_were_not_used_for_long_are_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, recent, used = entries(tmp_path, {"old": 91, "recent": 89, "used": 91})
+    (tmp_path / "of-the-user").mkdir()
+    assert not make(used)
+    entries(tmp_path, {"new": 0})
+    assert [path.exists() for path in (old, recent, used, tmp_path / "of-the-user")] == [False, True, True, True]
+    assert capsys.readouterr().out == f"{old}: removed, not used for 91 days\n"
+
+
+def test_least_recently_used_folders_beyond_the_size_are_removed_but_none_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = entries(tmp_path, {"a": 4, "b": 3, "c": 2, "d": 1})
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(paths[0])], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    long_ago(paths[0] / MANIFEST, 4)
+    monkeypatch.setattr(cache, "MOST_BYTES", 3500)
+    (new,) = entries(tmp_path, {"new": 0})
+    assert [path.exists() for path in (*paths, new)] == [True, False, False, True, True]
+    holder.communicate()
+    entries(tmp_path, {"newest": 0})
+    assert [path.exists() for path in (*paths, new)] == [False, False, False, True, True]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from chatbot.corpus.encoding.cache import make_once
+
+with make_once(Path(sys.argv[1])) as part:
+    print("held" if part is None else "made", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_file_that_disappears_is_no_full_disk(tmp_path: Path) -> None:
+    def read_a_missing_file() -> None:
+        with make_once(tmp_path / "cache" / "name"):
+            (tmp_path / "pairs.tsv").stat()
+
+    with pytest.raises(UserError, match=r"pairs\.tsv: cannot be read \(No such file or directory\); check that"):
+        read_a_missing_file()
 
 
 def test_keys_depend_on_content_only(tmp_path: Path) -> None:
