@@ -1,6 +1,7 @@
 """The file of n-grams, and what precedes each target. Their probabilities: tests/model/test_ngram_tables.py."""
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chatbot.corpus.encoding import ngrams
 from chatbot.corpus.encoding.ngrams import histories_of, load_ngrams, ngrams_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, PAD
@@ -24,6 +26,35 @@ def test_histories_are_the_ids_before_each_target() -> None:
 
 VOCABULARY = 9
 NGRAMS = ngrams_of([Ragged.from_rows([[5, 6, 7], [5, 6]])], VOCABULARY, 3)
+
+
+def random_rows(rows: int, vocabulary: int) -> Ragged:
+    random = np.random.default_rng(3)
+    lengths = random.integers(0, 12, rows)
+    return Ragged.from_lengths(random.integers(5, vocabulary, lengths.sum()), lengths)
+
+
+def test_ranges_of_contexts_and_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = random_rows(300, 12)
+    whole = ngrams_of([rows], 12, 4).content()
+    monkeypatch.setattr(ngrams, "ROWS_AT_ONCE", 7)
+    for grams in (1, 13, 400, 10_000):
+        monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", grams)
+        assert ngrams_of([rows.select(range(100)), rows.select(range(100, 300))], 12, 4).content() == whole
+
+
+def test_memory_for_a_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids before a token, itself and the number of its context are 20 bytes."""
+    monkeypatch.setattr(ngrams, "GRAMS_AT_ONCE", 4096)
+    rows = random_rows(20_000, 300)
+    tokens = len(rows) + int(rows.lengths.sum())
+    tracemalloc.start()
+    try:
+        ngrams_of([rows], 300, 3)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 70 * tokens, peak / tokens
 
 
 def test_n_grams_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -59,8 +90,8 @@ def test_a_damaged_file_is_refused_or_read_whole(data: st.DataObject) -> None:
         path = Path(folder) / "ngrams.npz"
         path.write_bytes(content)
         try:
-            ngrams = load_ngrams(path, VOCABULARY, 3)
+            loaded = load_ngrams(path, VOCABULARY, 3)
         except UserError:
             return
-        assert len(ngrams.unigrams) == VOCABULARY
-        assert all(0 <= order.ids.min() <= order.ids.max() < VOCABULARY for order in ngrams.orders)
+        assert len(loaded.unigrams) == VOCABULARY
+        assert all(0 <= order.ids.min() <= order.ids.max() < VOCABULARY for order in loaded.orders)
