@@ -1,8 +1,9 @@
 """Removes what no attempt needs."""
 
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,12 @@ OWN = re.compile(
     r"|(wandb|mlflow)\.json|lock|saving"
     r"|.*\.part|ckpt-\d+(_temp.*|\..*)"
 )
-EVENTS = "events.out.tfevents.*"
+# What a run leaves in the folder of its curves, below it or below one of its folders.
+OWN_CURVES = re.compile(
+    r"([^/]+/)?(events\.out\.tfevents\.[^/]+|(layout|settings|graph)\.part"
+    r"|(embedding\.bytes|words\.tsv|projector_config\.pbtxt)(\.part)?"
+    r"|plugins/profile/[^/]+/[^/]+\.(pb|json\.gz))"
+)
 
 
 class Unneeded(NamedTuple):
@@ -32,6 +38,7 @@ class Unneeded(NamedTuple):
     name: str
     why: str
     paths: list[Path]
+    kept: Sequence[Path] = ()  # what else is in the folders of these files, and stays
 
 
 def prune(settings: PruneSettings) -> None:
@@ -43,6 +50,8 @@ def prune(settings: PruneSettings) -> None:
     sizes = [sum(map(size_of, group.paths)) for group in unneeded]
     rows = [[megabytes(size), group.name, group.why] for size, group in zip(sizes, unneeded, strict=True)]
     print(*aligned(rows, [False, True, True]), sep="\n")
+    for path in (path for group in unneeded for path in group.kept):
+        print(f"{path} stays: no run has written it.")
     if not settings.yes:
         print(f"{megabytes(sum(sizes))} in all. Nothing was removed; the same command with --yes removes it.")
         return
@@ -66,8 +75,8 @@ def find_unneeded(settings: PruneSettings) -> Iterator[Unneeded]:
             if attempt.is_dir():
                 check_not_training(attempt)
                 yield from unneeded_in(attempt, settings.keep)
-            elif any(curves.rglob(EVENTS)):
-                yield Unneeded(str(curves), "curves of an attempt that is gone", [curves])
+            elif (found := curve_files(curves))[0]:
+                yield Unneeded(str(curves), "curves of an attempt that is gone", *found)
         except UserError as error:
             if settings.attempts:
                 raise
@@ -85,8 +94,8 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
     if not (directory / LAST).exists() and not (directory / BEST).exists():
         contents = [path for path in directory.iterdir() if not OWN.fullmatch(path.name)]
         if not contents and not complete:
-            paths = [directory, *(path for path in [TENSORBOARD / directory.name] if path.is_dir())]
-            yield Unneeded(str(directory), "never saved a checkpoint", paths)
+            curves, kept = curve_files(TENSORBOARD / directory.name)
+            yield Unneeded(str(directory), "never saved a checkpoint", [directory, *curves], kept)
         return
     named = {read_pointer(directory / name)["step"] for name in (LAST, BEST) if (directory / name).exists()}
     for step in named:
@@ -104,6 +113,16 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
         yield Unneeded(str(parts[0]), "of a process that was killed", parts)
 
 
+def curve_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the files in the folder of an attempt's curves: those that runs wrote, and all others."""
+    own: list[Path] = []
+    others: list[Path] = []
+    for inner, _, names in os.walk(folder):  # does not follow links
+        for path in (Path(inner, name) for name in sorted(names)):
+            (own if OWN_CURVES.fullmatch(path.relative_to(folder).as_posix()) else others).append(path)
+    return own, others
+
+
 def _own_keep(directory: Path) -> int:
     """Return the attempt's own --keep."""
     keep = read_settings(directory / CONFIG).get("keep")
@@ -111,9 +130,16 @@ def _own_keep(directory: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder. A folder that a run has locked since it was listed stays."""
+    """Remove a file or a folder. A folder that a run has locked since it was listed stays.
+
+    With the last file of curves, their folders are removed.
+    """
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
+        for folder in path.parents:
+            if TENSORBOARD not in folder.parents or any(folder.iterdir()):
+                break
+            folder.rmdir()
     elif not is_training(path):
         shutil.rmtree(path)
 

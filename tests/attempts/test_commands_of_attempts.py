@@ -113,6 +113,28 @@ def test_prune_removes_what_nothing_names_and_only_with_yes(run: Run) -> None:
     assert run("prune", "a") == "Nothing to remove.\n"
 
 
+@pytest.mark.parametrize("attempt", [False, True])
+def test_prune_removes_no_file_beside_curves_that_no_run_wrote(run: Run, attempt: bool) -> None:
+    own = [
+        *("all towers/events.out.tfevents.0.settings", "all towers/words.tsv", "all towers/embedding.bytes.part"),
+        *("events.out.tfevents.1.h.profile-empty", "plugins/profile/2024_01_01/h.xplane.pb"),
+        *("worker_1/plugins/profile/2024_01_01/h.trace.json.gz", "validation/events.out.tfevents.1"),
+    ]
+    others = ["all towers/model.pt", "notes.txt", "paper/data/events.out.tfevents.1", "words.txt"]
+    for name in (*own, *others):
+        Path("tensorboard/x", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("tensorboard/x", name).touch()
+    if attempt:
+        Path("checkpoints/x").mkdir(parents=True)
+    for flags in ((), ("--yes",)):
+        lines = run("prune", *flags).splitlines()
+        assert [f"tensorboard/x/{name} stays: no run has written it." in lines for name in others] == [True] * 4
+    assert not Path("checkpoints/x").exists()
+    found = sorted(path.relative_to("tensorboard/x").as_posix() for path in Path("tensorboard/x").rglob("*"))
+    assert found == sorted([*others, "all towers", "paper", "paper/data"])
+    assert run("prune") == "Nothing to remove.\n"
+
+
 def test_prune_leaves_damaged_attempts(run: Run) -> None:
     save_attempt("a", {1: 1.0, 2: 1.0})
     Path("checkpoints/a/last").write_text("{")
