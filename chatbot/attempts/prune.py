@@ -94,8 +94,8 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
     if not (directory / LAST).exists() and not (directory / BEST).exists():
         contents = [path for path in directory.iterdir() if not OWN.fullmatch(path.name)]
         if not contents and not complete:
-            curves, kept = curve_files(TENSORBOARD / directory.name)
-            yield Unneeded(str(directory), "never saved a checkpoint", [directory, *curves], kept)
+            curves, others = curve_files(TENSORBOARD / directory.name)
+            yield Unneeded(str(directory), "never saved a checkpoint", [directory, *curves], others)
         return
     named = {read_pointer(directory / name)["step"] for name in (LAST, BEST) if (directory / name).exists()}
     for step in named:

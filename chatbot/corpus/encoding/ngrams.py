@@ -210,7 +210,7 @@ def _smoothed(counts: npt.NDArray[Any], starts: Ids) -> tuple[Floats, npt.NDArra
     return probabilities.astype(np.float32), np.add.reduceat(taken, starts[:-1]) / totals
 
 
-def context_numbers(histories: Ids) -> Ids:
+def context_numbers(histories: npt.NDArray[np.integer]) -> Ids:
     """Return one number for each row of ids, [positions]. histories: [positions, ids]."""
     numbers = np.zeros(len(histories), np.int64)
     for column in histories.T:
