@@ -11,7 +11,7 @@ from typing import NamedTuple
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.report import UNUSED_TURNS, Report
 from chatbot.errors import UserError
 
 PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
@@ -82,11 +82,14 @@ def pairs_of_messages(
     people: dict[str, None] = {}  # their names, in order of appearance
     found = False
     previous: str | None = None
+    in_pair = True  # whether the previous turn is in a pair; with `me`, those that are in none were not asked for
     link = NEW
     pairs = 0
+    lonely = 0  # turns in no pair
     for turn in _turns(messages, report, place):
         if turn is None:
-            previous, link = None, NEW
+            lonely += not in_pair
+            previous, in_pair, link = None, True, NEW
             continue
         if len(people) < MAX_NAMES:
             people.setdefault(turn.names[0])
@@ -98,9 +101,13 @@ def pairs_of_messages(
             link = OVERLAP
         elif link == OVERLAP:
             link = NEXT  # this turn is no answer to learn, but it is the question of the next pair
+        in_pair = previous is not None or me is not None
         previous = turn.text
+    lonely += not in_pair
     if found and not pairs:
         report.drop("chats in which nobody answers", place)
+    elif lonely:
+        report.drop(UNUSED_TURNS, place, lonely)
     if people and not found:
         names = ", ".join(one_line(name, 30) for name in list(people)[:SHOWN_NAMES])
         more = "" if len(people) <= SHOWN_NAMES else f" and {len(people) - SHOWN_NAMES:,} more"

@@ -31,6 +31,7 @@ _LABEL = re.compile(
 _SAME_LINE = re.compile(r"(?<![ \t\u3000])[ \t\u3000]+(?=(?:A|\uff21|Answer|答|答案|回答|Bot|Assistant)\d{0,6}[:：])")
 _LABELS = ("question", "answer", "user", "bot")
 
+NO_ANSWER = "questions without an answer"
 MAX_LINES = 1000  # of a text; the others are left out
 MATCHED = 0.5  # of the labels of either side have one of the other side
 TITLE = 3  # the first label is on one of as many lines
@@ -65,16 +66,17 @@ def read_question_lines(text: TextFile, options: ReadOptions, report: Report) ->
     """Yield each question with each of its answers."""
     question: str | None = None
     answered = True
+    asked_at = text.place
     link = NEW
     for utterance in _utterances(text, report):
+        if not answered and (utterance is None or utterance.label in ("question", "user")):
+            report.drop(NO_ANSWER, asked_at)
         if utterance is None:
             question, answered, link = None, True, NEW
             continue
         place = f"{text.place}, line {utterance.line}"
         if utterance.label in ("question", "user"):
-            if not answered:
-                report.drop("questions without an answer", place)
-            question, answered = joined(utterance.parts), False
+            question, answered, asked_at = joined(utterance.parts), False, place
             link = NEW if utterance.label == "question" or utterance.is_first else link
         elif question is None:
             report.drop("answers without a question", place)
@@ -82,6 +84,8 @@ def read_question_lines(text: TextFile, options: ReadOptions, report: Report) ->
             yield question, joined(utterance.parts), link
             answered = True
             link = NEXT if utterance.label == "bot" else NEW
+    if not answered:
+        report.drop(NO_ANSWER, asked_at)
 
 
 class _Utterance(NamedTuple):

@@ -176,7 +176,7 @@ EXPORTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         "whatsapp",
         "1/2/20, 11:50 AM - A: a\n1/2/20, 1:10 PM - B: b\n1/2/20, 1:15 PM - A: c\n1/3/20, 12:10 AM - B: d\n",
         [["a", "b", "c"]],
-        {},
+        {"turns that no pair uses": 1},
     ),
     "a dot after the time": (
         "whatsapp",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chatbot.corpus.reading.report import UNUSED_TURNS
 from tests.corpus.reading.dialogues.test_chat_exports import NOTICES
 from tests.corpus.reading.sample_files import conversations_of, dropped, written
 
@@ -23,6 +24,12 @@ VARIANTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         "1.1.20, 10:04 - B: Verpasster Sprachanruf\n1.1.20, 10:05 - B: b\n",
         [["a", "b"]],
         {NOTICES: 4},
+    ),
+    "messages that nobody answers before a pause, and between others": (
+        "whatsapp",
+        "1.1.20, 08:00 - A: a\n1.1.20, 12:00 - A: b\n1.1.20, 12:01 - B: c\n1.1.20, 18:00 - B: d\n",
+        [["b", "c"]],
+        {UNUSED_TURNS: 2},
     ),
     "one person": (
         "whatsapp",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chatbot.corpus.reading.files.text_file import open_text_files
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.read import FORMATS
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.report import UNUSED_TURNS, Report
 from chatbot.errors import UserError
 from tests.corpus.reading.dialogues.test_chat_exports import EXPORTS
 from tests.corpus.reading.sample_files import conversations_of, dropped, pairs_of, pairs_or_one_line, written
@@ -97,9 +97,9 @@ TALKS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
     ),
     "问答": (
         "qa",
-        "问：怎么退货\n\n答：打开订单\n点退货\n\n问：多久到\n问：能开发票吗\n答：能。\n答：可以\n",
+        "问：怎么退货\n\n答：打开订单\n点退货\n\n问：多久到\n问：能开发票吗\n答：能。\n答：可以\n问：在吗\n",
         [["怎么退货", "打开订单，点退货"], ["能开发票吗", "能。"], ["能开发票吗", "可以"]],
-        {"questions without an answer": 1},
+        {"questions without an answer": 2},
     ),
     "answers on the same line": ("qa", "问：甲 答：乙\n问：丙\t答：丁\n", [["甲", "乙"], ["丙", "丁"]], {}),
     "a title, bullets and full-width labels": (
@@ -216,7 +216,7 @@ def test_long_monologue_is_no_turn(tmp_path: Path) -> None:
     ]
     found, report = conversations_of(written(tmp_path, "a.txt", "\n".join(lines)))
     assert found == [["oh", "ok"]]
-    assert dropped(report) == {"turns of more than 10,000 characters": 1}
+    assert dropped(report) == {"turns of more than 10,000 characters": 1, UNUSED_TURNS: 1}
 
 
 @pytest.mark.timeout(60)
