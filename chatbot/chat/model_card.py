@@ -1,10 +1,17 @@
 """What a user should know about a model: what it was trained on, and its quality."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 from chatbot.attempts.attempt import read_attempt
+from chatbot.config.run import RunSettings
 from chatbot.corpus.reading.display import counted
+
+# The ends of names of files that say nothing to readers, such as .conv.gz.
+ENDINGS = re.compile(
+    r"(\.(gz|bz2|xz|zst|zip|tar|tgz|7z|csv|tsv|txt|text|conv|jsonl?|ndjson|ya?ml|parquet|arrow))+$", re.I
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +36,15 @@ class ModelCard:
         if self.format is not None:
             parts.append(self.format)
         return "; ".join(parts)
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of the data for readers: those of the files without endings."""
+        return [ENDINGS.sub("", name) or name for name in self.data]
+
+    def name_for_readers(self, name: str) -> str:
+        """Return what readers call the model: `name`, or the data's name where nobody has chosen one."""
+        return self.sources[0] if name == RunSettings.attempt and len(self.sources) == 1 else name
 
     def _pairs(self) -> str:
         pairs = "pairs" if self.pairs is None else counted(self.pairs, "pair")

@@ -18,3 +18,19 @@ from chatbot.chat.model_card import ModelCard, card_of_export
 )
 def test_line_of_a_model(card: ModelCard, line: str) -> None:
     assert card.line().startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "shown", "sources"),
+    [
+        ("default", ("weibo.conv.gz",), "weibo", ["weibo"]),
+        ("default", ("ChatterBot",), "ChatterBot", ["ChatterBot"]),
+        ("mine", ("v1.2 talk.TSV",), "mine", ["v1.2 talk"]),  # somebody has chosen the name
+        ("default", ("a.json", "b.csv"), "default", ["a", "b"]),
+        ("default", (".txt",), ".txt", [".txt"]),
+        ("default", (), "default", []),
+    ],
+)
+def test_name_for_readers(name: str, data: tuple[str, ...], shown: str, sources: list[str]) -> None:
+    card = ModelCard(name, 1, data)
+    assert (card.name_for_readers(name), card.sources) == (shown, sources)

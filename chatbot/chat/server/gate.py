@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from chatbot.chat.page.files import page_files
 from chatbot.chat.server.answers import ClientLeftError
 from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.problems import ApiError, busy
@@ -22,7 +23,7 @@ MOST_BYTES = 2 << 20
 # Seconds for a client to send a body.
 BODY_TIMEOUT = 30.0
 # No key is needed here, nor is there a limit of the rate: for probes, and for the page, which asks for a key itself.
-OPEN_PATHS = {"/", "/health", "/ready", "/favicon.ico"}
+OPEN_PATHS = {"/health", "/ready", "/favicon.ico", *(f"/{path}" for path in page_files())}
 WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
 # The page asks for its list of models by itself, so it is not a request of the user's.
 WITHOUT_RATE = "/chat/models"

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from chatbot.chat.conversation import Rating
 from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
-from chatbot.chat.page.assembled import assembled_page
+from chatbot.chat.page.files import page_files
 from chatbot.chat.ratings import Better, append_rating, comparison_of, rating_of
 from chatbot.chat.server.model_names import pointer_of, version_of
 from chatbot.chat.server.models import ServedModel
@@ -79,9 +79,15 @@ class Comparison(Body):
 
 
 class DescribedModel(BaseModel):
-    """A model and its card. id: as in /v1/models. turns: the number of turns before a question that it reads."""
+    """A model and its card.
+
+    id: as in /v1/models. name: what readers call it. sources: the names of the data for readers. turns: the number of
+    turns before a question that it reads.
+    """
 
     id: str
+    name: str
+    sources: list[str]
     step: int
     data: list[str]
     pairs: int | None
@@ -120,12 +126,18 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        """Show the page."""
-        assembled = assembled_page()
-        if request.headers.get("if-none-match") == assembled.headers["ETag"]:
-            return Response(status_code=304, headers=assembled.headers)
-        return Response(assembled.content, headers=assembled.headers)
+    @app.head("/page/{name:path}", include_in_schema=False)
+    @app.get("/page/{name:path}", include_in_schema=False)
+    async def page(request: Request, name: str | None = None) -> Response:
+        """Send the page, or a file that it loads."""
+        file = page_files().get("" if name is None else f"page/{name}")
+        if file is None:
+            raise HTTPException(404)
+        if file.headers["ETag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=file.headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(file.compressed, headers={**file.headers, "Content-Encoding": "gzip"})
+        return Response(file.content, headers=file.headers)
 
     @app.get("/chat/models", tags=["page"], responses=ERROR_RESPONSES)
     async def describe_models(request: Request) -> DescribedModels:
@@ -213,7 +225,8 @@ def _read_card(directory: Path) -> tuple[ModelCard, int]:
 
 def _described(name: str, card: ModelCard, turns: int) -> DescribedModel:
     values = dataclasses.asdict(card)
-    return DescribedModel(**{**values, "data": [*card.data], "id": name, "turns": turns})
+    shown = {"id": name, "name": card.name_for_readers(name), "sources": card.sources, "turns": turns}
+    return DescribedModel(**{**values, **shown, "data": [*card.data]})
 
 
 def _attention(responder: TextResponder, question: str, reply: str, history: list[str]) -> Attention:

@@ -103,7 +103,9 @@ def test_focus_order_and_skip_link(browser: Browser) -> None:
         order.append(browser.focused)
     wanted = ["Skip to the message", "New conversation", "你好", 'Rename "你好"', 'Delete "你好"', "Export"]
     assert order[: len(wanted)] == wanted
-    places = [order.index(name) for name in ("Model", "Settings", "Messages", "Edit and send again", "Copy", "Retry")]
+    places = [
+        order.index(name) for name in ("Model", "Settings", "Messages", "Edit this question", "Copy", "Another reply")
+    ]
     assert places == sorted(places)
     browser.js("document.querySelector('.skip').focus()")
     browser.press(Keys.ENTER)
@@ -121,7 +123,7 @@ def test_keyboard_shortcuts_and_dialogs_return_the_focus(browser: Browser) -> No
     assert browser.focused == "message"
     browser.ask("你好")
     browser.press_with(Keys.ALT, "r")
-    browser.until(lambda: browser.texts(".state") != [] and not browser.running)
+    browser.until(lambda: browser.replies == ["你好！"] and not browser.running)
     browser.press_with(Keys.ALT, "n")
     assert browser.questions == []
 

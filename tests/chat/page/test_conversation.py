@@ -69,25 +69,12 @@ def test_keys_of_the_message_field(browser: Browser) -> None:
     assert browser.js("return document.getElementById('message').value") == "one\ntwo"
 
 
-def test_retry_and_edit_replace_the_last_turn(browser: Browser) -> None:
-    browser.ask("first")
-    browser.ask("你好")
-    browser.click("[data-key=retry]")
-    browser.until(lambda: browser.texts(".state") != [] and not browser.running)
-    assert browser.texts(".state")[0].startswith("The same reply")
-    browser.click("[data-key=edit]")
-    browser.write("今天天气真好")
-    browser.press(Keys.ENTER)
-    browser.until(lambda: browser.questions == ["first", "今天天气真好"] and not browser.running)
-    assert browser.served.engines["weibo"].asked[-1].history == ("first", "first")
-
-
 @pytest.mark.parametrize("how", ["click", "escape"])
 def test_editing_is_shown_and_can_be_cancelled(browser: Browser, how: str) -> None:
     browser.ask("你好")
     assert not browser.one("#editing").is_displayed()
     browser.press(Keys.ARROW_UP)
-    assert browser.one("#editing p").text.startswith("Your last question is in the message field")
+    assert browser.one("#editing p").text.startswith("You are editing a question")
     if how == "click":
         browser.click("#cancel-editing")
     else:
@@ -143,7 +130,7 @@ def test_export_and_import(browser: Browser, tmp_path: Path) -> None:
     browser.until(path.exists)
     content = json.loads(path.read_text(encoding="utf-8"))
     (conversation,) = content["conversations"]
-    assert conversation["turns"][0]["answers"][0]["replies"][0]["text"] == "你好呀，今天过得怎么样？"
+    assert conversation["nodes"][1]["answers"][0]["replies"][0]["text"] == "你好呀，今天过得怎么样？"
     browser.open()
     browser.one("#import-file").send_keys(str(path))
     browser.until(lambda: browser.texts(".conversation-open") == ["你好"])
@@ -178,8 +165,10 @@ def test_long_conversation_is_cut_to_what_a_server_takes(browser: Browser) -> No
     browser.ask("一" * 3000)
     browser.js(
         "const key = Object.keys(localStorage).find(k => k.includes('conversation.'));"
-        "const c = JSON.parse(localStorage.getItem(key)); c.turns.unshift(...Array(300).fill(c.turns[0]));"
-        "localStorage.setItem(key, JSON.stringify(c))"
+        "const c = JSON.parse(localStorage.getItem(key)), [q, r, ...long] = c.nodes;"
+        "const id = (i) => i.toString(16).padStart(16, '0'), parent = (i) => (i ? id(i - 1) : r.id);"
+        "const added = [...Array(600).keys()].map((i) => ({...(i % 2 ? r : q), id: id(i), parent: parent(i)}));"
+        "long[0].parent = id(599); c.nodes = [q, r, ...added, ...long]; localStorage.setItem(key, JSON.stringify(c))"
     )
     browser.reload()
     browser.click(".conversation-open")

@@ -1,12 +1,17 @@
 """Models, their comparison, attention and ratings on the page in headless Chromium."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium import webdriver
 
-from tests.chat.page.browser import Browser
+from chatbot.chat.server.gate import Limits
+from tests.chat.page.browser import Browser, Served
+from tests.chat.page.conftest import running
+from tests.chat.page.fake_models import fake_server
 
 
 def last_rating(path: Path) -> dict[str, Any]:
@@ -27,11 +32,21 @@ def choose(browser: Browser, place: int, name: str) -> None:
 
 
 def test_card_of_the_model(browser: Browser) -> None:
-    assert browser.texts("#card-0") == ["1,098,275 pairs, 3.87 nats per character, step 12,400"]
-    assert browser.texts("#facts dd")[0] == "1,098,275 pairs of weibo.conv.gz"
+    assert browser.texts("#card-0") == ["Learned from 1,098,275 pairs of questions and answers"]
+    assert browser.texts("#empty-name") == ["Say something to a chatbot that learned from weibo"]
+    data, sure, memory = browser.texts("#facts dd")
+    assert data == "1,098,275 pairs of questions and answers of weibo"
+    assert "it wavers between about 48 characters" in sure
+    assert memory == "Your message and the 2 messages before it"
+    assert not browser.one("#technical").is_displayed()
+    browser.click("summary")
+    line = "Model weibo; weibo.conv.gz; checkpoint of step 12,400; 3.87 nats per character on held-out pairs"
+    assert browser.one("#technical").text == line
     choose(browser, 0, "chatterbot")
-    assert browser.texts("#card-0") == ["529 pairs, not validated, step 1,200"]
-    assert browser.texts("#facts dd")[-1] == "each question by itself"
+    assert browser.texts("#facts dd")[1:] == [
+        "Unknown: it was not tried on questions that it has never seen.",
+        "Each message by itself",
+    ]
     browser.ask("你好")
     choose(browser, 0, "weibo")
     browser.ask("今天天气真好")
@@ -39,6 +54,32 @@ def test_card_of_the_model(browser: Browser) -> None:
     assert browser.served.engines["weibo"].asked[-1].history == ("你好", "你好")
     browser.reload()  # the last choice is kept
     assert browser.js("return document.getElementById('model-0').value") == "weibo"
+
+
+def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chrome) -> None:
+    """By the next reply, and when the reader comes back to the page."""
+    fake = fake_server(tmp_path, names=["weibo"])
+    server, thread, address = running(fake, Limits(), tmp_path / "ratings.jsonl")
+    browser = Browser(chromium, Served(address, address, tmp_path / "ratings.jsonl", fake.engines))
+    browser.open()
+
+    def train(step: int) -> None:
+        model = fake.models.loaded["weibo"]
+        card = dataclasses.replace(model.loaded.card, step=step)
+        newer = dataclasses.replace(model, loaded=dataclasses.replace(model.loaded, card=card))
+        fake.models.put("weibo", tmp_path / "weibo", newer)
+
+    def shown_step() -> str:
+        return browser.one("#card-0").get_attribute("title") or ""
+
+    train(20_000)
+    browser.ask("你好")
+    browser.until(lambda: "step 20,000" in shown_step())
+    train(30_000)
+    browser.js("document.dispatchEvent(new Event('visibilitychange'))")
+    browser.until(lambda: "step 30,000" in shown_step())
+    server.should_exit = True
+    thread.join()
 
 
 def test_comparison_of_two_models(browser: Browser) -> None:
@@ -95,9 +136,9 @@ def test_rating_of_a_reply_can_be_changed(browser: Browser, rating: str) -> None
     other = "bad" if rating == "good" else "good"
     browser.click(f"[data-key={other}-answer-1-0]")
     browser.until(lambda: last_rating(browser.served.ratings)["rating"] == other)
+    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
     after = browser.served.ratings.read_text(encoding="utf-8").splitlines()
     assert [line for line in after if line.strip()][:-1] == [line for line in lines if line.strip()][:-1]
-    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
     pressed = browser.all(".answer button[aria-pressed=true]")
     assert [button.get_attribute("data-key") for button in pressed] == [f"{other}-answer-1-0"]
 

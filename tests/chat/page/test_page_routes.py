@@ -1,12 +1,14 @@
 """The routes of the page."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
+from chatbot.chat.page.files import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.gate import Limits
 from chatbot.config.stored import storable
@@ -37,12 +39,30 @@ def client(tmp_path: Path, ratings: Path) -> Iterator[TestClient]:
         yield client
 
 
-def test_page(client: TestClient) -> None:
+def test_page_and_its_files(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "script-src 'sha256-" in page.headers["content-security-policy"]
+    assert "script-src 'self'" in page.headers["content-security-policy"]
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    assert page.headers["cache-control"] == "no-cache"  # it names the files of this version
+    types = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+    for path in page_files().keys() - {""}:
+        file = client.get(f"/{path}")
+        assert file.headers["content-type"] == types[path.rpartition(".")[2]]
+        assert "immutable" in file.headers["cache-control"]
+        assert file.headers["content-encoding"] == "gzip"
+        assert client.get(f"/{path}", headers={"Accept-Encoding": "br"}).content == file.content
+        assert "content-encoding" not in client.get("/chat/models").headers  # nothing with secrets is compressed
+        assert client.get(f"/{path}", headers={"If-None-Match": file.headers["etag"]}).status_code == 304
     assert client.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+
+
+@pytest.mark.parametrize(
+    "path", ["0123456789abcdef/scripts/start.js", "files.py", "../files.py", "%2e%2e/files.py", ""]
+)
+def test_other_files_are_not_sent(client: TestClient, path: str) -> None:
+    """Those of another version, above all: a browser would keep what it gets for ever."""
+    assert client.get(f"/page/{path}").status_code == 404
 
 
 def test_models_are_described(client: TestClient) -> None:
@@ -50,6 +70,8 @@ def test_models_are_described(client: TestClient) -> None:
     assert described["ratings"]
     assert described["models"][0] == {
         "id": "weibo",
+        "name": "weibo",
+        "sources": ["weibo"],
         "step": 12_400,
         "data": ["weibo.conv.gz"],
         "pairs": 1_098_275,
@@ -143,7 +165,8 @@ def test_server_that_collects_no_ratings(tmp_path: Path) -> None:
 def test_only_the_page_itself_needs_no_key(tmp_path: Path, ratings: Path) -> None:
     app = create_app(fake_server(tmp_path).models, Limits(keys=[b"secret"]), ratings=ratings)
     with TestClient(app) as client:
-        assert client.get("/").status_code == 200
+        for path in page_files():
+            assert client.get(f"/{path}").status_code == 200
         assert client.get("/chat/models").status_code == 401
         for path in ("attention", "ratings", "comparisons"):
             assert client.post(f"/chat/{path}", json={}).status_code == 401
@@ -164,3 +187,13 @@ def test_model_without_readable_files_is_not_described(tmp_path: Path) -> None:
     models = fake_models({"broken": FakeEngine()}, tmp_path)
     with TestClient(create_app(models)) as client:
         assert client.get("/chat/models").json()["models"] == []
+
+
+def test_no_path_leads_out_of_the_prefix(client: TestClient) -> None:
+    """Behind a proxy, the page may be at any path."""
+    scripts = [client.get(f"/{path}").text for path in page_files() if path.endswith(".js")]
+    requested = [path for script in scripts for path in re.findall(r"\"((?:\w+/)*(?:v1|chat)/[\w/]+)\"", script)]
+    assert sorted(set(requested)) == [
+        *("chat/attention", "chat/comparisons", "chat/models", "chat/ratings", "v1/chat/completions")
+    ]
+    assert not re.findall(r"[\"`]/(?:v1|chat|page)", "".join([client.get("/").text, *scripts]))

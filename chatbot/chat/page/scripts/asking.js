@@ -1,104 +1,126 @@
-// Questions to the models: send, stop, retry, edit the last one.
+// Questions to the models, and other replies to the same question.
+
+import { addNode, textOf, turnsOf, withoutEmpty } from "./conversation.js";
+import { scrollToEnd } from "./elements.js";
+import { announce, clearNotice } from "./messages.js";
+import { loadModels, modelNamed } from "./models.js";
+import { eventsOf, request, showError } from "./server.js";
+import { requestSettings, settings } from "./settings.js";
+import { changed, shown } from "./state.js";
+import { conversations, saveConversation } from "./storage.js";
+import { t } from "./texts.js";
+import { plainLine } from "./untrusted.js";
 
 // What is sent of the turns before a question; the models read less.
 const MOST_MESSAGES = 40;
 const MOST_CHARACTERS = 4000; // of each
 
-let running = null; // the AbortController of the replies that are being generated
-let edited = null; // the last turn, while its question is in the message field
+const MORE_SAMPLES = 4; // where the model's own search finds no other reply
 
-const newAnswer = (model) => ({ model, replies: [], chosen: 0, state: "running", rating: null, ratedAt: null });
+const running = new Map(); // id of a conversation -> the AbortController of the reply that it waits for
 
-/** Returns the turns before a turn for one of the models, alternately question and reply. */
-function historyOf(turns, turn, side) {
-  const before = turns.slice(0, turns.indexOf(turn)).filter((old) => old.answers[side] && textOf(old.answers[side]));
-  const texts = before.flatMap((old) => [old.question, textOf(old.answers[side])]);
+export const isRunning = (conversation) => running.has(conversation.id);
+export const stopReply = (conversation) => running.get(conversation.id)?.abort();
+
+/** Returns a text without halves of characters, which no server can read. */
+export const wellFormed = (text) => new TextDecoder().decode(new TextEncoder().encode(text));
+
+/** Returns the texts of turns for one of the models, alternately question and reply. */
+export function historyOf(turns, side) {
+  const replied = turns.filter(({ reply }) => textOf(reply.answers[side]));
+  const texts = replied.flatMap(({ question, reply }) => [question.question, textOf(reply.answers[side])]);
   return texts.slice(-MOST_MESSAGES).map((text) => wellFormed(text.slice(0, MOST_CHARACTERS)));
 }
 
-function messagesOf(turns, turn, side) {
-  const messages = historyOf(turns, turn, side).map((content, i) => ({ role: i % 2 ? "assistant" : "user", content }));
-  return [...messages, { role: "user", content: turn.question }];
+/** Asks a question. parent: the id of the reply before it; null: it is the first. */
+export function ask(conversation, parent, text) {
+  conversation.title ||= Array.from(plainLine(text)).slice(0, 60).join("");
+  return answerQuestion(conversation, addNode(conversation, parent, { question: text }));
 }
 
-function sendMessage() {
-  const input = byId("message"), question = wellFormed(input.value.trim());
-  if (!question || running) return;
-  if (!current.models[0]) return loadModels();
-  if (edited && edited === current.turns.at(-1)) current.turns.pop();
-  setEdited(null);
-  input.value = "";
-  fitMessage();
-  const turn = { question, answers: [], vote: null };
-  current.turns.push(turn);
-  current.title ||= titleOf(question);
-  generate(turn);
-}
-
-/** Returns a text without halves of characters, which no server can read. */
-const wellFormed = (text) => new TextDecoder().decode(new TextEncoder().encode(text));
-
-const titleOf = (question) => Array.from(plainLine(question)).slice(0, 60).join("");
-
-/** Asks the models of the conversation for their replies to a turn. before: the text of the last replies, if any. */
-async function generate(turn, before = []) {
-  const conversation = current;
-  const mine = new AbortController();
-  running = mine;
+/** Asks the models of a conversation for a reply, or for another version of it. */
+export async function answerQuestion(conversation, question) {
+  if (isRunning(conversation)) return;
+  const controller = new AbortController(), leaf = conversation.leaf;
+  running.set(conversation.id, controller);
   clearNotice();
-  turn.answers = conversation.models.map(newAnswer);
-  turn.vote = null;
+  const earlier = conversation.nodes.filter(({ parent }) => parent === question.id);
+  for (const old of earlier) for (const answer of old.answers) answer.same = false;
+  const node = addNode(conversation, question.id, { answers: conversation.models.map(newAnswer), vote: null, votedAt: null });
+  conversation.updated = Date.now();
   saveConversation(conversation);
-  showConversations();
-  showRunning();
-  showTurns();
-  scrollToEnd();
-  await Promise.all(turn.answers.map((answer, side) => generateOne(conversation, turn, side, mine.signal)));
-  turn.answers.forEach((answer, side) => {
-    const alone = answer.state === "done" && answer.replies.length === 1 && textOf(answer) !== "";
-    answer.same = alone && textOf(answer) === before[side];
-  });
-  if (running === mine) running = null;
+  changed();
+  if (conversation === shown.conversation) scrollToEnd();
+  await Promise.all(node.answers.map((_, side) => askModel(conversation, node, side, earlier, controller.signal)));
+  running.delete(conversation.id);
+  node.revision += 1;
+  keepNew(conversation, node, earlier, leaf);
   conversation.updated = Date.now();
   if (conversations.has(conversation.id)) saveConversation(conversation); // it may have been deleted
-  showRunning();
-  if (conversation !== current) return showConversations();
-  const follows = isAtEnd();
-  showAll();
-  if (follows) scrollToEnd();
-  announce(turn.answers.map(spoken).join("\n"));
+  changed();
+  if (conversation === shown.conversation) announce(node.answers.map(spoken).join("\n"));
 }
 
-const spoken = (answer) => textOf(answer) || t({ failed: "failed", stopped: "stopped" }[answer.state] ?? "no_reply");
+const newAnswer = (model) => ({ model, replies: [], chosen: 0, state: "running", rating: null, ratedAt: null });
 
-async function generateOne(conversation, turn, side, signal) {
-  const answer = turn.answers[side];
-  const messages = messagesOf(conversation.turns, turn, side);
+/** Leaves a version without anything new out, and shows what was shown before. leaf: of that. */
+function keepNew(conversation, node, earlier, leaf) {
+  if (node.answers.every(({ same }) => same)) {
+    conversation.nodes = conversation.nodes.filter((other) => other !== node);
+    for (const old of earlier) for (const answer of old.answers) answer.same = true;
+  }
+  conversation.nodes = withoutEmpty(conversation.nodes);
+  if (!conversation.nodes.some(({ id }) => id === conversation.leaf)) conversation.leaf = leaf;
+}
+
+function spoken(answer) {
+  if (answer.same) return t("same_reply");
+  return textOf(answer) || t({ failed: "failed", stopped: "stopped" }[answer.state] ?? "no_reply");
+}
+
+/** Asks one of the models. earlier: the versions of the reply so far, whose texts are not wanted again. */
+async function askModel(conversation, node, side, earlier, signal) {
+  const answer = node.answers[side];
+  const before = earlier.map(({ answers }) => answers[side]).filter(({ model }) => model === answer.model);
+  const known = new Set(before.flatMap(({ replies }) => replies.map(({ text }) => text)).filter(Boolean));
   try {
-    const body = { model: answer.model, messages, stream: true, ...requestSettings() };
-    const response = await request("/v1/chat/completions", body, signal);
-    for await (const event of eventsOf(response)) {
-      for (const choice of event.choices ?? []) addPiece(answer, choice);
-      if (conversation === current) showPiece(turn, side);
-    }
+    await generate(conversation, node, side, known, false, signal);
+    if (known.size && !answer.replies.length) await generate(conversation, node, side, known, true, signal);
     answer.state = "done";
-    answer.replies = distinct(answer.replies);
+    answer.same = known.size > 0 && !answer.replies.length;
+    if (answer.same) answer.replies = structuredClone(before.at(-1).replies);
   } catch (error) {
-    if (error.name === "AbortError") answer.state = "stopped";
-    else fail(answer, error);
+    answer.state = error.name === "AbortError" ? "stopped" : "failed";
+    if (answer.state === "stopped") return;
+    const again = [t("retry"), () => answerQuestion(conversation, conversation.nodes.find(({ id }) => id === node.parent))];
+    if (conversation === shown.conversation) showError(error, again);
+    if (error.key === "error_model") loadModels();
   }
 }
 
-/** Returns the replies without those that are empty or occur before. */
-function distinct(replies) {
-  const texts = replies.map((reply) => reply.text);
-  const found = replies.filter((reply, i) => reply.text && texts.indexOf(reply.text) === i);
-  return found.length ? found : replies.slice(0, 1);
+/**
+ * Generates replies that are not known. As in the terminal, these are the next best ones of the model's own search, or
+ * samples. To find some that are new, it asks for as many more as are known.
+ */
+async function generate(conversation, node, side, known, varied, signal) {
+  const answer = node.answers[side], found = known.size ? [] : answer.replies;
+  const turns = turnsOf({ ...conversation, leaf: node.id });
+  const messages = historyOf(turns.slice(0, -1), side).map((content, i) => ({ role: i % 2 ? "assistant" : "user", content }));
+  messages.push({ role: "user", content: turns.at(-1).question.question });
+  const body = { model: answer.model, messages, stream: true, ...requestSettings(known.size + (varied ? MORE_SAMPLES : 0), varied) };
+  for await (const event of eventsOf(await request("v1/chat/completions", body, signal))) {
+    for (const choice of event.choices ?? []) addPiece(found, choice);
+    followCheckpoint(answer.model, event);
+    if (!known.size && conversation === shown.conversation) changed(node);
+  }
+  const texts = found.map(({ text }) => text);
+  const fresh = found.filter(({ text }, i) => text && texts.indexOf(text) === i && !known.has(text));
+  answer.replies = fresh.length || known.size ? fresh.slice(0, settings.n) : found.slice(0, 1);
 }
 
-function addPiece(answer, choice) {
-  while (answer.replies.length <= choice.index) answer.replies.push({ text: "", score: null, tokens: 0 });
-  const reply = answer.replies[choice.index];
+function addPiece(replies, choice) {
+  while (replies.length <= choice.index) replies.push({ text: "", score: null, tokens: 0 });
+  const reply = replies[choice.index];
   reply.text += choice.delta?.content ?? "";
   for (const { logprob } of choice.logprobs?.content ?? []) {
     reply.tokens += 1;
@@ -106,68 +128,10 @@ function addPiece(answer, choice) {
   }
 }
 
-function fail(answer, error) {
-  answer.state = "failed";
-  showError(error, [t("retry"), retryLast]);
-  if (error.key === "error_model") loadModels();
-}
-
-/** Shows the line of an error. action: what helps against most; against a missing key, the settings do. */
-function showError(error, action) {
-  if (!(error instanceof ServerError)) console.error(error);
-  const text = error instanceof ServerError ? error.message : t("error_server");
-  notice(text, error.key === "error_key" ? [t("settings"), openSettings] : action);
-}
-
-function stopReplies() {
-  running?.abort();
-}
-
-function retryLast() {
-  const turn = current.turns.at(-1);
-  if (turn && !running) generate(turn, turn.answers.map(textOf));
-}
-
-function editLast() {
-  const turn = current.turns.at(-1);
-  if (!turn || running) return;
-  setEdited(turn);
-  byId("message").value = turn.question;
-  fitMessage();
-  byId("message").focus();
-  announce(t("editing"));
-}
-
-/** turn: the last one, whose question is in the message field; null: none. */
-function setEdited(turn) {
-  edited = turn;
-  byId("editing").hidden = turn === null;
-}
-
-function cancelEditing() {
-  if (!edited) return;
-  setEdited(null);
-  byId("message").value = "";
-  fitMessage();
-  byId("message").focus();
-}
-
-/** Shows the button that sends or the one that stops. */
-function showRunning() {
-  const focused = [byId("send"), byId("stop")].includes(document.activeElement);
-  byId("send").hidden = running !== null;
-  byId("stop").hidden = running === null;
-  if (focused) byId(running ? "stop" : "message").focus();
-}
-
-/** Makes the message field as high as its text. */
-function fitMessage() {
-  const input = byId("message");
-  input.style.height = "auto";
-  input.style.height = `${input.scrollHeight}px`;
-}
-
-/** Puts the cursor into the message field, but on a phone, whose keyboard would cover half of the page. */
-function focusMessage() {
-  if (!matchMedia("(pointer: coarse)").matches) byId("message").focus();
+/** Loads the cards again if another checkpoint has replied than the one that they describe. */
+function followCheckpoint(name, event) {
+  const step = /-step-(\d+)$/.exec(event.system_fingerprint)?.[1], model = modelNamed(name);
+  if (step === undefined || model === undefined || model.step === Number(step)) return;
+  model.step = Number(step); // at once, so that one stream asks once
+  loadModels({ quiet: true });
 }

@@ -1,32 +1,37 @@
 // The attention of a reply over the words of its question, as a table.
 
+import { historyOf } from "./asking.js";
+import { textOf, turnsOf } from "./conversation.js";
+import { byId, element } from "./elements.js";
+import { announce } from "./messages.js";
+import { request, showError } from "./server.js";
+import { changed, shown } from "./state.js";
+import { t } from "./texts.js";
+
 const LEVELS = 10; // of the colours of a cell
 
-const attentionOf = new WeakMap(); // answer -> its panel, while that is open
+export const attentionOf = new WeakMap(); // answer -> its panel, while that is open
 
-async function toggleAttention(turn, answer, side) {
-  if (attentionOf.has(answer)) return closeAttention(turn, answer);
+export async function toggleAttention({ place, question, reply }, side) {
+  const answer = reply.answers[side];
+  if (attentionOf.delete(answer)) return changed(reply);
   const panel = element("div", { class: "attention", role: "region", tabindex: "0", "aria-label": t("why") });
   attentionOf.set(answer, panel);
-  showTurn(turn);
-  const history = historyOf(current.turns, turn, side);
-  const body = { model: answer.model, question: turn.question, reply: textOf(answer), history };
+  changed(reply);
+  const history = historyOf(turnsOf(shown.conversation).slice(0, place), side);
+  const body = { model: answer.model, question: question.question, reply: textOf(answer), history };
   try {
-    const attention = await (await request("/chat/attention", body)).json();
+    const attention = await (await request("chat/attention", body)).json();
     panel.append(element("p", { class: "muted" }, t(attention.weights ? "why_caption" : "why_none")));
     if (attention.weights) panel.append(attentionTable(attention));
     announce(t(attention.weights ? "why" : "why_none"));
   } catch (error) {
-    closeAttention(turn, answer);
-    showError(error, null);
+    attentionOf.delete(answer);
+    changed(reply);
+    showError(error);
   }
   const tall = panel.offsetHeight > byId("scroll").clientHeight - 120;
   panel.scrollIntoView({ block: tall ? "start" : "nearest" });
-}
-
-function closeAttention(turn, answer) {
-  attentionOf.delete(answer);
-  showTurn(turn);
 }
 
 /** attention: {question: words, reply: words, weights: a row for each word of the reply}. */

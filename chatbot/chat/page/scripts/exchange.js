@@ -1,16 +1,23 @@
 // Conversations as a JSON file.
 
+import { conversationFrom, merge } from "./conversation.js";
+import { element } from "./elements.js";
+import { announce, notice } from "./messages.js";
+import { changed } from "./state.js";
+import { conversations, newestFirst, saveConversation } from "./storage.js";
+import { t } from "./texts.js";
+
 const FILE_FORMAT = "chatbot-conversations";
 
-function exportConversations() {
-  const content = JSON.stringify({ format: FILE_FORMAT, version: 1, conversations: newestFirst() }, null, 1);
+export function exportConversations() {
+  const content = JSON.stringify({ format: FILE_FORMAT, version: 2, conversations: newestFirst() }, null, 1);
   const address = URL.createObjectURL(new Blob([content], { type: "application/json" }));
   element("a", { href: address, download: `${FILE_FORMAT}.json` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
-/** Adds the conversations of a file. One that is here already is replaced if the file's is newer. */
-async function importConversations(file) {
+/** Adds the conversations of a file. What one that is here already lacks is added to it. */
+export async function importConversations(file) {
   let found = [];
   try {
     const content = JSON.parse(await file.text());
@@ -20,8 +27,10 @@ async function importConversations(file) {
   }
   if (!found.length) return notice(t("not_imported"));
   for (const conversation of found) {
-    if (conversation.updated >= (conversations.get(conversation.id)?.updated ?? 0)) saveConversation(conversation);
+    const here = conversations.get(conversation.id);
+    if (here) merge(here, conversation);
+    saveConversation(here ?? conversation);
   }
-  showConversations();
+  changed();
   announce(t("imported", { count: found.length }));
 }

@@ -1,48 +1,60 @@
 // What the reader says of replies, for the server's file of ratings.
 
-const beingRated = new Set(); // answers and turns whose rating is on its way to the server
+import { historyOf } from "./asking.js";
+import { textOf, turnsOf } from "./conversation.js";
+import { element, iconButton } from "./elements.js";
+import { announce } from "./messages.js";
+import { modelNamed, nameOf } from "./models.js";
+import { request, showError } from "./server.js";
+import { changed, shown } from "./state.js";
+import { saveConversation } from "./storage.js";
+import { t } from "./texts.js";
 
-function ratingButton(turn, answer, side, rating) {
-  const pressed = answer.rating === rating;
-  const rate = () => rateAnswer(turn, answer, side, rating);
-  const key = `${rating}-${answerId(turn, side)}`;
+const beingRated = new Set(); // answers and replies whose rating is on its way to the server
+
+export function ratingButton(turn, side, rating) {
+  const pressed = turn.reply.answers[side].rating === rating;
+  const key = `${rating}-answer-${turn.place}-${side}`;
+  const rate = () => rateAnswer(turn, side, rating);
   return iconButton(rating, t(rating), key, rate, { "aria-pressed": String(pressed) });
 }
 
 /** Returns the turns that the model read before a turn, after the last bad reply: training learns these replies, too. */
-function historyToLearn(turns, turn, side) {
-  const model = models.find(({ id }) => id === turn.answers[side].model);
-  const exchanges = Math.floor((model?.turns ?? 0) / 2);
-  const bad = turns.slice(0, turns.indexOf(turn)).findLastIndex((old) => old.answers[side]?.rating === "bad");
-  return exchanges ? historyOf(turns.slice(bad + 1), turn, side).slice(-2 * exchanges) : [];
+function historyToLearn({ place, reply }, side) {
+  const before = turnsOf(shown.conversation).slice(0, place);
+  const exchanges = Math.floor((modelNamed(reply.answers[side].model)?.turns ?? 0) / 2);
+  const bad = before.findLastIndex((turn) => turn.reply.answers[side].rating === "bad");
+  return exchanges ? historyOf(before.slice(bad + 1), side).slice(-2 * exchanges) : [];
 }
 
 /** Records a rating of a reply; it replaces another one of the same reply. */
-async function rateAnswer(turn, answer, side, rating) {
-  if (answer.rating === rating || beingRated.has(answer)) return;
-  const conversation = current;
-  const history = historyToLearn(conversation.turns, turn, side);
-  const before = answer.rating;
-  const replaces = before && answer.ratedAt ? { rating: before, time: answer.ratedAt } : null;
-  const body = { model: answer.model, question: turn.question, reply: textOf(answer), history, rating, replaces };
-  beingRated.add(answer);
+async function rateAnswer(turn, side, rating) {
+  const answer = turn.reply.answers[side], before = answer.rating;
+  if (before === rating || beingRated.has(answer)) return;
+  const body = {
+    model: answer.model,
+    question: turn.question.question,
+    reply: textOf(answer),
+    history: historyToLearn(turn, side),
+    rating,
+    replaces: before && answer.ratedAt ? { rating: before, time: answer.ratedAt } : null,
+  };
   answer.rating = rating;
-  const { failed, recorded } = await sent("/chat/ratings", body);
-  if (failed) answer.rating = before;
-  else answer.ratedAt = recorded.time;
-  beingRated.delete(answer);
-  finish(conversation, turn, failed, t("rated"));
+  await record("chat/ratings", body, turn.reply, answer, (time) => {
+    if (time !== null) answer.ratedAt = time;
+    else answer.rating = before;
+  });
 }
 
-function voteElement(turn) {
-  const names = turn.answers.map((answer) => answer.model);
+export function voteElement(turn) {
+  const names = turn.reply.answers.map((answer) => nameOf(answer.model));
   const options = [["first", names[0]], ["equal", t("better_equal")], ["second", names[1]]];
   const buttons = options.map(([vote, label]) => {
     const attributes = {
       class: "vote-button",
       type: "button",
-      "data-key": `${vote}-${placeOf(turn)}`,
-      "aria-pressed": String(turn.vote === vote),
+      "data-key": `${vote}-${turn.place}`,
+      "aria-pressed": String(turn.reply.vote === vote),
       onclick: () => voteFor(turn, vote),
     };
     return element("button", attributes, element("bdi", {}, label));
@@ -53,39 +65,37 @@ function voteElement(turn) {
 
 /** Records which reply is better; it replaces what was said of the same replies before. */
 async function voteFor(turn, better) {
-  if (turn.vote === better || beingRated.has(turn)) return;
-  const conversation = current;
-  const before = turn.vote;
+  const { reply } = turn, before = reply.vote;
+  if (before === better || beingRated.has(reply)) return;
   const body = {
-    question: turn.question,
-    replies: turn.answers.map(textOf),
-    histories: turn.answers.map((_, side) => historyToLearn(conversation.turns, turn, side)),
-    models: turn.answers.map((answer) => answer.model),
+    question: turn.question.question,
+    replies: reply.answers.map(textOf),
+    histories: reply.answers.map((_, side) => historyToLearn(turn, side)),
+    models: reply.answers.map((answer) => answer.model),
     better,
-    replaces: before && turn.votedAt ? { better: before, time: turn.votedAt } : null,
+    replaces: before && reply.votedAt ? { better: before, time: reply.votedAt } : null,
   };
-  beingRated.add(turn);
-  turn.vote = better;
-  const { failed, recorded } = await sent("/chat/comparisons", body);
-  if (failed && turn.vote === better) turn.vote = before; // unless the models replied again
-  else turn.votedAt = recorded.time;
-  beingRated.delete(turn);
-  finish(conversation, turn, failed, t("rated"));
+  reply.vote = better;
+  await record("chat/comparisons", body, reply, reply, (time) => {
+    if (time !== null) reply.votedAt = time;
+    else if (reply.vote === better) reply.vote = before; // unless another of the replies was chosen
+  });
 }
 
-/** Returns what the server recorded, or the error in `failed`. */
-async function sent(path, body) {
+/** Sends what is said of a reply. rated: what gets no other rating meanwhile. keep: gets the time, null after an error. */
+async function record(path, body, reply, rated, keep) {
+  const { conversation } = shown;
+  beingRated.add(rated);
   try {
-    const response = await request(path, body);
-    return { failed: null, recorded: await response.json() };
-  } catch (failed) {
-    return { failed };
+    const { time } = await (await request(path, body)).json();
+    keep(time);
+    reply.revision += 1;
+    announce(t("rated"));
+  } catch (error) {
+    keep(null);
+    showError(error);
   }
-}
-
-function finish(conversation, turn, failed, done) {
+  beingRated.delete(rated);
   saveConversation(conversation);
-  if (conversation === current) showTurn(turn);
-  if (failed) showError(failed, null);
-  else announce(done);
+  changed(reply);
 }

@@ -1,6 +1,11 @@
 // Requests to the server. Its errors become one line in the language of the reader.
 
-class ServerError extends Error {
+import { byId } from "./elements.js";
+import { notice } from "./messages.js";
+import { storedKey } from "./storage.js";
+import { t } from "./texts.js";
+
+export class ServerError extends Error {
   /** key: of the text of the line. */
   constructor(key, values = {}) {
     super(t(key, values));
@@ -8,8 +13,11 @@ class ServerError extends Error {
   }
 }
 
-/** Returns the response to a request with this body (POST), or without one (GET). Throws ServerError. */
-async function request(path, body = null, signal = null) {
+/**
+ * Returns the response to a request with this body (POST), or without one (GET). Throws ServerError.
+ * path: relative to the page, which may be behind a prefix.
+ */
+export async function request(path, body = null, signal = null) {
   const headers = body ? { "Content-Type": "application/json" } : {};
   if (storedKey()) headers.Authorization = `Bearer ${storedKey()}`;
   const options = { method: body ? "POST" : "GET", headers, signal, cache: "no-store" };
@@ -41,7 +49,7 @@ async function errorOf(response, body) {
 const secondsToWait = (response) => Math.max(1, Math.ceil(Number(response.headers.get("Retry-After")) || 1));
 
 /** Yields the objects of a stream of server-sent events until [DONE]. Throws ServerError if the stream breaks off. */
-async function* eventsOf(response) {
+export async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -71,4 +79,11 @@ function eventOf(data) {
   }
   if (event.error) throw new ServerError("error_refused", { message: String(event.error.message ?? "") });
   return event;
+}
+
+/** Shows the line of an error. action: what helps against most; against a missing key, the settings do. */
+export function showError(error, action = null) {
+  if (!(error instanceof ServerError)) console.error(error);
+  const text = error instanceof ServerError ? error.message : t("error_server");
+  notice(text, error.key === "error_key" ? [t("settings"), () => byId("settings-button").click()] : action);
 }

@@ -1,5 +1,16 @@
 // The settings: what is sent with a question, the language and the theme.
 
+import { byId, element, setIcon, setLabel } from "./elements.js";
+import { clearNotice } from "./messages.js";
+import { loadModels } from "./models.js";
+import { changed } from "./state.js";
+import { store, stored, storedKey, storeKey } from "./storage.js";
+import { language, setLanguage, t } from "./texts.js";
+import { oneOf } from "./untrusted.js";
+
+const MOST_REPLIES = 32; // that the server gives to one request
+const SEEDS = 2 ** 31;
+
 const DEFAULTS = {
   search: "own",
   temperature: 1,
@@ -27,7 +38,7 @@ const REPLY_FIELDS = [
 ];
 const FIELDS = [...SAMPLING_FIELDS, ...REPLY_FIELDS];
 
-const settings = { ...DEFAULTS };
+export const settings = { ...DEFAULTS };
 
 function loadSettings() {
   const known = stored("settings", {});
@@ -39,18 +50,24 @@ function loadSettings() {
   settings.theme = oneOf(known.theme, ["light", "dark"]) ?? "";
 }
 
-/** Returns the settings of a request. What has its neutral value is not sent. */
-function requestSettings() {
-  const sent = {};
+/**
+ * Returns the settings of a request. What has its neutral value is not sent.
+ * before: the number of replies that the question has got already, and that are found once more. varied: whether to
+ * sample in place of the model's own search.
+ */
+export function requestSettings(before, varied) {
+  const sent = varied ? { temperature: DEFAULTS.temperature } : {};
   if (settings.search === "sampling") {
     sent.temperature = settings.temperature;
-    sent.seed = settings.seed ?? Math.floor(Math.random() * 2 ** 31);
+    sent.seed = settings.seed === null ? Math.floor(Math.random() * SEEDS) : (settings.seed + before) % SEEDS;
     for (const name of ["top_p", "min_p", "presence_penalty", "frequency_penalty"]) {
       if (settings[name] !== DEFAULTS[name]) sent[name] = settings[name];
     }
   }
   if (settings.max_tokens !== null) sent.max_tokens = settings.max_tokens;
-  if (settings.n > 1) Object.assign(sent, { n: settings.n, logprobs: true });
+  const n = Math.min(settings.n + before, MOST_REPLIES);
+  if (n > 1) sent.n = n;
+  if (settings.n > 1) sent.logprobs = true;
   return sent;
 }
 
@@ -93,13 +110,13 @@ function readSettings() {
 
 function saveSettings() {
   store("settings", settings);
-  setTheme();
   setLanguage(settings.language);
-  showAll();
+  setTheme();
+  changed();
   showValues();
 }
 
-function openSettings() {
+export function openSettings() {
   showSettings();
   byId("settings").showModal();
 }
@@ -124,8 +141,11 @@ function setTheme() {
   setLabel(byId("theme"), t(`theme_${other}`));
 }
 
-function startSettings() {
+export function startSettings() {
+  loadSettings();
   makeFields();
+  setLanguage(settings.language);
+  setTheme();
   showSettings();
   byId("settings-form").addEventListener("input", (event) => {
     if (event.target.id === "key") event.target.setCustomValidity("");

@@ -1,30 +1,30 @@
 // The list of conversations.
 
-let current = newConversation([""]);
+import { isRunning, stopReply } from "./asking.js";
+import { endEditing, focusMessage } from "./composer.js";
+import { newConversation } from "./conversation.js";
+import { byId, element, iconButton, keepFocus } from "./elements.js";
+import { clearNotice, confirmed } from "./messages.js";
+import { changed, shown } from "./state.js";
+import { conversations, newestFirst, removeConversation, saveConversation, stored } from "./storage.js";
+import { formatted, t } from "./texts.js";
+import { isText, plainLine } from "./untrusted.js";
 
-function showAll() {
-  showConversations();
-  showModels();
-  showTurns();
-  setTheme();
-  byId("heading").textContent = current.title || t("untitled");
-}
-
-function showConversations() {
-  const shown = newestFirst();
-  byId("no-conversations").hidden = shown.length > 0;
-  byId("export").disabled = byId("delete-all").disabled = !shown.length;
-  keepFocus(() => byId("conversations").replaceChildren(...shown.map(conversationElement)));
+export function showConversations() {
+  const listed = newestFirst();
+  byId("no-conversations").hidden = listed.length > 0;
+  byId("export").disabled = byId("delete-all").disabled = !listed.length;
+  keepFocus(() => byId("conversations").replaceChildren(...listed.map(conversationElement)));
 }
 
 function conversationElement(conversation) {
-  const title = conversation.title || t("untitled");
+  const title = conversation.title || t("untitled"), isOpen = conversation.id === shown.conversation.id;
   const open = element(
     "button",
     {
       class: "conversation-open",
       type: "button",
-      "aria-current": conversation.id === current.id ? "true" : null,
+      "aria-current": isOpen ? "true" : null,
       "data-key": `open-${conversation.id}`,
       title,
       onclick: () => openConversation(conversation),
@@ -33,68 +33,83 @@ function conversationElement(conversation) {
   );
   const button = (name, label, action) =>
     iconButton(name, t(label, { title }), `${label}-${conversation.id}`, () => action(conversation));
+  const busy = isRunning(conversation) && !isOpen;
+  const mark = busy ? element("span", { class: "busy", role: "img", "aria-label": t("generating"), title: t("generating") }) : null;
   const rename = button("edit", "rename_this", renameConversation);
-  return element("li", { class: "conversation" }, open, rename, button("delete", "delete_this", deleteConversation));
+  return element("li", { class: "conversation" }, open, mark, rename, button("delete", "delete_this", deleteConversation));
 }
 
+/** Shows another conversation. A reply that the one before waits for goes on. */
 function openConversation(conversation) {
-  stopReplies();
   clearNotice();
-  setEdited(null);
-  current = conversation;
+  endEditing();
+  shown.conversation = conversation;
   closeMenu();
-  showAll();
-  byId("scroll").scrollTop = current.turns.length ? byId("scroll").scrollHeight : 0;
+  changed();
+  byId("scroll").scrollTop = conversation.nodes.length ? byId("scroll").scrollHeight : 0;
   focusMessage();
 }
 
 /** A conversation without turns is not stored. */
-function beginConversation(names = null) {
+export function beginConversation(names = null) {
+  const last = lastModels();
+  openConversation(newConversation(names ?? shown.conversation.models.map((name, i) => name || last[i] || "")));
+}
+
+export function lastModels() {
   const last = stored("models", [""]);
-  openConversation(newConversation(names ?? current.models.map((name, i) => name || last[i] || "")));
+  return Array.isArray(last) && last.length && last.every(isText) ? last : [""];
 }
 
 async function renameConversation(conversation) {
   const title = await confirmed(t("rename_label"), t("rename"), conversation.title);
   if (!title) return;
   conversation.title = plainLine(title);
+  conversation.revision += 1;
   saveConversation(conversation);
-  showAll();
+  changed();
 }
 
 async function deleteConversation(conversation) {
   if (!(await confirmed(t("delete_one", { title: conversation.title || t("untitled") }), t("delete")))) return;
-  removeConversation(conversation.id);
-  if (conversation.id === current.id) beginConversation();
-  else showConversations();
+  remove([conversation.id]);
   byId("new").focus();
 }
 
-async function deleteAll() {
+export async function deleteAll() {
   if (!(await confirmed(t("delete_everything", { count: formatted(conversations.size) }), t("delete_all")))) return;
-  for (const id of [...conversations.keys()]) removeConversation(id);
+  remove([...conversations.keys()]);
+}
+
+function remove(ids) {
+  for (const id of ids) {
+    stopReply({ id });
+    removeConversation(id);
+  }
+  leaveRemoved();
+}
+
+/** Begins a conversation in place of one that was removed, here or in another tab. */
+export function leaveRemoved() {
+  const { conversation } = shown;
+  if (!conversation.nodes.length || conversations.has(conversation.id)) return changed();
+  stopReply(conversation);
   beginConversation();
 }
 
-function openMenu() {
+export function openMenu() {
   document.body.classList.add("menu-is-open");
   byId("backdrop").hidden = false;
   byId("menu-open").setAttribute("aria-expanded", "true");
   byId("menu-close").focus();
 }
 
-function closeMenu() {
-  if (!document.body.classList.contains("menu-is-open")) return;
+export const menuIsOpen = () => document.body.classList.contains("menu-is-open");
+
+export function closeMenu() {
+  if (!menuIsOpen()) return;
   document.body.classList.remove("menu-is-open");
   byId("backdrop").hidden = true;
   byId("menu-open").setAttribute("aria-expanded", "false");
   byId("menu-open").focus();
-}
-
-/** Another tab of the browser has changed a conversation: the one that is shown here stays as it is. */
-function takeOver(event) {
-  if (event.key !== null && !event.key.startsWith(ITEM)) return;
-  loadConversations();
-  if (conversations.has(current.id)) conversations.set(current.id, current);
-  showConversations();
 }

@@ -1,5 +1,23 @@
 // The keyboard, and the start of the page.
 
+import { isRunning, stopReply } from "./asking.js";
+import { cancelEditing, editLast, fitMessage, focusMessage, retryLast, sendMessage, showRunning } from "./composer.js";
+import { newConversation } from "./conversation.js";
+import { byId, element, setIcon } from "./elements.js";
+import { exportConversations, importConversations } from "./exchange.js";
+import { chooseModel, showModels, toggleComparison } from "./header.js";
+import { loadModels } from "./models.js";
+import { openSettings, startSettings } from "./settings.js";
+import {
+  beginConversation, closeMenu, deleteAll, lastModels, leaveRemoved, menuIsOpen, openMenu, showConversations,
+} from "./sidebar.js";
+import { changed, shown, whenChanged } from "./state.js";
+import { conversations, loadConversations, takeOver } from "./storage.js";
+import { t } from "./texts.js";
+import { showReply, showTurns } from "./turns.js";
+
+const CARDS_SECONDS = 60; // between looks for newer checkpoints while nobody asks
+
 const SHORTCUTS = [
   ["Enter", "shortcut_send"],
   ["Shift+Enter", "shortcut_line"],
@@ -37,10 +55,9 @@ function messageKey(event) {
 function pageKey(event) {
   if (document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && !event.isComposing) {
-    const stopsMore = running || document.body.classList.contains("menu-is-open");
-    stopReplies();
-    closeMenu();
-    if (!stopsMore) cancelEditing();
+    if (menuIsOpen()) closeMenu();
+    else if (isRunning(shown.conversation)) stopReply(shown.conversation);
+    else cancelEditing();
   }
   const action = event.altKey && !event.ctrlKey && !event.metaKey ? ALT_KEYS[event.code] : undefined;
   if (action) {
@@ -60,7 +77,7 @@ function listen() {
     "menu-close": closeMenu,
     backdrop: closeMenu,
     compare: toggleComparison,
-    stop: stopReplies,
+    stop: () => stopReply(shown.conversation),
     "cancel-editing": cancelEditing,
     "question-no": () => byId("question").close(""),
   };
@@ -79,20 +96,37 @@ function listen() {
   byId("message").addEventListener("input", fitMessage);
   byId("message").addEventListener("keydown", messageKey);
   document.addEventListener("keydown", pageKey);
-  addEventListener("storage", takeOver);
+  document.addEventListener("visibilitychange", followModels);
+  setInterval(followModels, 1000 * CARDS_SECONDS);
+  addEventListener("storage", ({ key, newValue }) => {
+    if (key === null) conversations.clear(); // all that is stored was removed
+    else takeOver(key, newValue);
+    leaveRemoved();
+  });
+}
+
+function followModels() {
+  if (document.visibilityState === "visible") loadModels({ quiet: true });
+}
+
+/** reply: the one that has changed; null: anything may have. */
+function draw(reply) {
+  if (reply) return showReply(reply);
+  showConversations();
+  showModels();
+  showTurns();
+  showRunning();
+  byId("heading").textContent = shown.conversation.title || t("untitled");
 }
 
 function start() {
   for (const button of document.querySelectorAll("button[data-icon]")) setIcon(button, button.dataset.icon);
-  loadSettings();
+  whenChanged(draw);
   startSettings();
-  setTheme();
-  setLanguage(settings.language);
   loadConversations();
   listen();
-  const last = stored("models", [""]);
-  current = newConversation(Array.isArray(last) && last.every(isText) ? last.slice(0, 1) : [""]);
-  showAll();
+  shown.conversation = newConversation(lastModels().slice(0, 1));
+  changed();
   loadModels();
   focusMessage();
 }

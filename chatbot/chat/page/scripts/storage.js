@@ -1,27 +1,34 @@
 // What the browser keeps: conversations and settings in localStorage, the key of the API in sessionStorage.
 //
-// conversation: {id, title, updated, models: [name] or two, turns}
-// turn: {question, answers: one for each model, vote: null, "first", "second" or "equal",
-//   votedAt: the time of the vote on the server}
-// answer: {model, replies: [{text, score}], chosen, state: "running", "done", "stopped" or "failed", rating,
-//   ratedAt: the time of the rating on the server}
+// Each conversation is an item of its own. Another tab may have changed it: whoever writes an item merges it with what
+// is there. Tabs that write at once are told of each other's items, and the one that has more writes again.
+
+import { conversationFrom, isAhead, merge, withoutEmpty } from "./conversation.js";
+import { notice } from "./messages.js";
+import { t } from "./texts.js";
 
 const PREFIX = "chatbot.";
 const ITEM = `${PREFIX}conversation.`;
-const LONGEST_TEXT = 100000;
-const MOST_TURNS = 5000;
 
-const conversations = new Map();
+export const conversations = new Map();
 
-function stored(key, otherwise) {
+function parsed(text) {
   try {
-    return JSON.parse(localStorage.getItem(PREFIX + key)) ?? otherwise;
+    return JSON.parse(text);
   } catch {
-    return otherwise;
+    return null;
   }
 }
 
-function store(key, value) {
+export function stored(key, otherwise) {
+  try {
+    return parsed(localStorage.getItem(PREFIX + key)) ?? otherwise;
+  } catch {
+    return otherwise; // a browser without storage
+  }
+}
+
+export function store(key, value) {
   try {
     localStorage.setItem(PREFIX + key, JSON.stringify(value));
   } catch {
@@ -29,7 +36,9 @@ function store(key, value) {
   }
 }
 
-function storedKey() {
+let keyWithoutStorage = "";
+
+export function storedKey() {
   try {
     return sessionStorage.getItem(`${PREFIX}key`) ?? "";
   } catch {
@@ -37,9 +46,7 @@ function storedKey() {
   }
 }
 
-let keyWithoutStorage = "";
-
-function storeKey(key) {
+export function storeKey(key) {
   keyWithoutStorage = key;
   try {
     sessionStorage.setItem(`${PREFIX}key`, key);
@@ -48,24 +55,24 @@ function storeKey(key) {
   }
 }
 
-function loadConversations() {
-  conversations.clear();
+export function loadConversations() {
   try {
-    for (const key of Object.keys(localStorage).filter((name) => name.startsWith(ITEM))) {
-      const conversation = conversationFrom(stored(key.slice(PREFIX.length), null));
-      if (conversation) conversations.set(conversation.id, conversation);
-    }
+    const keys = Object.keys(localStorage).filter((name) => name.startsWith(ITEM));
+    const found = keys.map((key) => conversationFrom(parsed(localStorage.getItem(key))));
+    for (const conversation of found.filter(Boolean)) conversations.set(conversation.id, conversation);
   } catch {
     // a browser without storage has no conversations
   }
 }
 
-function saveConversation(conversation) {
+export function saveConversation(conversation) {
+  const there = conversationFrom(stored(`conversation.${conversation.id}`, null));
+  if (there) merge(conversation, there);
   conversations.set(conversation.id, conversation);
-  store(`conversation.${conversation.id}`, conversation);
+  store(`conversation.${conversation.id}`, { ...conversation, nodes: withoutEmpty(conversation.nodes) });
 }
 
-function removeConversation(id) {
+export function removeConversation(id) {
   conversations.delete(id);
   try {
     localStorage.removeItem(ITEM + id);
@@ -74,55 +81,16 @@ function removeConversation(id) {
   }
 }
 
-function newId() {
-  const numbers = crypto.getRandomValues(new Uint8Array(8));
-  return Array.from(numbers, (number) => number.toString(16).padStart(2, "0")).join("");
+/** Takes over an item that another tab of the browser has written, or removed (value: null). */
+export function takeOver(key, value) {
+  if (!key.startsWith(ITEM)) return;
+  const id = key.slice(ITEM.length), mine = conversations.get(id), theirs = conversationFrom(parsed(value));
+  if (value === null) conversations.delete(id);
+  else if (theirs && !mine) conversations.set(id, theirs);
+  else if (theirs) {
+    merge(mine, theirs);
+    if (isAhead({ ...mine, nodes: withoutEmpty(mine.nodes) }, theirs)) saveConversation(mine);
+  }
 }
 
-const newConversation = (models) => ({ id: newId(), title: "", updated: Date.now(), models, turns: [] });
-
-const newestFirst = () => [...conversations.values()].sort((a, b) => b.updated - a.updated);
-
-// What was stored by another version of the page, or comes from a file, has any form: only what is known is taken.
-
-/** Returns a text without control characters and without those that change the direction of what stands beside it. */
-const plainLine = (text) => text.replace(/[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069\s]+/gu, " ").trim();
-
-const isText = (value) => typeof value === "string" && value.length <= LONGEST_TEXT;
-const oneOf = (value, allowed) => (allowed.includes(value) ? value : null);
-
-/** Returns a conversation from any value, or null if it is none. */
-function conversationFrom(value) {
-  if (!value || !/^[0-9a-f]{16}$/.test(value.id)) return null;
-  if (!Array.isArray(value.turns) || !Array.isArray(value.models)) return null;
-  const models = value.models.filter(isText).slice(0, 2);
-  const turns = value.turns.slice(0, MOST_TURNS).map((turn) => turnFrom(turn, models.length));
-  if (!models.length || turns.includes(null)) return null;
-  const updated = Number.isFinite(value.updated) ? value.updated : 0;
-  return { id: value.id, title: isText(value.title) ? plainLine(value.title) : "", updated, models, turns };
-}
-
-function turnFrom(value, count) {
-  if (!value || !isText(value.question) || !Array.isArray(value.answers)) return null;
-  if (value.answers.length !== count) return null;
-  const answers = value.answers.map(answerFrom);
-  if (answers.includes(null)) return null;
-  const vote = oneOf(value.vote, ["first", "second", "equal"]);
-  return { question: value.question, answers, vote, votedAt: isText(value.votedAt) ? value.votedAt : null };
-}
-
-function answerFrom(value) {
-  if (!value || !isText(value.model) || !Array.isArray(value.replies)) return null;
-  const replies = value.replies.slice(0, 100).map((reply) => ({
-    text: isText(reply?.text) ? reply.text : "",
-    score: Number.isFinite(reply?.score) ? reply.score : null,
-  }));
-  return {
-    model: value.model,
-    replies,
-    chosen: Number.isInteger(value.chosen) && replies[value.chosen] ? value.chosen : 0,
-    state: oneOf(value.state, ["done", "failed"]) ?? "stopped",
-    rating: oneOf(value.rating, ["good", "bad"]),
-    ratedAt: isText(value.ratedAt) ? value.ratedAt : null,
-  };
-}
+export const newestFirst = () => [...conversations.values()].sort((a, b) => b.updated - a.updated);

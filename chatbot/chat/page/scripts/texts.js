@@ -1,17 +1,23 @@
-// The texts of the page in the language of the reader. TEXTS is written before this script: {en: {...}, zh: {...}}.
+// The texts of the page in the language of the reader.
 
-let language = "en";
+import en from "../texts/en.js";
+import zh from "../texts/zh.js";
+import { setLabel } from "./elements.js";
+
+const TEXTS = { en, zh };
+
+export let language = "en";
 
 /** Returns a text, with {name} replaced by values.name. */
-function t(key, values = {}) {
+export function t(key, values = {}) {
   return TEXTS[language][key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
-const formatted = (number, digits = 0) =>
+export const formatted = (number, digits = 0) =>
   new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits }).format(number);
 
 /** choice: "en", "zh", or "" for the language of the browser. */
-function setLanguage(choice) {
+export function setLanguage(choice) {
   const wanted = choice || (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en");
   language = wanted in TEXTS ? wanted : "en";
   document.documentElement.lang = language === "zh" ? "zh-CN" : "en";

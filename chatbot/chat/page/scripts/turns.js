@@ -1,58 +1,91 @@
 // The turns of the conversation on the page.
 
+import { answerQuestion, isRunning } from "./asking.js";
+import { attentionOf, toggleAttention } from "./attention.js";
+import { edit, isEdited } from "./composer.js";
+import { showVersion, textOf, turnsOf, versionsOf } from "./conversation.js";
+import { byId, element, iconButton, isAtEnd, keepFocus, scrollToEnd } from "./elements.js";
+import { ratingButton, voteElement } from "./feedback.js";
+import { announce, notice } from "./messages.js";
+import { nameOf } from "./models.js";
+import { changed, shown } from "./state.js";
+import { saveConversation } from "./storage.js";
+import { formatted, t } from "./texts.js";
+
 const DRAWN = 200; // the last turns of a long conversation that are shown
 
 /** Shows the whole conversation. */
-function showTurns() {
-  const turns = current.turns.slice(-DRAWN);
-  keepFocus(() => byId("turns").replaceChildren(...turns.map(turnElement)));
-  showEmpty();
+export function showTurns() {
+  const turns = turnsOf(shown.conversation), follows = isAtEnd();
+  const drawn = turns.slice(-DRAWN).map((turn) => turnElement(turn, turns[turn.place - 1]));
+  keepFocus(() => byId("turns").replaceChildren(...drawn));
+  if (follows) scrollToEnd();
 }
 
-const placeOf = (turn) => current.turns.indexOf(turn);
-const isLast = (turn) => turn === current.turns.at(-1);
+/** Shows a reply that has changed. While it arrives, only its text is replaced. */
+export function showReply(reply) {
+  const turns = turnsOf(shown.conversation), turn = turns.find((other) => other.reply === reply);
+  const old = turn && byId(`turn-${turn.place}`);
+  if (!old) return;
+  const follows = isAtEnd(), texts = old.querySelectorAll(".reply");
+  const replies = reply.answers.flatMap((answer) => answer.replies);
+  const arrives = reply.answers.some(({ state }) => state === "running");
+  if (arrives && texts.length === replies.length && !old.querySelector(".dots")) {
+    replies.forEach(({ text }, i) => texts[i].textContent === text || (texts[i].textContent = text));
+  } else {
+    keepFocus(() => old.replaceWith(turnElement(turn, turns[turn.place - 1])));
+  }
+  if (follows) scrollToEnd();
+}
 
-function turnElement(turn) {
-  const place = placeOf(turn);
-  const compared = turn.answers.length > 1;
-  const drawn = turn.answers.map((answer, side) => answerElement(turn, answer, side));
+function turnElement(turn, before) {
+  const { place, reply } = turn, compared = reply.answers.length > 1;
+  const drawn = reply.answers.map((answer, side) => {
+    const named = compared || before?.reply.answers[0].model !== answer.model;
+    return answerElement(turn, answer, side, named);
+  });
   const answers = element("div", { class: compared ? "answers compared" : "answers" }, ...drawn);
-  const votable = compared && ratingsAreCollected && !running && turn.answers.every((answer) => textOf(answer));
-  const vote = votable ? voteElement(turn) : null;
-  return element("li", { class: "turn", id: `turn-${place}` }, questionElement(turn), answers, vote);
+  const votable = compared && shown.ratingsAreCollected && reply.answers.every(isRatable);
+  return element("li", { class: "turn", id: `turn-${place}` }, questionElement(turn), answers, votable ? voteElement(turn) : null);
 }
 
-function questionElement(turn) {
-  const edit = isLast(turn) && !running ? iconButton("edit", t("edit"), "edit", editLast) : null;
-  return element(
-    "div",
-    { class: "question" },
-    element("h3", { class: "visually-hidden" }, t("you")),
-    element("div", { class: "bubble" }, element("div", { class: "bubble-text text", dir: "auto" }, turn.question)),
-    element("div", { class: "actions" }, edit),
-  );
+const isRatable = (answer) => answer.state !== "running" && textOf(answer) !== "";
+
+function questionElement({ place, question }) {
+  const bubble = element("div", { class: isEdited(question) ? "bubble edited" : "bubble" });
+  bubble.append(element("div", { class: "bubble-text text", dir: "auto" }, question.question));
+  const change = isRunning(shown.conversation) ? null : iconButton("edit", t("edit"), `edit-${place}`, () => edit(question));
+  const actions = element("div", { class: "actions" }, versionsElement(question, `question-${place}`), change);
+  return element("div", { class: "question" }, element("h3", { class: "visually-hidden" }, t("you")), bubble, actions);
 }
 
-/** Draws one turn anew; its buttons depend on its state. */
-function showTurn(turn) {
-  const old = byId(`turn-${placeOf(turn)}`);
-  if (old) keepFocus(() => old.replaceWith(turnElement(turn)));
+/** The control by which the reader goes from one version of a question or of its reply to another. */
+function versionsElement(node, key) {
+  const versions = versionsOf(shown.conversation, node), number = versions.indexOf(node) + 1;
+  if (versions.length < 2) return null;
+  const show = (version) => {
+    if (!version) return;
+    showVersion(shown.conversation, version);
+    saveConversation(shown.conversation);
+    changed();
+    announce(t("version_of", { number, count: versions.length }));
+  };
+  const step = (name, version) =>
+    iconButton(name, t(name), `${name}-${key}`, () => show(version), { "aria-disabled": String(!version) });
+  const place = element("span", {}, `${formatted(number)}/${formatted(versions.length)}`);
+  const attributes = { class: "versions", role: "group", "aria-label": t("versions") };
+  return element("div", attributes, step("previous", versions[number - 2]), place, step("next", versions[number]));
 }
 
-const textOf = (answer) => answer.replies[answer.chosen]?.text ?? "";
-const answerId = (turn, side) => `answer-${placeOf(turn)}-${side}`;
-
-function answerElement(turn, answer, side) {
-  const several = answer.replies.length > 1;
-  const before = current.turns[placeOf(turn) - 1]?.answers;
-  const named = turn.answers.length > 1 || before?.[0].model !== answer.model;
+function answerElement(turn, answer, side, named) {
+  const id = `answer-${turn.place}-${side}`, isComplete = answer.state !== "running";
   return element(
     "article",
-    { class: "answer", id: answerId(turn, side), "aria-busy": String(answer.state === "running") },
-    element("h3", { class: named ? "model-name" : "visually-hidden" }, element("bdi", {}, answer.model)),
-    several ? choiceElement(turn, answer, side) : replyElement(answer),
-    stateElement(answer, turn),
-    answer.state === "running" ? null : actionsElement(turn, answer, side),
+    { class: "answer", id, "aria-busy": String(!isComplete) },
+    element("h3", { class: named ? "model-name" : "visually-hidden" }, element("bdi", {}, nameOf(answer.model))),
+    answer.replies.length > 1 ? choiceElement(turn, answer, side) : replyElement(answer),
+    stateElement(answer),
+    isComplete ? actionsElement(turn, answer, side, id) : null,
     attentionOf.get(answer),
   );
 }
@@ -68,52 +101,50 @@ function replyElement(answer) {
 }
 
 /** The replies of an n-best list, of which one goes on with the conversation. */
-function choiceElement(turn, answer, side) {
-  const name = `choice-${placeOf(turn)}-${side}`;
-  const rows = answer.replies.map((reply, number) => {
+function choiceElement({ place, reply }, answer, side) {
+  const name = `choice-${place}-${side}`;
+  const rows = answer.replies.map((choice, number) => {
     const choose = () => {
-      answer.chosen = number;
-      answer.rating = answer.ratedAt = null;
-      turn.vote = null;
+      Object.assign(answer, { chosen: number, rating: null, ratedAt: null });
+      reply.vote = null;
+      reply.revision += 1;
       attentionOf.delete(answer);
-      saveConversation(current);
-      showTurn(turn);
+      saveConversation(shown.conversation);
+      changed(reply);
     };
-    const checked = number === answer.chosen;
-    const radio = element("input", { type: "radio", name, checked, onchange: choose, "data-key": `${name}-${number}` });
-    if (answer.state === "running") radio.disabled = true;
-    const score = reply.score === null ? null : element("span", { class: "score muted" }, scoreOf(reply));
-    const text = element("span", { class: "text reply", dir: "auto" }, reply.text);
-    return element("label", { class: "choice-row" }, radio, text, score);
+    const checked = number === answer.chosen, disabled = answer.state === "running";
+    const attributes = { type: "radio", name, checked, disabled, onchange: choose, "data-key": `${name}-${number}` };
+    const score = choice.score === null ? null : element("span", { class: "score muted" }, scoreOf(choice));
+    const text = element("span", { class: "text reply", dir: "auto" }, choice.text);
+    return element("label", { class: "choice-row" }, element("input", attributes), text, score);
   });
-  const legend = t(answer.replies.some((reply) => reply.score !== null) ? "replies_scored" : "replies");
+  const legend = t(answer.replies.some(({ score }) => score !== null) ? "replies_scored" : "replies");
   return element("fieldset", { class: "choices" }, element("legend", {}, legend), ...rows);
 }
 
 /** Returns the mean log-probability of a token, in nats. */
-const scoreOf = (reply) => formatted(reply.score, 2).replace("-", "\u2212");
+const scoreOf = ({ score }) => formatted(score, 2).replace("-", "\u2212");
 
-function stateElement(answer, turn) {
+function stateElement(answer) {
   if (answer.state === "failed") return element("p", { class: "state failed" }, t("failed"));
   if (answer.state === "stopped") return element("p", { class: "state muted" }, t("stopped"));
+  if (answer.same) return element("p", { class: "state muted" }, t("same_reply"));
   if (answer.state === "done" && !textOf(answer)) return element("p", { class: "state muted" }, t("no_reply"));
-  if (answer.same && isLast(turn)) return element("p", { class: "state muted" }, t("same_reply"));
   return null;
 }
 
-function actionsElement(turn, answer, side) {
-  const key = (name) => `${name}-${answerId(turn, side)}`;
-  const buttons = [];
+function actionsElement(turn, answer, side, id) {
+  const { place, question, reply } = turn, { conversation } = shown;
+  const buttons = [side === 0 ? versionsElement(reply, `reply-${place}`) : null];
   if (textOf(answer)) {
-    buttons.push(iconButton("copy", t("copy"), key("copy"), () => copyText(textOf(answer))));
-    if (ratingsAreCollected) {
-      buttons.push(ratingButton(turn, answer, side, "good"), ratingButton(turn, answer, side, "bad"));
-    }
-    const explain = () => toggleAttention(turn, answer, side);
+    buttons.push(iconButton("copy", t("copy"), `copy-${id}`, () => copyText(textOf(answer))));
+    if (shown.ratingsAreCollected) buttons.push(ratingButton(turn, side, "good"), ratingButton(turn, side, "bad"));
     const expanded = { "aria-expanded": String(attentionOf.has(answer)) };
-    buttons.push(iconButton("why", t("why"), key("why"), explain, expanded));
+    buttons.push(iconButton("why", t("why"), `why-${id}`, () => toggleAttention(turn, side), expanded));
   }
-  if (isLast(turn) && side === 0 && !running) buttons.push(iconButton("retry", t("retry"), "retry", retryLast));
+  if (side === 0 && !isRunning(conversation)) {
+    buttons.push(iconButton("retry", t("retry"), `retry-${place}`, () => answerQuestion(conversation, question)));
+  }
   return element("div", { class: "actions" }, ...buttons);
 }
 
@@ -124,29 +155,4 @@ async function copyText(text) {
   } catch {
     notice(t("not_copied"));
   }
-}
-
-/** Shows what has arrived of a reply, without drawing its turn anew. */
-function showPiece(turn, side) {
-  const follows = isAtEnd();
-  const answer = turn.answers[side];
-  const shown = byId(answerId(turn, side));
-  if (!shown) return;
-  const texts = shown.querySelectorAll(".reply");
-  if (texts.length !== answer.replies.length || shown.querySelector(".dots")) showTurn(turn);
-  else answer.replies.forEach((reply, number) => showText(texts[number], reply.text));
-  if (follows) scrollToEnd();
-}
-
-function showText(target, text) {
-  if (target.textContent !== text) target.textContent = text;
-}
-
-function isAtEnd() {
-  const scroll = byId("scroll");
-  return scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 80;
-}
-
-function scrollToEnd() {
-  byId("scroll").scrollTop = byId("scroll").scrollHeight;
 }

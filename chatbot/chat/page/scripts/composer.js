@@ -1,0 +1,85 @@
+// The message field: a new question, or another version of one.
+
+import { answerQuestion, ask, isRunning, wellFormed } from "./asking.js";
+import { turnsOf } from "./conversation.js";
+import { byId } from "./elements.js";
+import { announce } from "./messages.js";
+import { loadModels } from "./models.js";
+import { changed, shown } from "./state.js";
+import { t } from "./texts.js";
+
+let edited = null; // the question that is in the message field
+let draft = ""; // what was there before
+
+export const isEdited = (question) => question === edited;
+
+export function sendMessage() {
+  const { conversation } = shown, text = wellFormed(byId("message").value.trim());
+  if (!text || isRunning(conversation)) return;
+  if (!conversation.models[0]) return loadModels();
+  const parent = edited ? edited.parent : conversation.leaf;
+  if (edited) endEditing();
+  else setMessage("");
+  ask(conversation, parent, text);
+}
+
+export function edit(question) {
+  if (isRunning(shown.conversation)) return;
+  if (!edited) draft = byId("message").value;
+  edited = question;
+  byId("editing").hidden = false;
+  setMessage(question.question);
+  byId("message").focus();
+  changed();
+  announce(t("editing"));
+}
+
+export function cancelEditing() {
+  if (!edited) return;
+  endEditing();
+  byId("message").focus();
+  changed();
+}
+
+/** Puts back what was in the message field before. */
+export function endEditing() {
+  if (!edited) return;
+  edited = null;
+  byId("editing").hidden = true;
+  setMessage(draft);
+}
+
+const lastQuestion = () => turnsOf(shown.conversation).at(-1)?.question;
+
+export function editLast() {
+  if (lastQuestion()) edit(lastQuestion());
+}
+
+export function retryLast() {
+  if (lastQuestion()) answerQuestion(shown.conversation, lastQuestion());
+}
+
+/** Shows the button that sends or the one that stops. */
+export function showRunning() {
+  const focused = [byId("send"), byId("stop")].includes(document.activeElement);
+  byId("send").hidden = isRunning(shown.conversation);
+  byId("stop").hidden = !isRunning(shown.conversation);
+  if (focused) byId(isRunning(shown.conversation) ? "stop" : "message").focus();
+}
+
+function setMessage(text) {
+  byId("message").value = text;
+  fitMessage();
+}
+
+/** Makes the message field as high as its text. */
+export function fitMessage() {
+  const input = byId("message");
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight}px`;
+}
+
+/** Puts the cursor into the message field, but on a phone, whose keyboard would cover half of the page. */
+export function focusMessage() {
+  if (!matchMedia("(pointer: coarse)").matches) byId("message").focus();
+}

@@ -1,0 +1,158 @@
+"""The files of the page, and the modules among them: each is complete in itself."""
+
+import graphlib
+import gzip
+import html.parser
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from selenium import webdriver
+
+from chatbot.chat.page.files import FOLDER, POLICY, START, page_files
+from tests.chat.page.browser import Served
+
+LANGUAGES = ("en", "zh")
+TEXTS = {
+    language: json.loads(
+        (FOLDER / f"texts/{language}.js").read_text("utf-8").removeprefix("export default ").rstrip(";\n")
+    )
+    for language in LANGUAGES
+}
+SCRIPTS = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("scripts/*.js"))}
+PARTS = [path for path in FOLDER.rglob("*.*") if path.suffix in (".js", ".css", ".html")]
+SOURCES = "".join([*SCRIPTS.values(), (FOLDER / "page.html").read_text(encoding="utf-8")])
+EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const|let) (\w+)", re.MULTILINE)
+IMPORT = re.compile(r"^import \{([\w,\s]+)\} from \"\./(\w+\.js)\";", re.MULTILINE)
+EXPORTS = {name: set(EXPORT.findall(source)) for name, source in SCRIPTS.items()}
+IMPORTS = {
+    name: {imported: set(re.findall(r"\w+", names)) for names, imported in IMPORT.findall(source)}
+    for name, source in SCRIPTS.items()
+}
+
+
+class Elements(html.parser.HTMLParser):
+    """The attributes of a document."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += attrs
+
+
+def test_page_allows_and_loads_its_own_files_only() -> None:
+    files = page_files()
+    document = Elements()
+    document.feed(files[""].content.decode())
+    assert not [name for name, _ in document.attributes if name.startswith("on") or name == "style"]
+    loaded = [
+        value for name, value in document.attributes if name in ("src", "href") and value and value[0] not in "#d"
+    ]
+    assert set(loaded) == files.keys() - {""}  # relative to the page, which may be behind a prefix
+    assert {"default-src 'none'", "script-src 'self'", "style-src 'self'"} <= set(POLICY.split("; "))
+    contents = "".join(file.content.decode() for file in files.values()).replace("http://www.w3.org/2000/svg", "")
+    assert not re.findall(r"https?://|//cdn|@import", contents)
+    assert set(re.findall(r"url\(\"?(\w+):", contents)) == {"data"}
+    assert all(gzip.decompress(file.compressed) == file.content for file in files.values())
+
+
+def test_all_parts_are_short_and_write_no_html() -> None:
+    for path in PARTS:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 300, path
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", SOURCES)
+
+
+def test_both_languages_have_the_texts_that_are_used() -> None:
+    english, chinese = TEXTS["en"], TEXTS["zh"]
+    assert english.keys() == chinese.keys()
+    for key in english:
+        assert set(re.findall(r"\{\w+\}", english[key])) == set(re.findall(r"\{\w+\}", chinese[key])), key
+    used = set(re.findall(r"\bt\(\s*\"(\w+)\"", SOURCES)) | set(
+        re.findall(r"data-(?:text|label|placeholder)=\"(\w+)", SOURCES)
+    )
+    assert used <= english.keys()
+    unused = {key for key in english.keys() - used if not re.search(rf"[\"`]{key}[\"`]", SOURCES)}
+    assert {re.sub(r"_(help|light|dark)$", "", key) for key in unused} <= {
+        *("theme", "temperature", "top_p", "min_p", "seed", "n", "max_tokens", "presence_penalty", "frequency_penalty")
+    }
+
+
+def test_modules_import_what_they_use_and_nothing_else() -> None:
+    """A name of another module that is used without its import would fail only when the line runs."""
+    everything = {name: script for script, names in EXPORTS.items() for name in names}
+    assert len(everything) == sum(map(len, EXPORTS.values()))
+    for script, source in SCRIPTS.items():
+        for imported, names in IMPORTS[script].items():
+            assert names <= EXPORTS[imported], (script, imported)
+        code = re.sub(r"//.*|/\*[\s\S]*?\*/|\"(?:[^\"\\\n]|\\.)*\"", "", IMPORT.sub("", source)).replace("...", " ")
+        given = set().union(*IMPORTS[script].values())
+        unused = {name for name in given if not re.search(rf"(?<![\w.]){name}\b", code)}
+        assert not unused, script
+        own = set(re.findall(r"\b(?:const|let|function\*?|class) (\w+)|[({,]\s*(?=(\w+)\b)", code))
+        declared = {name for pair in own for name in pair if name} | set(re.findall(r"(\w+)(?=:| =>|\) =>)", code))
+        called = set(re.findall(r"(?<![\w.])(\w+)(?=\()", code))
+        assert not (called & everything.keys()) - given - declared - EXPORTS[script], script
+
+
+def test_modules_have_no_unused_export_and_no_cycle() -> None:
+    imported = {(script, name) for given in IMPORTS.values() for script, names in given.items() for name in names}
+    assert {(script, name) for script, names in EXPORTS.items() for name in names} == imported
+    order = [*graphlib.TopologicalSorter(IMPORTS).static_order()]  # raises CycleError
+    assert order[-1] == START.removeprefix("scripts/")
+    assert set(order) == SCRIPTS.keys()
+
+
+@pytest.fixture
+def bare(chromium: webdriver.Chrome, served: Served) -> Iterator[webdriver.Chrome]:
+    """A browser with a document of the server that has nothing of the page."""
+    chromium.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
+    chromium.get(f"{served.address}/health")
+    yield chromium
+    chromium.execute_cdp_cmd("Page.setBypassCSP", {"enabled": False})
+    chromium.get_log("browser")  # that the server has no icon
+
+
+def imported_by(bare: webdriver.Chrome, script: str, then: str) -> object:
+    """Import a module, given as `module` to a script that returns a value."""
+    (path,) = [path for path in page_files() if path.endswith(f"/scripts/{script}")]
+    done = "const done = arguments[0];"
+    return bare.execute_async_script(
+        f"{done} import('/{path}').then((module) => {{ {then} }}).then(done, (error) => done(String(error)))"
+    )
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.keys() - {START.removeprefix("scripts/")}))
+def test_module_can_be_loaded_alone(bare: webdriver.Chrome, script: str) -> None:
+    """Without the elements of the page, since it does nothing until it is called."""
+    assert set(imported_by(bare, script, "return Object.keys(module)")) == EXPORTS[script]  # type: ignore[call-overload]
+
+
+def test_merged_conversations_are_equal(bare: webdriver.Chrome) -> None:
+    """Two tabs that add to the same conversation have the same nodes, whoever merges first."""
+    merged = imported_by(
+        bare,
+        "conversation.js",
+        """
+        const { addNode, conversationFrom, isAhead, merge, newConversation } = module;
+        const answer = (text) => ({ answers: [{ model: "a", replies: [{ text }], chosen: 0, state: "done" }] });
+        const first = newConversation(["a"]), question = addNode(first, null, { question: "q" });
+        addNode(first, question.id, answer("old"));
+        const second = conversationFrom(JSON.parse(JSON.stringify(first)));
+        addNode(first, question.id, answer("one"));
+        const last = addNode(second, addNode(second, second.leaf, { question: "next" }).id, answer("two"));
+        second.nodes[1].answers[0].rating = "good";
+        second.nodes[1].revision = 1;
+        const copy = conversationFrom(JSON.parse(JSON.stringify(first)));
+        const ahead = [isAhead(first, second), isAhead(second, first)];
+        merge(first, second);
+        merge(second, copy);
+        ahead.push(isAhead(first, second), isAhead(second, first));
+        const text = ({ replies, rating }) => replies[0].text + (rating ?? "");
+        const texts = ({ nodes }) => nodes.map((node) => node.question ?? text(node.answers[0])).sort();
+        return [texts(first), texts(first).join() === texts(second).join(), ahead, second.leaf === last.id];
+        """,
+    )
+    assert merged == [["next", "oldgood", "one", "q", "two"], True, [True, True, False, False], True]

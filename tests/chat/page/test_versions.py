@@ -1,0 +1,237 @@
+"""Versions of replies and of questions, conversations that wait for a reply, and several tabs."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.chat.page.browser import Browser
+from tests.chat.page.fake_models import SLOW
+
+STORED = "return Object.entries(localStorage).filter(([k]) => k.startsWith('chatbot.conversation.')).map(([, v]) => v)"
+FAILING = """
+const real = window.fetch;
+window.fetch = async () => { window.fetch = real; return new Response('{"error": {}}', {status: 500}); };
+"""
+
+
+def places(browser: Browser) -> list[str]:
+    """The numbers of the versions that are shown, of questions and replies in their order."""
+    return browser.texts(".versions > span")
+
+
+def stored_texts(browser: Browser) -> list[list[str]]:
+    """The questions and replies of each stored conversation, in all versions."""
+
+    def text(node: dict[str, Any]) -> str:
+        return node["question"] if "question" in node else node["answers"][0]["replies"][0]["text"]
+
+    return [[text(node) for node in json.loads(value)["nodes"]] for value in browser.js(STORED)]
+
+
+def last_click(browser: Browser, selector: str) -> None:
+    """Click the last element of a selector, and wait for the reply."""
+    browser.js("[...document.querySelectorAll(arguments[0])].at(-1).click()", selector)
+    browser.until(lambda: not browser.running)
+
+
+@contextlib.contextmanager
+def second_tab(browser: Browser) -> Iterator[tuple[str, str]]:
+    """Open the page in another tab, whose conversations are those of the first one. Yields both."""
+    first = browser.chromium.current_window_handle
+    browser.chromium.switch_to.new_window("tab")
+    second = browser.chromium.current_window_handle
+    browser.chromium.get(browser.served.address)
+    browser.until(lambda: browser.all("#model-0 option"))
+    try:
+        yield first, second
+    finally:
+        browser.chromium.switch_to.window(second)
+        browser.chromium.close()
+        browser.chromium.switch_to.window(first)
+
+
+def test_retry_gives_the_next_best_replies_as_versions(browser: Browser) -> None:
+    browser.ask("你好")
+    asked = browser.served.engines["weibo"].asked
+    for number, text in enumerate(("你好！", "好久不见，最近忙什么呢"), 2):
+        last_click(browser, "[data-key^=retry]")
+        assert browser.replies == [text]
+        assert places(browser) == [f"{number}/{number}"]
+        assert (asked[-1].replies, asked[-1].decoding) == (number, None)  # the model's own search
+    last_click(browser, "[data-key^=retry]")  # there are three
+    assert browser.texts(".state")[0].startswith("No other reply was found.")
+    assert asked[-1].decoding is not None
+    assert asked[-1].decoding.temperature == 1  # samples were tried, too
+    browser.click("[data-key^=previous-reply]")
+    assert (browser.replies, places(browser)) == (["你好！"], ["2/3"])
+    browser.reload()
+    browser.click(".conversation-open")
+    assert (browser.replies, places(browser)) == (["你好！"], ["2/3"])
+    browser.ask("ok")
+    assert asked[-1].history == ("你好", "你好！")
+
+
+def test_retry_draws_another_sample(browser: Browser) -> None:
+    browser.settings(search="sampling", seed=7)
+    browser.ask("你好")
+    last_click(browser, "[data-key^=retry]")
+    first, second = browser.served.engines["weibo"].asked[-2:]
+    assert (first.seed, second.seed) == (7, 8)
+    assert browser.replies == ["你好！"]
+
+
+@pytest.mark.parametrize("how", ["fails", "stopped"])
+def test_retry_that_fails_keeps_the_reply(browser: Browser, how: str) -> None:
+    browser.expect_error("500")
+    browser.ask("你好")
+    browser.ask("ok")
+    before = browser.replies
+    if how == "fails":
+        browser.js(FAILING)
+        browser.click("[data-key^=retry]")
+    else:
+        browser.js("window.fetch = (_, {signal}) => new Promise((_, no) => signal.onabort = () => no(signal.reason))")
+        browser.click("[data-key^=retry]")
+        browser.until(lambda: browser.running)
+        assert stored_texts(browser) == [["你好", before[0], "ok", before[1]]]  # as if the page were closed now
+        browser.press(Keys.ESCAPE)
+    browser.until(lambda: not browser.running)
+    assert browser.replies == before
+    assert (places(browser), browser.texts(".state")) == ([], [])
+    assert stored_texts(browser) == [["你好", before[0], "ok", before[1]]]
+    if how == "fails":
+        assert browser.notice.startswith("The server failed")
+        browser.click("#notice button")  # it is tried again
+        browser.until(lambda: places(browser) == ["2/2"])
+        assert browser.replies == ["你好！"]
+
+
+def test_failed_reply_is_replaced(browser: Browser) -> None:
+    browser.expect_error("500")
+    browser.js(FAILING)
+    browser.ask("你好")
+    assert browser.texts(".state") == ["The reply failed."]
+    last_click(browser, "[data-key^=retry]")
+    assert (browser.replies, places(browser)) == (["你好呀，今天过得怎么样？"], [])
+
+
+def test_edited_question_keeps_the_old_branch(browser: Browser) -> None:
+    for text in ("one", "two", "three"):
+        browser.ask(text)
+    browser.write("a draft")
+    browser.js("document.querySelector('[data-key=edit-1]').click()")
+    assert browser.js("return document.getElementById('message').value") == "two"
+    assert browser.texts(".bubble.edited") == ["two"]
+    browser.write("zwei")
+    browser.press(Keys.ENTER)
+    browser.until(lambda: browser.questions == ["one", "zwei"] and not browser.running)
+    assert browser.served.engines["weibo"].asked[-1].history == ("one", "one")
+    assert browser.js("return document.getElementById('message').value") == "a draft"
+    assert places(browser) == ["2/2"]
+    browser.reload()
+    browser.click(".conversation-open")
+    browser.click("[data-key=previous-question-1]")
+    assert (browser.questions, places(browser)) == (["one", "two", "three"], ["1/2"])
+    assert browser.js("return document.activeElement.dataset.key") == "previous-question-1"
+    last_click(browser, "[data-key=next-question-1]")
+    assert browser.questions == ["one", "zwei"]
+
+
+def test_rating_belongs_to_its_version(browser: Browser) -> None:
+    browser.ask("你好")
+    browser.click("[data-key^=good]")
+    browser.until(lambda: browser.texts("#announcement") == ["Recorded on the server."])
+    last_click(browser, "[data-key^=retry]")
+    assert browser.all("[aria-pressed=true]") == []
+    browser.click("[data-key^=previous-reply]")
+    assert len(browser.all(".answer [aria-pressed=true]")) == 1
+
+
+def test_two_models_have_versions_together(browser: Browser) -> None:
+    browser.click("#compare")
+    browser.ask("你好")
+    last_click(browser, "[data-key^=retry]")
+    assert (browser.replies, places(browser)) == (["你好！", "嗨"], ["2/2"])
+
+
+def test_reply_lands_in_its_own_conversation(browser: Browser) -> None:
+    """Another one may be opened, and asked, while a reply is on its way."""
+    browser.ask(SLOW, wait=False)
+    browser.until(lambda: len(browser.replies[0]) > 10)
+    browser.js("document.getElementById('new').click()")
+    assert (browser.running, browser.texts(".conversation .busy")) == (False, [""])
+    browser.ask("你好")
+    assert browser.replies == ["你好呀，今天过得怎么样？"]
+    browser.js("[...document.querySelectorAll('.conversation-open')].at(-1).click()")
+    assert browser.questions == [SLOW]
+    assert browser.running
+    length = len(browser.replies[0])
+    browser.until(lambda: len(browser.replies[0]) > length)
+    browser.click("#stop")
+    browser.until(lambda: not browser.running)
+    assert sorted(texts[0] for texts in stored_texts(browser)) == sorted([SLOW, "你好"])
+
+
+def test_tabs_add_to_one_conversation(browser: Browser) -> None:
+    browser.ask("one")
+    with second_tab(browser) as (first, second):
+        browser.click(".conversation-open")
+        browser.ask("two")
+        browser.chromium.switch_to.window(first)
+        browser.until(lambda: browser.questions == ["one", "two"])  # what was added is shown
+        browser.ask("three")
+        browser.chromium.switch_to.window(second)
+        browser.until(lambda: browser.questions == ["one", "two", "three"])
+        assert stored_texts(browser) == [["one", "one", "two", "two", "three", "three"]]
+
+
+def test_tabs_that_write_at_once_lose_nothing(browser: Browser) -> None:
+    browser.ask("one")
+    with second_tab(browser) as (first, second):
+        browser.click(".conversation-open")
+        browser.chromium.switch_to.window(first)
+        browser.ask(SLOW, wait=False)  # is stored at its end
+        browser.chromium.switch_to.window(second)
+        browser.js("[...document.querySelectorAll('[data-key^=edit]')][0].click()")
+        browser.write("eins")
+        browser.press(Keys.ENTER)
+        browser.until(lambda: "eins" in browser.questions and not browser.running)
+        browser.chromium.switch_to.window(first)
+        browser.until(lambda: len(browser.replies[-1]) > 10)
+        browser.click("#stop")
+        browser.until(lambda: not browser.running)
+        (texts,) = stored_texts(browser)
+        assert {"one", "eins", SLOW} <= {*texts}
+        assert any(text.startswith("again") for text in texts)
+
+
+def test_conversation_that_another_tab_deletes(browser: Browser) -> None:
+    browser.ask("one")
+    with second_tab(browser) as (first, _):
+        browser.click("#delete-all")
+        browser.click("#question-yes")
+        browser.chromium.switch_to.window(first)
+        browser.until(lambda: browser.questions == [])
+        assert browser.js(STORED) == []
+
+
+def test_damaged_or_hostile_trees_are_cut(browser: Browser) -> None:
+    """Nodes without their parent, and circles of them, are left out."""
+    browser.ask("one")
+    (value,) = browser.js(STORED)
+    conversation = json.loads(value)
+    question, reply = conversation["nodes"]
+    circle = [{**question, "id": "a" * 16, "parent": "b" * 16}, {**reply, "id": "b" * 16, "parent": "a" * 16}]
+    orphan = {**reply, "id": "c" * 16, "parent": "d" * 16}
+    wrong = [None, 1, {**question, "id": "x"}, {**reply, "id": "e" * 16, "answers": []}, {**question, "parent": []}]
+    conversation["nodes"] += [*circle, orphan, *wrong]
+    conversation["leaf"] = "b" * 16
+    browser.js("localStorage.setItem(arguments[0], arguments[1])", f"chatbot.conversation.{conversation['id']}",
+               json.dumps(conversation))  # fmt: skip
+    browser.reload()
+    browser.click(".conversation-open")
+    assert (browser.questions, browser.replies) == (["one"], ["one"])
