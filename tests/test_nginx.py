@@ -17,6 +17,7 @@ import httpx
 import pytest
 import uvicorn
 
+from chatbot.chat.page.files import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
 from chatbot.chat.server.gate import MOST_BYTES, Limits
@@ -185,6 +186,15 @@ def test_metrics_and_http_are_closed(proxied: Proxied) -> None:
         assert client.get("/health").json() == {"status": "ok"}
     response = httpx.get(f"http://127.0.0.1:{proxied.http}/a?b=c")
     assert (response.status_code, response.headers["location"]) == (301, "https://chat.example.org/a?b=c")
+
+
+def test_the_page_is_loaded_at_once(proxied: Proxied) -> None:
+    """With all its files, and again after it was closed; they are no requests to the API."""
+    paths = page_files().keys() - {""}
+    with proxied.client("127.0.0.7") as client:
+        responses = [client.get(f"/{path}") for path in ["", *paths, "", *paths]]
+    assert {response.status_code for response in responses} == {200}
+    assert {response.headers["content-encoding"] for response in responses} == {"gzip"}
 
 
 def test_too_many_requests_of_an_address_are_refused(proxied: Proxied) -> None:

@@ -42,7 +42,7 @@ class Browser:
         self.chromium.execute_script("localStorage.clear(); sessionStorage.clear()")
         stored = json.dumps({"language": "en", "theme": "light", **settings})
         self.chromium.execute_script("localStorage.setItem('chatbot.settings', arguments[0])", stored)
-        self.chromium.get(address or self.served.address)
+        self.chromium.get(f"{address or self.served.address}/")
         self.until(lambda: self.js("return document.querySelectorAll('#model-0 option').length") or self.notice)
 
     def reload(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 from selenium import webdriver
+from starlette.types import Receive, Scope, Send
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.gate import Limits
@@ -40,18 +41,27 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     key_thread.join()
 
 
-def running(fake: FakeServer, limits: Limits, ratings: Path) -> tuple[uvicorn.Server, threading.Thread, str]:
-    """Start a server in a thread."""
+def running(
+    fake: FakeServer, limits: Limits, ratings: Path, prefix: str = ""
+) -> tuple[uvicorn.Server, threading.Thread, str]:
+    """Start a server in a thread. prefix: of all paths, which a proxy would take away."""
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(fake.models, limits, ratings=ratings)
-    server = uvicorn.Server(uvicorn.Config(app, ws="none", log_config=None, access_log=False))
+
+    async def behind_prefix(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            assert scope["path"].startswith(prefix)
+            scope = {**scope, "path": scope["path"].removeprefix(prefix)}
+        await app(scope, receive, send)
+
+    server = uvicorn.Server(uvicorn.Config(behind_prefix, ws="none", log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     end = time.monotonic() + LIMIT
     while not server.started:
         assert time.monotonic() < end
         time.sleep(0.01)
-    return server, thread, f"http://127.0.0.1:{listener.getsockname()[1]}"
+    return server, thread, f"http://127.0.0.1:{listener.getsockname()[1]}{prefix}"
 
 
 @pytest.fixture(scope="session")

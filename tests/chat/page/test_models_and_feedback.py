@@ -32,11 +32,11 @@ def choose(browser: Browser, place: int, name: str) -> None:
 
 
 def test_card_of_the_model(browser: Browser) -> None:
-    assert browser.texts("#card-0") == ["Learned from 1,098,275 pairs of questions and answers"]
+    assert browser.texts("#card-0") == ["Learned from 1,098,275 question-answer pairs"]
     assert browser.texts("#empty-name") == ["Say something to a chatbot that learned from weibo"]
     data, sure, memory = browser.texts("#facts dd")
-    assert data == "1,098,275 pairs of questions and answers of weibo"
-    assert "it wavers between about 48 characters" in sure
+    assert data == "1,098,275 question-answer pairs from weibo"
+    assert "a choice among about 48 on average" in sure
     assert memory == "Your message and the 2 messages before it"
     assert not browser.one("#technical").is_displayed()
     browser.click("summary")
@@ -44,7 +44,7 @@ def test_card_of_the_model(browser: Browser) -> None:
     assert browser.one("#technical").text == line
     choose(browser, 0, "chatterbot")
     assert browser.texts("#facts dd")[1:] == [
-        "Unknown: it was not tried on questions that it has never seen.",
+        "Unknown: it was not tested on questions it has never seen.",
         "Each message by itself",
     ]
     browser.ask("你好")
@@ -57,9 +57,9 @@ def test_card_of_the_model(browser: Browser) -> None:
 
 
 def test_card_follows_a_newer_checkpoint(tmp_path: Path, chromium: webdriver.Chrome) -> None:
-    """By the next reply, and when the reader comes back to the page."""
+    """By the next reply, and when the reader comes back to the page; the server is behind a proxy with a prefix."""
     fake = fake_server(tmp_path, names=["weibo"])
-    server, thread, address = running(fake, Limits(), tmp_path / "ratings.jsonl")
+    server, thread, address = running(fake, Limits(), tmp_path / "ratings.jsonl", "/our/chat")
     browser = Browser(chromium, Served(address, address, tmp_path / "ratings.jsonl", fake.engines))
     browser.open()
 
