@@ -15,6 +15,7 @@ import { plainLine } from "./untrusted.js";
 const MOST_MESSAGES = 40;
 const MOST_CHARACTERS = 4000; // of each
 
+const DRAW_MILLISECONDS = 30; // between two states of a reply that arrives
 const MORE_SAMPLES = 4; // where the model's own search finds no other reply
 
 const running = new Map(); // id of a conversation -> the AbortController of the reply that it waits for
@@ -38,7 +39,7 @@ export function ask(conversation, parent, text) {
   return answerQuestion(conversation, addNode(conversation, parent, { question: text }));
 }
 
-/** Asks the models of a conversation for a reply, or for another version of it. */
+/** Asks the models of a conversation for a reply to a question, or for another version of it. */
 export async function answerQuestion(conversation, question) {
   if (isRunning(conversation)) return;
   const controller = new AbortController(), leaf = conversation.leaf;
@@ -46,7 +47,8 @@ export async function answerQuestion(conversation, question) {
   clearNotice();
   const earlier = conversation.nodes.filter(({ parent }) => parent === question.id);
   for (const old of earlier) for (const answer of old.answers) answer.same = false;
-  const node = addNode(conversation, question.id, { answers: conversation.models.map(newAnswer), vote: null, votedAt: null });
+  const answers = conversation.models.map(newAnswer);
+  const node = addNode(conversation, question.id, { answers, vote: null, votedAt: null });
   conversation.updated = Date.now();
   saveConversation(conversation);
   changed();
@@ -60,6 +62,8 @@ export async function answerQuestion(conversation, question) {
   changed();
   if (conversation === shown.conversation) announce(node.answers.map(spoken).join("\n"));
 }
+
+const questionOf = (conversation, node) => conversation.nodes.find(({ id }) => id === node.parent);
 
 const newAnswer = (model) => ({ model, replies: [], chosen: 0, state: "running", rating: null, ratedAt: null });
 
@@ -92,7 +96,7 @@ async function askModel(conversation, node, side, earlier, signal) {
   } catch (error) {
     answer.state = error.name === "AbortError" ? "stopped" : "failed";
     if (answer.state === "stopped") return;
-    const again = [t("retry"), () => answerQuestion(conversation, conversation.nodes.find(({ id }) => id === node.parent))];
+    const again = [t("retry"), () => answerQuestion(conversation, questionOf(conversation, node))];
     if (conversation === shown.conversation) showError(error, again);
     if (error.key === "error_model") loadModels();
   }
@@ -104,17 +108,21 @@ async function askModel(conversation, node, side, earlier, signal) {
  */
 async function generate(conversation, node, side, known, varied, signal) {
   const answer = node.answers[side], found = known.size ? [] : answer.replies;
-  const turns = turnsOf({ ...conversation, leaf: node.id });
-  const messages = historyOf(turns.slice(0, -1), side).map((content, i) => ({ role: i % 2 ? "assistant" : "user", content }));
-  messages.push({ role: "user", content: turns.at(-1).question.question });
-  const body = { model: answer.model, messages, stream: true, ...requestSettings(known.size + (varied ? MORE_SAMPLES : 0), varied) };
+  const before = turnsOf({ ...conversation, leaf: node.id }).slice(0, -1);
+  const texts = [...historyOf(before, side), questionOf(conversation, node).question];
+  const messages = texts.map((content, i) => ({ role: i % 2 ? "assistant" : "user", content }));
+  const sent = requestSettings(known.size + (varied ? MORE_SAMPLES : 0), varied);
+  const body = { model: answer.model, messages, stream: true, ...sent };
+  let drawn = -DRAW_MILLISECONDS;
   for await (const event of eventsOf(await request("v1/chat/completions", body, signal))) {
     for (const choice of event.choices ?? []) addPiece(found, choice);
     followCheckpoint(answer.model, event);
-    if (!known.size && conversation === shown.conversation) changed(node);
+    if (known.size || conversation !== shown.conversation || performance.now() < drawn + DRAW_MILLISECONDS) continue;
+    changed(node);
+    drawn = performance.now();
   }
-  const texts = found.map(({ text }) => text);
-  const fresh = found.filter(({ text }, i) => text && texts.indexOf(text) === i && !known.has(text));
+  const isFirst = ({ text }, place) => found.findIndex((other) => other.text === text) === place;
+  const fresh = found.filter((reply, place) => reply.text && !known.has(reply.text) && isFirst(reply, place));
   answer.replies = fresh.length || known.size ? fresh.slice(0, settings.n) : found.slice(0, 1);
 }
 

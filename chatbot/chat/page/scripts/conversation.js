@@ -121,7 +121,8 @@ function nodeFrom(value, known, count) {
   if (!isId(value?.id) || known.has(value.id)) return null;
   const parent = known.get(value.parent);
   const node = { id: value.id, parent: parent?.id ?? null, revision: revisionFrom(value) };
-  if (isText(value.question) && (parent?.answers || value.parent === null)) return { ...node, question: value.question };
+  const { question } = value;
+  if (isText(question) && (parent?.answers || value.parent === null)) return { ...node, question };
   if (parent?.question === undefined || !Array.isArray(value.answers)) return null;
   const answers = value.answers.map(answerFrom);
   if (answers.length !== count || answers.includes(null)) return null;

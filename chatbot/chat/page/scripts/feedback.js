@@ -19,7 +19,7 @@ export function ratingButton(turn, side, rating) {
   return iconButton(rating, t(rating), key, rate, { "aria-pressed": String(pressed) });
 }
 
-/** Returns the turns that the model read before a turn, after the last bad reply: training learns these replies, too. */
+/** Returns what the model read before a turn, after the last bad reply: training learns these replies, too. */
 function historyToLearn({ place, reply }, side) {
   const before = turnsOf(shown.conversation).slice(0, place);
   const exchanges = Math.floor((modelNamed(reply.answers[side].model)?.turns ?? 0) / 2);
@@ -82,7 +82,7 @@ async function voteFor(turn, better) {
   });
 }
 
-/** Sends what is said of a reply. rated: what gets no other rating meanwhile. keep: gets the time, null after an error. */
+/** Sends what is said of a reply. rated: gets no other rating meanwhile. keep: gets the time, null after an error. */
 async function record(path, body, reply, rated, keep) {
   const { conversation } = shown;
   beingRated.add(rated);

@@ -40,7 +40,8 @@ function showEmpty() {
   byId("empty-name").textContent = second ? t("empty_two", { first: first.name, second: second.name }) : title;
   byId("empty-note").textContent = t(second ? "empty_note_two" : "empty_note");
   byId("facts").replaceChildren(...models.map((model) => factList(model, second !== undefined)));
-  byId("technical").replaceChildren(...models.map((model) => element("p", {}, element("bdi", {}, technicalLine(model)))));
+  const lines = models.map((model) => element("p", {}, element("bdi", {}, technicalLine(model))));
+  byId("technical").replaceChildren(...lines);
 }
 
 function factList(model, named) {

@@ -65,7 +65,7 @@ export function cardOf(model) {
 
 /** Returns the line for those who train models. */
 export function technicalLine(model) {
-  const parts = [t("technical_name", { id: model.id }), ...model.data];
+  const parts = [t("technical_name", { id: model.id }), ...(model.data.length > 2 ? [] : model.data)];
   parts.push(t("technical_step", { step: formatted(model.step) }));
   const nats = model.nats_per_character;
   if (nats !== null) parts.push(t("technical_nats", { nats: formatted(nats, 2) }));

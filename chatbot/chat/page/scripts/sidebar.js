@@ -33,10 +33,11 @@ function conversationElement(conversation) {
   );
   const button = (name, label, action) =>
     iconButton(name, t(label, { title }), `${label}-${conversation.id}`, () => action(conversation));
-  const busy = isRunning(conversation) && !isOpen;
-  const mark = busy ? element("span", { class: "busy", role: "img", "aria-label": t("generating"), title: t("generating") }) : null;
+  const busy = element("span", { class: "busy", role: "img", "aria-label": t("generating"), title: t("generating") });
+  const mark = isRunning(conversation) && !isOpen ? busy : null;
   const rename = button("edit", "rename_this", renameConversation);
-  return element("li", { class: "conversation" }, open, mark, rename, button("delete", "delete_this", deleteConversation));
+  const discard = button("delete", "delete_this", deleteConversation);
+  return element("li", { class: "conversation" }, open, mark, rename, discard);
 }
 
 /** Shows another conversation. A reply that the one before waits for goes on. */

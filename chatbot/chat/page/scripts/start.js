@@ -40,7 +40,7 @@ function openShortcuts() {
   byId("shortcuts").showModal();
 }
 
-/** Enter sends, except while an input method composes characters. Safari ends these before the key, whose code is 229. */
+/** Enter sends, but not while an input method composes characters. Safari ends these before the key of code 229. */
 function messageKey(event) {
   if (event.isComposing || event.keyCode === 229) return;
   if (event.key === "Enter" && !event.shiftKey) {

@@ -46,7 +46,8 @@ function turnElement(turn, before) {
   });
   const answers = element("div", { class: compared ? "answers compared" : "answers" }, ...drawn);
   const votable = compared && shown.ratingsAreCollected && reply.answers.every(isRatable);
-  return element("li", { class: "turn", id: `turn-${place}` }, questionElement(turn), answers, votable ? voteElement(turn) : null);
+  const vote = votable ? voteElement(turn) : null;
+  return element("li", { class: "turn", id: `turn-${place}` }, questionElement(turn), answers, vote);
 }
 
 const isRatable = (answer) => answer.state !== "running" && textOf(answer) !== "";
@@ -54,8 +55,9 @@ const isRatable = (answer) => answer.state !== "running" && textOf(answer) !== "
 function questionElement({ place, question }) {
   const bubble = element("div", { class: isEdited(question) ? "bubble edited" : "bubble" });
   bubble.append(element("div", { class: "bubble-text text", dir: "auto" }, question.question));
-  const change = isRunning(shown.conversation) ? null : iconButton("edit", t("edit"), `edit-${place}`, () => edit(question));
-  const actions = element("div", { class: "actions" }, versionsElement(question, `question-${place}`), change);
+  const change = iconButton("edit", t("edit"), `edit-${place}`, () => edit(question));
+  const versions = versionsElement(question, `question-${place}`);
+  const actions = element("div", { class: "actions" }, versions, isRunning(shown.conversation) ? null : change);
   return element("div", { class: "question" }, element("h3", { class: "visually-hidden" }, t("you")), bubble, actions);
 }
 
