@@ -1,8 +1,7 @@
 """A tower's share of a batch, with everything that is known before the step. It is computed on the host."""
 
 import dataclasses
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,16 +23,18 @@ class Share(NamedTuple):
     target_in: Sequences
     targets: Any  # [tokens] int64, packed
     weights: Any  # [tokens] float32, of pair and token, 1 by default; 0 at fillers; all 0 for a tower without a pair
-    samples: Any  # [samples] int64, the ids of a sampled softmax; empty for an exact one
+    samples: Any  # [samples] int64, the ids of a sampled softmax, the same for all shares; empty for an exact one
     counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
     key: Any  # [1] uint64, for the dropout masks
     places: Any  # [lookups] int64, the index of each of `looked_up` among the ids that the step's towers look up
 
 
-def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArray[np.int64]) -> Share:
+def share_of(
+    batch: Batch, model: Seq2Seq, seed: Sequence[int], samples: npt.NDArray[np.int64], used: npt.NDArray[np.int64]
+) -> Share:
     """Prepare a share of a batch.
 
-    seed: the key and the samples are a function of it. used: `ids_used` of the global batch.
+    seed: the key is a function of it. samples: `samples_of` the step. used: `ids_used` of the global batch.
     """
     target_in = model.sequences(batch.target_in)
     weights = packed_array(batch.weights, target_in.packing, 0.0)
@@ -42,7 +43,7 @@ def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArra
         target_in=target_in,
         targets=packed_array(batch.target_out, target_in.packing, PAD).astype(np.int64),
         weights=weights,
-        samples=samples_of(model, seed),
+        samples=samples,
         counts=np.array([weights.sum(), np.count_nonzero(batch.weights[:, 0])], np.float32),
         key=np.random.SeedSequence(list(seed)).generate_state(1, np.uint64),
         places=used,
@@ -52,19 +53,20 @@ def share_of(batch: Batch, model: Seq2Seq, seed: Sequence[int], used: npt.NDArra
     )
 
 
-def samples_of(model: Seq2Seq, seed: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Draw the ids of a sampled softmax; none if the model's softmax is exact."""
-    return np.zeros(0, np.int64) if model.sampled is None else draw_samples(model.sampled, model.bias.shape[0], seed)
+def samples_of(model: Seq2Seq, seed: int, number: int) -> npt.NDArray[np.int64]:
+    """Draw the ids of a sampled softmax for step `number`; none if the model's softmax is exact.
 
-
-def ids_used(batch: GlobalBatch, model: Seq2Seq, seeds: Iterable[Sequence[int]]) -> npt.NDArray[np.int64]:
-    """Return all ids that the towers of all machines look up in a step, sorted, each once.
-
-    seeds: those of all shares of all machines.
+    All towers and pieces of a step use the same ones: each machine decides for itself into how many pieces it divides
+    its shares, and the ids of all machines must agree (`ids_used`).
     """
-    if not model.looks_up_samples:
-        return batch.ids
-    return np.unique(np.concatenate([batch.ids, *(samples_of(model, seed) for seed in seeds)]))
+    if model.sampled is None:
+        return np.zeros(0, np.int64)
+    return draw_samples(model.sampled, model.bias.shape[0], (seed, number))
+
+
+def ids_used(batch: GlobalBatch, model: Seq2Seq, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return all ids that the towers of all machines look up in a step, sorted, each once."""
+    return np.unique(np.concatenate([batch.ids, samples])) if model.looks_up_samples else batch.ids
 
 
 def looked_up(share: Share, model: Seq2Seq) -> list[Any]:
@@ -98,14 +100,13 @@ class Prepared(NamedTuple):
 class Preparation:
     """Prepares the batches of a step.
 
-    devices: those of this process's towers. machine, machines: the index of this process, and the number of processes.
+    devices: those of this process's towers. machine: the index of this process.
     """
 
     model: Seq2Seq
     seed: int
     devices: Sequence[str]
     machine: int = 0
-    machines: int = 1
 
     def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
         """Compute on the host all that step `number` needs, and copy it to the towers' devices.
@@ -113,14 +114,16 @@ class Preparation:
         Each share is divided into pieces, or into single pairs if it has fewer pairs.
         """
         parts = min(pieces, max(len(share.source) for share in batch.shares))
-        towers = len(self.devices) * self.machines
-        seeds = [[(self.seed, number, tower, piece) for tower in range(towers)] for piece in range(parts)]
-        used = ids_used(batch, self.model, itertools.chain(*seeds))
+        samples = samples_of(self.model, self.seed, number)
+        used = ids_used(batch, self.model, samples)
         divided = [split(share, parts) for share in batch.shares]
         first = self.machine * len(self.devices)
         shares = [
             tuple(
-                on_device(share_of(divided[i][piece], self.model, seeds[piece][first + i], used), device)
+                on_device(
+                    share_of(divided[i][piece], self.model, (self.seed, number, first + i, piece), samples, used),
+                    device,
+                )
                 for i, device in enumerate(self.devices)
             )
             for piece in range(parts)

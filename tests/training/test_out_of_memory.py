@@ -22,17 +22,19 @@ from chatbot.training.variable_update.synchronous import Synchronous
 
 
 @pytest.mark.parametrize(
-    ("variable_update", "staged"), [("parameter_server", False), ("parameter_server", True), ("replicated", False)]
+    ("variable_update", "staged", "sampled"),
+    [("parameter_server", False, None), ("parameter_server", True, None), ("replicated", False, 7)],
 )
 def test_out_of_memory_splits_shares_with_the_same_result(
     cpus: list[Tower],
     variable_update: str,
     staged: bool,
+    sampled: int | None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The gradient function has memory for three pairs."""
-    settings = replace(CASES["Adam"], variable_update=variable_update, staged_variables=staged)
+    settings = replace(CASES["Adam"], variable_update=variable_update, staged_variables=staged, sampled_softmax=sampled)
     pairs = random_pairs(67, 3)
     expected_weights, expected, _ = train_model(settings, cpus[:2], pairs)
     monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(3))

@@ -108,11 +108,11 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     numbers: set[int] = set()
     plain: Callable[..., Any] = share.share_of
 
-    def share_of(batch: Any, model: Any, seed: Any, used: Any) -> Any:
+    def share_of(batch: Any, model: Any, seed: Any, *step: Any) -> Any:
         _, number, tower, _ = seed
         if number in numbers and tower == 1:
             batch = batch._replace(weights=batch.weights * np.float32("nan"))
-        return plain(batch, model, seed, used)
+        return plain(batch, model, seed, *step)
 
     monkeypatch.setattr(share, "share_of", share_of)
     return numbers

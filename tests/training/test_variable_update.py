@@ -80,7 +80,10 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("variable_update", "options"), [("parameter_server", {}), ("replicated", OPTIONS)])
+SAMPLED = {"sampled_softmax": 7}
+
+
+@pytest.mark.parametrize(("variable_update", "options"), [("parameter_server", SAMPLED), ("replicated", OPTIONS)])
 def test_two_towers_equal_one_device(cpus: list[Tower], variable_update: str, options: dict[str, Any]) -> None:
     settings = replace(CASES["Adam"], variable_update=variable_update, **options)
     assert weight_difference(settings, cpus[:2]) < TOLERANCE
@@ -101,8 +104,8 @@ def test_model_parallel_equals_one_device(cpus: list[Tower], devices: int, name:
 
 @pytest.mark.parametrize(("variable_update", "pieces"), [("parameter_server", 5), ("replicated", 2)])
 def test_accumulated_batches_equal_one_large_batch(cpus: list[Tower], variable_update: str, pieces: int) -> None:
-    small = replace(CASES["Adam"], batch_size=4, accumulate=pieces, variable_update=variable_update)
-    large = replace(CASES["Adam"], batch_size=4 * pieces)
+    small = replace(CASES["Adam"], batch_size=4, accumulate=pieces, variable_update=variable_update, **SAMPLED)
+    large = replace(CASES["Adam"], batch_size=4 * pieces, **SAMPLED)
     pairs = random_pairs(67, 3)
     many, _, _ = train_model(small, cpus[:2], pairs)
     one, _, _ = train_model(large, cpus[:1], pairs)

@@ -58,7 +58,7 @@ class Synchronous:
         self._towers = [tower for _, towers in replicas for tower in towers]
         self._machine, self._machines = machine, machines
         devices = [tower.device for tower in self._towers]
-        self._preparation = Preparation(model, seed, devices, machine, machines)
+        self._preparation = Preparation(model, seed, devices, machine)
         # The weights of teachers are constants on the device of each tower. Without, towers share one function.
         shared: Any = None if model.distillation else gradient_function(model)
         self.gradient_functions: list[Any] = []

@@ -1,0 +1,76 @@
+"""The samples of a step, and with them its gradients, do not depend on how the step is divided."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.batching.batches import Batches
+from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.gradients import dense, gradient_function
+from chatbot.training.selftest import VOCABULARY, random_pairs
+from chatbot.training.share import Preparation, Prepared
+from chatbot.training.variable_update.graph import Graph
+
+SEED, STEP, PAIRS = 3, 5, 13
+
+
+@functools.cache
+def sampled_model() -> tuple[Seq2Seq, Graph]:
+    """A model with a sampled softmax, and its gradient function, which is traced once."""
+    settings = ModelSettings(rnn_size=8, embedding_size=4, keep_prob=1.0, sampled_softmax=6)
+    model = built_model(settings, VOCABULARY, seed=1)
+    gradients = gradient_function(model)
+    return model, Graph(lambda weights, share, used: gradients(weights, share, used))
+
+
+def prepared_on(machine: int, machines: int, towers: int, pieces: int, step: int = STEP, seed: int = SEED) -> Prepared:
+    """The shares of one machine; each machine has as many towers."""
+    batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, towers, machine, machines))
+    return Preparation(sampled_model()[0], seed, ["/CPU:0"] * towers, machine)(batch, step, pieces)
+
+
+def sums_of(machines: list[Prepared]) -> list[np.ndarray]:
+    """The loss and the gradients of a step, summed as all machines and towers do, per target token."""
+    model, gradients = sampled_model()
+    values = [tf.convert_to_tensor(variable) for variable in model.trainable_variables]
+    totals: list[np.ndarray] = []
+    for prepared in machines:
+        for share in (share for piece in prepared.shares for share in piece):
+            sums = gradients(values, share, tf.shape(prepared.used)[0])
+            terms = [x.numpy().astype(np.float64) for x in (sums.weight, sums.loss, *sums.others, sums.rows)]
+            totals = [a + b for a, b in zip(totals, terms, strict=True)] if totals else terms
+    tokens, *others, rows = totals
+    of_embedding = dense([], tf.constant(rows, tf.float32), machines[0].used, model.embedding.embeddings.shape)
+    return [value / tokens for value in (*others, of_embedding.numpy())]
+
+
+@pytest.mark.parametrize(
+    ("towers", "pieces"),
+    [([4], [1]), ([1], [3]), ([2], [99]), ([2, 2], [1, 1]), ([2, 2], [1, 4]), ([1, 1, 1], [5, 1, 2])],
+    ids=["towers", "accumulated", "pairs", "machines", "one machine out of memory", "three machines"],
+)
+def test_gradients_of_a_sampled_softmax_do_not_depend_on_the_division(towers: list[int], pieces: list[int]) -> None:
+    """towers, pieces: of each machine. The rows of the embedding are added by their place, so `used` must agree."""
+    whole = prepared_on(0, 1, 1, 1)
+    machines = [
+        prepared_on(i, len(towers), *of_machine) for i, of_machine in enumerate(zip(towers, pieces, strict=True))
+    ]
+    for prepared in machines:
+        np.testing.assert_array_equal(prepared.used, whole.used)
+        for share in (share for piece in prepared.shares for share in piece):
+            np.testing.assert_array_equal(share.samples, whole.shares[0][0].samples)
+    for actual, expected in zip(sums_of(machines), sums_of([whole]), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=1e-6)
+
+
+def test_samples_follow_from_seed_and_step() -> None:
+    samples = [
+        prepared_on(0, 1, 1, 1, step, seed).shares[0][0].samples.numpy().tolist()
+        for step, seed in ((5, 3), (5, 3), (6, 3), (5, 4))
+    ]
+    assert samples[0] == samples[1]
+    assert samples[0] not in samples[2:]
