@@ -83,7 +83,7 @@ class RunSettings:
     time_limit: str | None = setting(
         None,
         RUN,
-        "finish, validate and save after this time, and exit with code 0: hours:minutes, such as 35:30, or "
+        "save and finish after this time, and exit with code 0: hours:minutes, such as 35:30, or "
         "hours:minutes:seconds; the same command resumes the run",
         metavar="H:MM",
         stored=False,

@@ -43,10 +43,6 @@ class Calendar:
         log = save or step == 1 or step % self.log_every == 0
         return Due(log, validate, save)
 
-    def due_at_the_end(self) -> Due:
-        """Return the actions that are due at a step after which the time is up."""
-        return Due(log=True, validate=self.validate_every is not None, save=True)
-
 
 def calendar_of(
     settings: Settings, steps_per_epoch: int, pairs_per_step: float, validation_pairs: int, validation_decides: bool

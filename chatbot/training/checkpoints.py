@@ -1,8 +1,6 @@
 """The checkpoints of one attempt: weights, optimizer and progress, written atomically while training goes on."""
 
 import dataclasses
-import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +28,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
 from chatbot.training.averages import Averages
 from chatbot.training.checkpoint_reader import RECENT, TRAINED, read_checkpoint
-from chatbot.training.disk_space import check_space
+from chatbot.training.disk_space import check_space, pointers_in, remove_unnamed
 from chatbot.training.durable import write_file, write_json
 from chatbot.training.progress import Progress
 from chatbot.training.provenance import Provenance
@@ -85,7 +83,7 @@ class Checkpoints:
         self._snapshot = None
         if not self.exist:
             return Progress(), self._averages.joined(self._averages.split(new)[1])
-        pointed = {path.name: read_pointer(path)["step"] for path in self._pointers()}
+        pointed = {path.name: read_pointer(path)["step"] for path in pointers_in(self.directory)}
         last = pointed[LAST]
         older = {step_of(name) for name in with_manifest(self.directory)} | {*pointed.values()}
         shapes = [weight.shape for weight in self._weights]
@@ -104,7 +102,9 @@ class Checkpoints:
                     warning = f"Warning: {damaged[0].found}; the checkpoint of step {step:,} is used instead."
                     print(warning, file=sys.stderr)
                     self._return_to(progress, pointed)
-                elif progress.best_step == step != pointed.get(BEST):  # killed after `last` was written, before `best`
+                elif progress.best_step and progress.best_step == step != pointed.get(
+                    BEST
+                ):  # killed after `last` was written, before `best`
                     self._point(BEST, progress)
             self._best = dataclasses.replace(progress)
             for weight, value in zip(self._weights, content.weights, strict=True):
@@ -142,6 +142,22 @@ class Checkpoints:
                 )
         self._snapshot = Snapshot(dataclasses.replace(progress), best, tensors)
         self._writing = self._writer.submit(self._write_or_report)
+
+    def amend(self, progress: Progress, best: bool = False) -> None:
+        """Name the last checkpoint again, with another progress; in `best`, too, if it is the best after all.
+
+        If that fails, a warning says so, and the progress returns to the best before.
+        """
+        self.wait()
+        try:
+            self._point(LAST, progress)
+            if best:
+                self._point(BEST, progress)
+                self._best = dataclasses.replace(progress)
+        except OSError as error:
+            self._warnings.append(f"{self.directory / LAST}: cannot be written ({error.strerror}); training goes on")
+            if best:
+                progress.take_best_of(self._best)
 
     def minutes_since_save(self) -> float:
         """Return the time since the last checkpoint began to be written, or since the run began."""
@@ -241,14 +257,14 @@ class Checkpoints:
                 self._best = progress
         except (tf.errors.OpError, OSError) as error:
             with suppress(OSError, UserError):
-                self._remove_unnamed()  # what was written in part takes space
+                remove_unnamed(self.directory, self._keep)  # what was written in part takes space
             full, reason = cause_of(error)
             cannot = "no space left on the disk" if full else "cannot be written"
             remedy = "free some space" if full else "check the folder and its permissions"
             raise _UnsavedError(f"{path}: {cannot} ({reason}); {self._kept()}: {remedy}") from None
         self._snapshot = None
         with suppress(OSError, UserError):  # they are removed after the next save
-            self._remove_unnamed()
+            remove_unnamed(self.directory, self._keep)
 
     def _return_to(self, progress: Progress, pointed: Mapping[str, int]) -> None:
         """Let the pointers name the checkpoint of this progress, since those after it are damaged.
@@ -273,21 +289,6 @@ class Checkpoints:
             return f"the checkpoint of step {read_pointer(self.directory / LAST)['step']:,} is kept"
         except UserError:
             return "no checkpoint was saved before"
-
-    def _remove_unnamed(self) -> None:
-        """Remove old checkpoints, and what a killed process or a failed save leaves of others."""
-        steps = [read_pointer(path)["step"] for path in self._pointers()]
-        older = [name for name in with_manifest(self.directory) if steps and step_of(name) <= steps[0]]
-        kept = {*(f"ckpt-{step}" for step in steps), *older[: self._keep]}
-        for path in self.directory.iterdir():
-            found = re.match(r"ckpt-\d+(?=[._])", path.name)
-            if found and (path.is_dir() or found[0] not in kept or re.search(r"\.(tempstate\d+|part)$", path.name)):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if (self.directory / SAVING).exists():
-            (self.directory / SAVING).unlink()
-
-    def _pointers(self) -> list[Path]:
-        return [p for p in (self.directory / LAST, self.directory / BEST) if p.exists()]
 
 
 class _UnsavedError(UserError):

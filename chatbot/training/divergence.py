@@ -1,6 +1,12 @@
 """Detection of a run that diverges: its loss stays far above where it began, while it is still a finite number."""
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from chatbot.training.progress import Progress
+from chatbot.training.variable_update.step_result import StepResult
 
 # Logged losses in a row above the limit until the run counts as diverging, and the multiple of the limit from which a
 # single one suffices. Each is a mean over the steps between two logs, so that a spike is shorter.
@@ -14,47 +20,66 @@ MARGIN = 1.0
 class Divergence:
     """Compares each logged loss, in nats per token, with a limit.
 
-    The limit is MARGIN above the first logged loss of this start, and at least MARGIN above the loss of a uniform
-    guess over the vocabulary: the first batch may be an easy one, and a resumed run begins with a low loss.
+    The limit is MARGIN above the first logged loss of the run, and at least MARGIN above the loss of a uniform guess
+    over the vocabulary: the first batch may be an easy one.
+
+    progress: of the run, which keeps the losses, so that they outlive the process. What an interrupted run logs at its
+    end is not compared: the mean goes on to the next step of --log-every, as in a run that was not interrupted.
     """
 
-    def __init__(self, vocabulary_size: int) -> None:
-        self._limit = math.log(vocabulary_size) + MARGIN
-        self._first: float | None = None
-        self._above = 0  # logged losses in a row above the limit
-        self._last_below = 0  # the last step whose logged loss was not above it
-        self._step, self._loss = 0, 0.0  # of the last record
+    def __init__(self, vocabulary_size: int, progress: Progress) -> None:
+        self._least_limit, self._progress = math.log(vocabulary_size) + MARGIN, progress
+        self._step, self._loss = progress.step, math.nan  # of the last record
+
+    def add(self, results: Sequence[StepResult]) -> None:
+        """Add the next steps to the mean. Those whose loss is not finite do not count."""
+        for result in results:
+            loss = float(np.sum(result.loss_sums.numpy(), dtype=np.float64))
+            if math.isfinite(loss):
+                self._progress.loss_sum += loss
+                self._progress.loss_tokens += float(np.sum(result.weight_sums.numpy(), dtype=np.float64))
+
+    def record_mean(self, step: int) -> bool:
+        """Record the mean loss of the steps since the last call, as `record` does."""
+        progress = self._progress
+        loss = progress.loss_sum / progress.loss_tokens if progress.loss_tokens else math.nan
+        progress.loss_sum = progress.loss_tokens = 0.0
+        return self.record(step, loss)
 
     def record(self, step: int, loss: float) -> bool:
         """Count a logged loss; return whether the run begins to diverge with it.
 
         Ignores NaN, the loss of an interval in which no step had a finite one.
         """
+        progress = self._progress
         if math.isnan(loss):
             return False
-        if self._first is None:
-            self._first, self._limit = loss, max(self._limit, loss + MARGIN)
+        if progress.first_loss is None:
+            progress.first_loss = loss
         before, self._step, self._loss = self.diverges, step, loss
-        if loss <= self._limit:
-            self._above, self._last_below = 0, step
+        limit = max(self._least_limit, progress.first_loss + MARGIN)
+        if loss <= limit:
+            progress.high_losses, progress.last_low_loss = 0, step
         else:
-            self._above += 1 if loss <= HUGE * self._limit else LEAST_RECORDS
+            progress.high_losses += 1 if loss <= HUGE * limit else LEAST_RECORDS
         return self.diverges and not before
 
     @property
     def diverges(self) -> bool:
         """Whether the last logged losses were far above the start."""
-        return self._above >= LEAST_RECORDS
+        return self._progress.high_losses >= LEAST_RECORDS
 
     @property
     def reason_to_stop(self) -> str:
         """Why the run is over, or "" if it may still recover."""
-        lasting = self.diverges and self._step - self._last_below >= MOST_STEPS
+        lasting = self.diverges and self._step - self._progress.last_low_loss >= MOST_STEPS
         return f"the loss was far above its start for {MOST_STEPS:,} steps" if lasting else ""
 
     def describe(self, learning_rate: float) -> str:
         """Return the last loss, the first one, and since when it is too high. learning_rate: the flag's value."""
+        progress = self._progress
         return (
-            f"the loss is {self._loss:,.1f} nats per token at step {self._step:,}; it began at {self._first:,.1f} and "
-            f"is far above that since step {self._last_below:,}: --learning-rate {learning_rate:g} is too high"
+            f"the loss is {self._loss:,.1f} nats per token at step {self._step:,}; it began at "
+            f"{progress.first_loss:,.1f} and is far above that since step {progress.last_low_loss:,}: "
+            f"--learning-rate {learning_rate:g} is too high"
         )

@@ -34,7 +34,12 @@ class Interrupts:
 
     @contextmanager
     def abandoned_by_signal(self) -> Iterator[None]:
-        """Raise AbandonedError in the block when the first signal arrives, unless it is a Ctrl-C."""
+        """Raise AbandonedError before the block if a signal has arrived, or in it when the first one does.
+
+        A Ctrl-C does not count.
+        """
+        if self and self.number != signal.SIGINT:
+            raise AbandonedError
         self._abandons = True
         try:
             yield

@@ -29,14 +29,28 @@ class Progress:
     best_value: float | None = None  # of that measure
     best_distinct: float | None = None  # distinct_characters_2
     rate_drops: int = 0  # by --schedule plateau
+    unvalidated: bool = False  # a signal has abandoned the validation of this step
     skipped_updates: int = 0  # since the loss or a gradient was not finite
-    rate_halvings: int = 0  # the learning rate was halved so often, after many of them in a row
+    skipped_in_a_row: int = 0  # those up to this step
+    first_in_a_row: int = 0  # the step of the first of them
+    rate_halvings: int = 0  # the run went back so often, each time with half the learning rate
+    halved_rate: float | None = None  # the --learning-rate that was halved
+    loss_sum: float = 0.0  # nats since the last step of --log-every, as `Divergence` takes them
+    loss_tokens: float = 0.0  # the target tokens of this sum
+    first_loss: float | None = None  # nats per token at the first logged step
+    high_losses: int = 0  # logged losses in a row that were far above the first one
+    last_low_loss: int = 0  # the last step whose logged loss was not
 
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""
         if (validation, best_by) != (self.validation, self.best_by):
             self.validation, self.best_by, self.without_best = validation, best_by, 0
             self.best_nats = self.best_value = self.best_distinct = None
+
+    def trains_at(self, learning_rate: float) -> None:
+        """Set the --learning-rate. Another one than that which was halved is not halved."""
+        if self.halved_rate not in (None, learning_rate):
+            self.rate_halvings, self.halved_rate = 0, None
 
     def validated(self, values: Mapping[str, float | None], criterion: Criterion = NATS_ONLY) -> bool:
         """Record a validation at this step; return whether it is the best so far. values: its measures by name."""

@@ -145,7 +145,9 @@ class Run:
     def go_back(self) -> None:
         """Restore the last checkpoint, or the untrained weights if there is none, and halve the learning rate.
 
-        All machines call it at the same step. Raises UserError when the checkpoint has vanished.
+        The halved rate is written to the disk, the untrained weights as the checkpoint of step 0: a process that starts
+        again counts on from there. All machines call it at the same step. Raises UserError when the checkpoint has
+        vanished.
         """
         self.checkpoints.wait()
         if self.team.chief and not self.untrained and not self.checkpoints.exist:
@@ -158,10 +160,15 @@ class Run:
             progress, state = self.checkpoints.restore(state)
         progress = broadcast_progress(self.team, progress)
         self.train_step.scatter_state(state)
-        progress.rate_halvings, progress.skipped_updates = halvings, skipped
+        progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
+        progress.skipped_updates, progress.skipped_in_a_row, progress.unvalidated = skipped, 0, False
         if self.progress.validation is not None:
             progress.measured_on(self.progress.validation, self.progress.best_by)
         vars(self.progress).update(vars(progress))
+        if self.team.chief and self.checkpoints.exist:
+            self.checkpoints.amend(self.progress)
+        else:
+            self.save(state, best=False)
 
     def save(self, state: Values, best: bool) -> None:
         """Begin to write a checkpoint, on the chief only.
@@ -257,6 +264,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
             write()
     progress = broadcast_progress(team, progress)
     train_step.scatter_state(state)
+    progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)
     return Run(

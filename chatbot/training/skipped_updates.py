@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from chatbot.training.progress import Progress
 from chatbot.training.variable_update.step_result import StepResult
 
 # The number of times that a run goes back to its last checkpoint.
@@ -11,48 +12,46 @@ MOST_RETURNS = 3
 class SkippedUpdates:
     """Counts skipped updates, and those in a row. All machines count the same ones.
 
-    patience: the number in a row after which the run goes back to its last checkpoint. step: of that checkpoint.
+    patience: the number in a row after which the run goes back to its last checkpoint. progress: of the run, which
+    keeps the counts, so that they outlive the process.
     """
 
-    def __init__(self, patience: int, step: int) -> None:
-        self._patience, self._step = patience, step
-        self.in_a_row = 0
-        self.returns = 0  # times that the run has gone back
-        self.since_return = 0  # skipped updates since the run began or last went back
-        self._first = 0  # the step of the first one in a row
-        self._last = 0
+    def __init__(self, patience: int, progress: Progress) -> None:
+        self._patience, self._progress = patience, progress
+        self._step = progress.step
+        self.since_return = 0  # skipped updates since this process began or last went back
 
-    def record(self, results: Sequence[StepResult]) -> int:
-        """Count the next steps, in their order; return the number of those that were skipped.
+    def record(self, results: Sequence[StepResult]) -> None:
+        """Count the next steps, in their order.
 
         After as many in a row as `patience`, the rest is ignored: the run goes back.
         """
-        skipped = 0
+        progress = self._progress
         for result in results:
             self._step += 1
             if bool(result.finite):
-                self.in_a_row = 0
+                progress.skipped_in_a_row = 0
                 continue
-            skipped += 1
+            if not progress.skipped_in_a_row:
+                progress.first_in_a_row = self._step
+            progress.skipped_in_a_row += 1
+            progress.skipped_updates += 1
             self.since_return += 1
-            self._first = self._first if self.in_a_row else self._step
-            self._last = self._step
-            self.in_a_row += 1
             if self.due:
                 break
-        return skipped
 
     @property
     def due(self) -> bool:
         """Whether the run has to go back."""
-        return self.in_a_row >= self._patience
+        return self._progress.skipped_in_a_row >= self._patience
 
-    def went_back(self, step: int) -> None:
-        """Begin again after the run went back to a step."""
-        self._step, self.in_a_row, self.since_return = step, 0, 0
-        self.returns += 1
+    def went_back(self) -> None:
+        """Begin again after the run went back to an earlier step."""
+        self._step, self.since_return = self._progress.step, 0
 
     def describe(self) -> str:
         """Return the steps of the last ones in a row."""
-        steps = f"step {self._first:,}" if self._first == self._last else f"steps {self._first:,} to {self._last:,}"
+        first = self._progress.first_in_a_row
+        last = first + self._progress.skipped_in_a_row - 1
+        steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
         return f"the loss or the gradient was not finite at {steps}"

@@ -21,6 +21,7 @@ from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
 from chatbot.training.skipped_updates import MOST_RETURNS, SkippedUpdates
 from chatbot.training.streams import print_wrapped
+from chatbot.training.validator import Validation
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.window import Window
 
@@ -39,9 +40,8 @@ def train(
     announce(run)
     progress, train_step, first = run.progress, run.train_step, run.progress.step
     saved = first
-    divergence = Divergence(len(data.vocabulary))
-    skipped = SkippedUpdates(settings.run.patience_nonfinite, progress.step)
-    stop = team.agree(run.reason_to_stop())  # "" while the run goes on
+    divergence = Divergence(len(data.vocabulary), progress)
+    skipped = SkippedUpdates(settings.run.patience_nonfinite, progress)
     with (
         profiled(run) as profile,
         open_reporter(run) as reporter,
@@ -49,6 +49,9 @@ def train(
         open_window(run) as window,
         run.checkpoints.finished(),
     ):
+        if progress.unvalidated:
+            make_up_validation(run, reporter, interrupted)
+        stop = team.agree(INTERRUPTED if interrupted else run.reason_to_stop())  # "" while the run goes on
         while not stop:
             team.at_step(progress.step)
             rate = run.rate
@@ -62,21 +65,20 @@ def train(
             if not due.log and not (team.alone and (interrupted or run.time_is_up)):
                 continue  # several machines stop together, at a step at which all of them log
             stop = team.agree(INTERRUPTED if interrupted else TIME_UP if run.time_is_up else "")
-            if stop == TIME_UP:
-                due = run.calendar.due_at_the_end()
 
             results = train_step.finished_steps()
             count_skipped(run, reporter, skipped, results)
             if skipped.due:
                 go_back(run, reporter, skipped, saved)
                 window.restart(run.batches_ahead())
-                divergence, saved = Divergence(len(data.vocabulary)), progress.step
+                saved = progress.step
                 continue
+            divergence.add(results)
             record = window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
             state = run.gather_state(due.validate) if due.save else None
             for warning in run.checkpoints.warnings():
                 reporter.warn(warning)
-            if divergence.record(progress.step, record["loss"]) and team.chief:
+            if due.log and divergence.record_mean(progress.step) and team.chief:
                 reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
             best = validate(run, reporter, interrupted, record) if due.validate and team.chief else None
             if due.validate:
@@ -91,6 +93,8 @@ def train(
             window.restart()
         if saved < progress.step and not divergence.diverges:
             run.save(run.gather_state(validates=False), best=False)
+        if stop == TIME_UP and not due.validate and not divergence.diverges:
+            show_likelihood(run, reporter, interrupted)
         reporter.stopped(stop)
     team.agree("")  # no machine leaves before the chief has saved
     team.leave()
@@ -106,17 +110,28 @@ def open_window(run: Run) -> AbstractContextManager[Window]:
     return contextlib.closing(Window(run.batches_ahead()))
 
 
-def validate(run: Run, reporter: Reporter, interrupted: Interrupts, record: dict[str, Any]) -> bool | None:
-    """Validate the model, add the result to the record, and return whether it is the best so far.
+def measure(run: Run, reporter: Reporter, interrupted: Interrupts) -> Validation | None:
+    """Return a validation of the model; None if SIGTERM or SIGHUP ended it.
 
-    Too few validation pairs to judge by have no best. None if SIGTERM or SIGHUP ended the validation, which may take
-    longer than the process is given.
+    It may take longer than the process is given.
     """
     assert run.data.validation is not None, "no validation is due without validation pairs"
     try:
         with interrupted.abandoned_by_signal(), reporter.compiling("validation"):
-            validation = run.validator.validate(run.data.validation)
+            return run.validator.validate(run.data.validation)
     except AbandonedError:
+        return None
+
+
+def validate(run: Run, reporter: Reporter, interrupted: Interrupts, record: dict[str, Any]) -> bool | None:
+    """Validate the model, add the result to the record, and return whether it is the best so far.
+
+    Too few validation pairs to judge by have no best. None if a signal ended the validation: the resumed run makes up
+    for it.
+    """
+    validation = measure(run, reporter, interrupted)
+    run.progress.unvalidated = validation is None
+    if validation is None:
         return None
     best = run.data.validation_decides and run.progress.validated(validation.values, run.criterion)
     record.update({f"validation.{name}": value for name, value in validation.values.items()})
@@ -126,10 +141,30 @@ def validate(run: Run, reporter: Reporter, interrupted: Interrupts, record: dict
     return best
 
 
+def make_up_validation(run: Run, reporter: Reporter, interrupted: Interrupts) -> None:
+    """Make up for the validation that a signal has ended after the checkpoint's step. All machines call it."""
+    record: dict[str, Any] = {"step": run.progress.step}
+    best, run.progress.unvalidated = None, False
+    if run.team.chief and run.data.validation is not None:
+        best = validate(run, reporter, interrupted, record)
+    run.lower_rate(validated=best is not None)
+    if best is not None:
+        reporter.made_up(record)
+        run.checkpoints.amend(run.progress, best)
+
+
+def show_likelihood(run: Run, reporter: Reporter, interrupted: Interrupts) -> None:
+    """Show a validation of the last step of a limited run. It does not count: the run goes on as if without a limit."""
+    if run.team.chief and run.data.validation is not None:
+        validation = measure(run, reporter, interrupted)
+        if validation is not None:
+            reporter.uncounted_validation(validation)
+
+
 def count_skipped(run: Run, reporter: Reporter, skipped: SkippedUpdates, results: Sequence[StepResult]) -> None:
     """Count the updates that were skipped, and warn of the first one since the run began or went back."""
     before = skipped.since_return
-    run.progress.skipped_updates += skipped.record(results)
+    skipped.record(results)
     if skipped.since_return and not before and run.team.chief:
         reporter.warn(
             f"{skipped.describe()}; the update was skipped and the weights are as before. Further ones are only "
@@ -142,19 +177,19 @@ def go_back(run: Run, reporter: Reporter, skipped: SkippedUpdates, saved: int) -
 
     saved: the last step saved, or 0. Raises UserError when the run has gone back MOST_RETURNS times already.
     """
-    failure = f"{skipped.describe()}, {skipped.in_a_row} in a row"
-    if skipped.returns == MOST_RETURNS:
+    failure = f"{skipped.describe()}, {run.progress.skipped_in_a_row} in a row"
+    if run.progress.rate_halvings >= MOST_RETURNS:
         raise UserError(
             f"{failure}, after the run had gone back {MOST_RETURNS} times; {kept_checkpoint(saved)} with a lower "
             "--learning-rate, or with --precision float32"
         )
     run.go_back()
-    skipped.went_back(run.progress.step)
+    skipped.went_back()
     if run.team.chief:
         place = f"the checkpoint of step {run.progress.step:,}" if run.progress.step else "the untrained weights"
         reporter.warn(
             f"{failure}: back to {place} with half the learning rate, {run.rate:.3g} "
-            f"({skipped.returns} of at most {MOST_RETURNS} times)"
+            f"({run.progress.rate_halvings} of at most {MOST_RETURNS} times)"
         )
     reporter.went_back()
 

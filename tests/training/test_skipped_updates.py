@@ -1,7 +1,7 @@
 """Steps whose loss or gradient is not finite update nothing, in every way of training."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,19 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches, GlobalBatch
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import share
+from chatbot.training.data import prepare
 from chatbot.training.devices import Tower
 from chatbot.training.model_parallel import spread
-from chatbot.training.run import Run
+from chatbot.training.run import Run, open_run
 from chatbot.training.selftest import CASES, SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.skipped_updates import MOST_RETURNS
+from chatbot.training.trainer import train
 from chatbot.training.variable_update.choose import open_update
 from tests.training.attempts import metrics, saved_step, weights
-from tests.training.small_run import train_small
+from tests.training.small_run import TOWERS, small_settings, train_small
+from tests.training.untraced_update import UntracedUpdate
 
 # The weight of a pair whose gradient's norm overflows.
 HUGE = np.float32(1e37)
@@ -183,3 +188,59 @@ def test_run_ends_after_it_went_back_three_times(
     err = capsys.readouterr().err
     assert [f"back to {place} with half the learning rate, {rate}" in err for rate in rates] == [True] * 3
     assert saved_step() == (4 if first > 4 else 0)
+
+
+class EndedError(BaseException):
+    """In place of the end of a process."""
+
+
+def train_untraced(not_finite: Container[int], **flags: Any) -> Run:
+    """Train on one tower with steps whose loss is not a number; return the run."""
+    runs: list[Run] = []
+
+    def opened(model: Seq2Seq, settings: Settings) -> UntracedUpdate:
+        return UntracedUpdate(model, settings, not_finite=not_finite)
+
+    def recorded(*arguments: Any) -> Run:
+        runs.append(open_run(*arguments))
+        return runs[-1]
+
+    settings = small_settings(data=("pairs.tsv",), report_to="none", **{**RUN, **flags})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chatbot.training.trainer.conclude", lambda *_: None)
+        patch.setattr("chatbot.training.trainer.open_run", recorded)
+        train(settings, prepare(settings), TOWERS[:1], opened)
+    return runs[0]
+
+
+@pytest.mark.parametrize(("first", "place"), [(6, 4), (1, 0)])
+def test_run_goes_back_three_times_in_all_its_processes(
+    pairs_file: Path, monkeypatch: pytest.MonkeyPatch, first: int, place: int
+) -> None:
+    """Also from the untrained weights. Another --learning-rate is not halved."""
+    go_back, returns = Run.go_back, []
+
+    def ended_after_two(run: Run) -> None:
+        go_back(run)
+        returns.append(run.progress.step)
+        if len(returns) == 2:
+            raise EndedError
+
+    monkeypatch.setattr(Run, "go_back", ended_after_two)
+    with pytest.raises(EndedError):
+        train_untraced(range(first, 100))
+    with pytest.raises(UserError, match="2 in a row, after the run had gone back 3 times"):
+        train_untraced(range(first, 100))
+    assert returns == [place] * 3
+    assert train_untraced((), steps=11).rate == 0.002 / 8
+    assert train_untraced((), learning_rate=0.001).rate == 0.001
+
+
+def test_updates_are_skipped_in_a_row_over_several_processes(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first process ends after step 6, which is its last one."""
+    run = train_untraced((5, 6), steps=6, patience_nonfinite=3)
+    assert (run.progress.step, run.progress.rate_halvings) == (6, 0)
+    assert train_untraced((5, 6, 7), steps=7, patience_nonfinite=3).progress.rate_halvings == 1
+    assert "not finite at steps 5 to 7, 3 in a row: back to the checkpoint of step 6" in capsys.readouterr().err

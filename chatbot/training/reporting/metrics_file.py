@@ -25,6 +25,18 @@ class MetricsFile:
         """
         append_line(self._path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
 
+    def complete(self, record: dict[str, Any]) -> None:
+        """Add values to the record of the last step, if it is of the same step; else append them as a record.
+
+        Raises OSError.
+        """
+        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else []
+        last = json.loads(lines[-1]) if lines else {}
+        if last.get("step") == record["step"]:
+            record = {**last, **record}
+            _replace(self._path, lines[:-1])
+        self.record(record)
+
 
 def append_line(path: Path, line: bytes) -> None:
     """Append a line to a file.
@@ -62,6 +74,10 @@ def _drop_after(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a line that was cut off when the run was killed
+    _replace(path, kept)
+
+
+def _replace(path: Path, lines: list[str]) -> None:
     part = path.with_name(path.name + ".part")
-    part.write_text("".join(kept), encoding="utf-8")
+    part.write_text("".join(lines), encoding="utf-8")
     part.replace(path)

@@ -87,6 +87,19 @@ class Reporter:
             self.warn(validation.warning)
         self._export(validation, data.shown)
 
+    def made_up(self, record: dict[str, Any]) -> None:
+        """Write a validation of the present step that the last process has left out. record: its values."""
+        if self._metrics:
+            self._try("metrics.jsonl", self._metrics.complete, record)
+        for exporter in [*self._exporters]:
+            self._pass_on(exporter, exporter.record, record)
+
+    def uncounted_validation(self, validation: Validation) -> None:
+        """Show a validation that `Progress.validated` has not recorded. It is not written."""
+        data = self._run.data
+        self._terminal.validation(validation, None)
+        self._terminal.probe(data.probe, validation.replies[len(data.samples) :])
+
     def probe(self, replies: list[str]) -> None:
         """Show and write the replies to `Data.shown` where nothing is validated."""
         data = self._run.data

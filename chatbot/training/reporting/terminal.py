@@ -81,8 +81,11 @@ class Terminal:
         if not self._rows or now - self._last_line >= min(max(least, SHARE * (now - self._started)), MOST_BETWEEN):
             self._show_metrics()
 
-    def validation(self, validation: Validation, best: bool) -> None:
-        """Show a validation, after `Progress.validated` has recorded it. best: whether it is the best so far."""
+    def validation(self, validation: Validation, best: bool | None) -> None:
+        """Show a validation, after `Progress.validated` has recorded it.
+
+        best: whether it is the best so far; None for one that does not count.
+        """
         progress, criterion = self._run.progress, self._run.criterion
         nats, value = (validation.values[name] for name in (NATS, criterion.measure))
         measured = f"{progress.step:>{STEP},}  validation {nats:.4f} nats per character"
@@ -90,7 +93,9 @@ class Terminal:
         if criterion.measure != NATS and value is not None:
             measured += f", {criterion.shown(value)}"
             short = f"{progress.step:>{STEP},}  {criterion.shown(value)}"
-        if not self._run.data.validation_decides:
+        if best is None:
+            verdicts = [", at the end of --time-limit; it does not count", ", does not count"]
+        elif not self._run.data.validation_decides:
             verdicts = [""]
         elif best:
             verdicts = [", the best so far", ", best so far"]

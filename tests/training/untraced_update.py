@@ -1,0 +1,67 @@
+"""A training step that traces nothing, for tests of the training loop.
+
+The optimizer's own operations update the weights, from gradients and losses that are functions of the step.
+"""
+
+from collections.abc import Callable, Container
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import GlobalBatch
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.share import Prepared
+from chatbot.training.variable_update.replica import Replica, Values
+from chatbot.training.variable_update.step_result import StepResult
+
+
+class UntracedUpdate:
+    """A training step without a graph, on one tower.
+
+    strike: called with each step before it ends. not_finite, high: the steps, counted from 1, whose loss is not a
+    number or is far above that of the others.
+    """
+
+    tower_names, num_shares = ["cpu_0"], 1
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        settings: Settings,
+        strike: Callable[[int], None] = lambda step: None,
+        not_finite: Container[int] = (),
+        high: Container[int] = (),
+    ) -> None:
+        self._replica, self._strike = Replica(model, settings.learning), strike
+        self._not_finite, self._high = not_finite, high
+        self._finished: list[StepResult] = []
+        self.step = 0
+
+    def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
+        """Prepare nothing."""
+        return Prepared(number, batch, 1, [], tf.zeros(0, tf.int64))
+
+    def __call__(self, prepared: Prepared, rate: float) -> None:
+        """Update all weights."""
+        self.step = prepared.number + 1
+        random = np.random.default_rng([prepared.number, int(prepared.batch.shares[0].source.sum())])
+        gradients = [tf.constant(random.normal(size=w.shape), tf.float32) for w in self._replica.weights]
+        tokens = tf.constant(float("nan") if self.step in self._not_finite else 1.0)
+        applied = self._replica.apply(gradients, tokens, tf.constant(rate, tf.float32))
+        loss = tf.constant([random.uniform(2, 3) + 30 * (self.step in self._high)])
+        self._finished.append(StepResult(loss, tf.ones(1), tf.constant(1.0), applied.norm, applied.finite))
+        self._strike(self.step)
+
+    def finished_steps(self) -> list[StepResult]:
+        """Return the results since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def gather_state(self) -> Values:
+        """Return the state of the replica."""
+        return self._replica.gather_state()
+
+    def scatter_state(self, state: Values) -> None:
+        """Set the state of the replica."""
+        self._replica.scatter_state(state)
