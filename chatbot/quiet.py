@@ -40,10 +40,11 @@ def no_bars() -> bool | None:
 def import_tensorflow() -> None:
     """Import TensorFlow. Its output to standard error is shown only if the import fails.
 
-    C++ code prints these lines before it reads its log level, so file descriptor 2 is redirected meanwhile.
-    TF_CPP_MIN_LOG_LEVEL=0 in the environment shows the lines that follow the import.
+    C++ code prints these lines before it reads its log level, so file descriptor 2 is redirected meanwhile. Of the
+    lines that follow the import, errors are shown, since some statuses of cuDNN are nowhere else; with
+    TF_CPP_MIN_LOG_LEVEL=0 in the environment, all are.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with _captured_stderr():
         import tensorflow as tf
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from chatbot.errors import EXIT_LOST, DeviceError, UserError
 from chatbot.training.devices import Parts, Tower
 from chatbot.training.variable_update.device_failure import device_errors, device_failure
-from chatbot.training.variable_update.out_of_memory import is_out_of_memory
+from chatbot.training.variable_update.out_of_memory import is_cudnn_failure, is_out_of_memory
 from tests.commands import ENVIRONMENT, ROOT
 from tests.training.nvml import Nvml
 
@@ -101,13 +101,16 @@ def test_errors_without_gpus_stay_as_they_are(cpus: list[Tower], monkeypatch: py
     assert raised.value.__cause__ is error
 
 
-def test_failed_gpu_is_not_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuDNN reports any failure with the text that may be missing memory."""
+def test_failed_gpu_is_neither_out_of_memory_nor_a_failure_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml(monkeypatch, 4)
-    error = tf.errors.InternalError(None, None, "Failed to call DoRnnForward with model config")
-    assert is_out_of_memory(error, TOWERS)
+    memory, cudnn = (
+        tf.errors.InternalError(None, None, text) for text in ("failed to allocate", "Failed to call DoRnnForward")
+    )
+    assert is_out_of_memory(memory, TOWERS)
+    assert is_cudnn_failure(cudnn, TOWERS)
     nvml.lost = {1}
-    assert not is_out_of_memory(error, TOWERS)
+    assert not is_out_of_memory(memory, TOWERS)
+    assert not is_cudnn_failure(cudnn, TOWERS)
     assert is_out_of_memory(tf.errors.ResourceExhaustedError(None, None, "OOM"), TOWERS)
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.corpus.batching.batches import Batches
-from chatbot.errors import UserError
+from chatbot.errors import DeviceError, UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
@@ -17,7 +17,7 @@ from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
 from chatbot.training.share import Share
 from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.out_of_memory import is_out_of_memory
+from chatbot.training.variable_update.out_of_memory import is_cudnn_failure, is_out_of_memory
 from chatbot.training.variable_update.synchronous import Synchronous
 
 
@@ -88,8 +88,10 @@ CUDNN = "Failed to call DoRnnForward with model config: [rnn_mode, rnn_input_mod
     ("error", "expected"),
     [
         (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), True),
-        (tf.errors.InternalError(None, None, CUDNN), True),
-        (tf.errors.InternalError(None, None, CUDNN.replace("Forward", "Backward")), True),
+        (tf.errors.InternalError(None, None, CUDNN), False),
+        (tf.errors.InternalError(None, None, CUDNN.replace("Forward", "Backward")), False),
+        (tf.errors.UnknownError(None, None, "CUDNN_STATUS_EXECUTION_FAILED\nin cuda_dnn.cc(2069)"), False),
+        (tf.errors.InternalError(None, None, "CUDNN failed to allocate the scratch space for the runner"), True),
         (tf.errors.UnknownError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc"), True),
         (tf.errors.InternalError(None, None, "Failed to allocate request for 2GiB on device ordinal 0"), True),
         (tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), True),
@@ -100,6 +102,7 @@ CUDNN = "Failed to call DoRnnForward with model config: [rnn_mode, rnn_input_mod
 )
 def test_errors_of_cudnn_and_xla_are_out_of_memory(error: tf.errors.OpError, expected: bool) -> None:
     assert is_out_of_memory(error) == expected
+    assert is_cudnn_failure(error) == any(text in str(error) for text in ("DoRnn", "CUDNN_STATUS_EXEC"))
 
 
 def step_of(update: Synchronous) -> None:
@@ -108,10 +111,9 @@ def step_of(update: Synchronous) -> None:
     update(update.prepare(batch, 0), 0.1)
 
 
-def test_error_of_cudnn_splits_shares(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other errors are raised, and with one pair at a time the text of TensorFlow is in the message."""
-    update = new_update("parameter_server", cpus[:1])
-    run_step, errors = update._run_step, [tf.errors.InternalError(None, None, CUDNN)]
+def failing(monkeypatch: pytest.MonkeyPatch, update: Synchronous) -> list[tf.errors.OpError]:
+    """A list of errors, the last of which the next step raises."""
+    run_step, errors = update._run_step, list[tf.errors.OpError]()
 
     def fail(*arguments: Any) -> Any:
         if errors:
@@ -119,13 +121,43 @@ def test_error_of_cudnn_splits_shares(cpus: list[Tower], monkeypatch: pytest.Mon
         return run_step(*arguments)
 
     monkeypatch.setattr(update, "_run_step", fail)
+    return errors
+
+
+def test_memory_of_cudnn_splits_shares(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other errors are raised, and with one pair at a time the text of TensorFlow is in the message."""
+    update = new_update("parameter_server", cpus[:1])
+    errors = failing(monkeypatch, update)
+    memory = tf.errors.InternalError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cuda_dnn.cc")
+    errors += [memory]
     step_of(update)
     assert update._pieces == 2
     errors += [tf.errors.InternalError(None, None, "Blas GEMM launch failed")]
     with pytest.raises(tf.errors.InternalError):
         step_of(update)
-    errors += 4 * [tf.errors.InternalError(None, None, CUDNN)]
-    with pytest.raises(UserError, match=r"with one pair at a time \(Failed to call DoRnnForward"):
+    errors += 4 * [memory]
+    with pytest.raises(UserError, match=r"with one pair at a time \(CUDNN_STATUS_ALLOC_FAILED"):
+        step_of(update)
+
+
+def test_other_failure_of_cudnn_is_tried_once_more(
+    cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the same size. The second one of a step ends the run, as does one after which weights may have changed."""
+    update = new_update("parameter_server", cpus[:1])
+    errors = failing(monkeypatch, update)
+    error = tf.errors.InternalError(None, None, CUDNN)
+    errors += [error]
+    step_of(update)
+    assert update._pieces == 1
+    assert f"Warning: cuDNN failed at step 0 ({CUDNN}); the step is tried once more.\n" in capsys.readouterr().err
+    errors += [error] * 2
+    with pytest.raises(DeviceError, match=r"^cuDNN failed twice at step 0 \(Failed to call DoRnnForward") as raised:
+        step_of(update)
+    assert len(str(raised.value)) < 200
+    errors += [error]
+    monkeypatch.setattr(update, "_weights_intact", lambda: False)
+    with pytest.raises(DeviceError, match=r"^cuDNN failed while the weights were updated, at step 0"):
         step_of(update)
 
 

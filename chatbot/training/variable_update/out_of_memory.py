@@ -1,40 +1,71 @@
-"""The reaction to a device that is out of memory: smaller pieces of each share, or an error."""
+"""The reaction to a device that is out of memory: smaller pieces of each share, or an error.
 
+Another failure of cuDNN is tried once more as it is.
+"""
+
+import sys
 from collections.abc import Sequence
 
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.errors import UserError
+from chatbot.errors import DeviceError, UserError
 from chatbot.training.devices import Tower
 from chatbot.training.variable_update.device_failure import RESUME, device_failure
 
 # Texts of an InternalError or UnknownError on a GPU that lacks memory, in lower case; TensorFlow 2.21 has them all.
-# cuDNN's recurrent kernels report any failure as the first two, and their status only in the log: a batch that was too
-# large gave CUDNN_STATUS_EXECUTION_FAILED (github.com/tensorflow/tensorflow/issues/39453). A failed copy to the device
-# is the fourth (issues/60401); cuDNN's and XLA's allocators write the fifth and the last two.
+# cuDNN's and cuBLAS's statuses are the first two. A failed copy to the device is the third
+# (github.com/tensorflow/tensorflow/issues/60401); the allocators of cuDNN, CUDA and XLA write the others.
 MEMORY_TEXTS = (
-    "failed to call dornnforward",
-    "failed to call dornnbackward",
     "cudnn_status_alloc_failed",
+    "cublas_status_alloc_failed",
     "dst tensor is not initialized",
     "failed to allocate",
     "out of memory",
     "resource_exhausted",
 )
+# Texts of any other failure of cuDNN, in lower case. Its recurrent kernels report all of theirs as the first two, and
+# their status only in the log, as an error (issues/39453).
+CUDNN_TEXTS = ("failed to call dornnforward", "failed to call dornnbackward", "cudnn_status_")
 
 
 def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
-    """Return whether an error of a step is, or may be, caused by a device that is out of memory.
+    """Return whether an error of a step is caused by a device that is out of memory.
 
     towers: an uncertain error is not, if one of their GPUs has failed.
     """
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return True
-    text = str(error).lower()
+    return isinstance(error, tf.errors.ResourceExhaustedError) or _has(MEMORY_TEXTS, error, towers)
+
+
+def is_cudnn_failure(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
+    """Return whether an error of a step is a failure of cuDNN that is not known to be memory. towers: as above."""
+    return _has(CUDNN_TEXTS, error, towers) and not is_out_of_memory(error, towers)
+
+
+def _has(texts: Sequence[str], error: tf.errors.OpError, towers: Sequence[Tower]) -> bool:
     if not isinstance(error, tf.errors.InternalError | tf.errors.UnknownError):
         return False
-    return any(t in text for t in MEMORY_TEXTS) and device_failure(error, towers) is None
+    message = str(error).lower()
+    return any(text in message for text in texts) and device_failure(error, towers) is None
+
+
+def repeat_after(error: tf.errors.OpError, step: int, again: bool, weights_intact: bool) -> None:
+    """Print that a step in which cuDNN failed is computed once more.
+
+    again: whether it was already. weights_intact: as for `more_pieces`. Raises DeviceError if it cannot be repeated.
+    """
+    reason = reason_of(error)
+    if again or not weights_intact:
+        what = "twice" if again else "while the weights were updated,"
+        raise DeviceError(
+            f"cuDNN failed {what} at step {step} ({reason[:60]}); {RESUME}. The lines above have its status"
+        ) from error
+    tqdm.write(f"Warning: cuDNN failed at step {step} ({reason}); the step is tried once more.", file=sys.stderr)
+
+
+def reason_of(error: tf.errors.OpError) -> str:
+    """Return the first line of TensorFlow's message."""
+    return str(error).strip().splitlines()[0][:150]
 
 
 def more_pieces(
@@ -58,7 +89,7 @@ def more_pieces(
     if pieces >= rows:
         # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
         certain = isinstance(error, tf.errors.ResourceExhaustedError)
-        reason = "" if certain else f" ({str(error).strip().splitlines()[0][:150]})"
+        reason = "" if certain else f" ({reason_of(error)})"
         raise UserError(
             f"out of memory at step {step}, with one pair at a time{reason}; {RESUME} where there is more memory; "
             "for a smaller model, use a smaller --max-length, --rnn-size or --vocabulary-size and another --attempt"

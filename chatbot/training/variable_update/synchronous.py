@@ -17,7 +17,7 @@ from chatbot.training.exchange import Exchange, broadcast
 from chatbot.training.gradients import Sums, gradient_function
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
-from chatbot.training.variable_update.out_of_memory import is_out_of_memory, more_pieces
+from chatbot.training.variable_update.out_of_memory import is_cudnn_failure, is_out_of_memory, more_pieces, repeat_after
 from chatbot.training.variable_update.replica import Replica, Values
 from chatbot.training.variable_update.step_result import StepResult, step_result
 from chatbot.training.variable_update.summation import Summation
@@ -112,8 +112,9 @@ class Synchronous:
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on one global batch. rate: the learning rate.
 
-        Raises UserError if memory does not suffice even for one pair at a time.
+        Raises UserError if memory does not suffice even for one pair at a time, and DeviceError if cuDNN fails twice.
         """
+        again = False
         run_step = self._run_staged_step if self._staged else self._run_step
         while True:
             if prepared.pieces != self._pieces:
@@ -122,6 +123,10 @@ class Synchronous:
                 self._finished.append(run_step(prepared, tf.constant(rate, tf.float32)))
                 return
             except tf.errors.OpError as error:
+                if is_cudnn_failure(error, self._towers):
+                    repeat_after(error, prepared.number, again, self._weights_intact())
+                    again = True
+                    continue
                 if not is_out_of_memory(error, self._towers):
                     raise
                 first_time = self._pieces == self._accumulate
