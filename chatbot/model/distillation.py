@@ -35,7 +35,6 @@ def distillation_loss(
     The other arguments are those of `projection_loss`, and for a model that copies those of `with_copies`. Tokens are
     computed in chunks as there: the distributions of a chunk are in memory at a time, and its gradient with them.
     """
-    vocabulary, units = embeddings.shape
 
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor, *copies: tf.Tensor) -> tuple[tf.Tensor, Any]:
@@ -57,7 +56,7 @@ def distillation_loss(
             d_of_tokens, d_embeddings, d_bias = tape.gradient(loss, (of_tokens, embeddings, bias))
             return d_of_tokens, (loss, d_embeddings, d_bias)
 
-        chunk_tokens = max(units, size.logits // vocabulary)
+        chunk_tokens = size.chunk_tokens(*embeddings.shape)
         (d_attended, *d_copies), (loss, d_embeddings, d_bias) = in_chunks(
             chunk_at, (attended, *copies), chunk_tokens, size.most_tokens
         )

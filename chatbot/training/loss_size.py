@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from chatbot.config.training import Settings
-from chatbot.model.fast.projection import LossSize, logits_in
+from chatbot.errors import UserError
+from chatbot.model.fast.projection import MOST_ELEMENTS, LossSize, logits_in
 from chatbot.model.packing import MULTIPLE
 from chatbot.training.devices import Tower
 
@@ -13,6 +14,23 @@ def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) ->
     """Return the size of the loss on these towers. towers: of this machine; each machine has as many."""
     memories = [tower.memory for tower in towers if tower.memory is not None]
     return LossSize(logits_in(min(memories, default=None)), most_tokens(settings, len(towers) * machines))
+
+
+def check_whole_logits(settings: Settings, vocabulary: int, tokens: int) -> None:
+    """Raise UserError when a loss without chunks has more logits than kernels can index.
+
+    That is the loss of --fast without `loss`, and of --sampled-softmax. vocabulary: its size. tokens: `most_tokens`.
+    """
+    model = settings.model
+    if model.sampled_softmax is None and "loss" in model.fast:
+        return
+    logits = tokens * (vocabulary if model.sampled_softmax is None else 1 + model.sampled_softmax)
+    if logits > MOST_ELEMENTS:
+        flag = f"--fast {' '.join(model.fast)}" if model.sampled_softmax is None else "--sampled-softmax"
+        raise UserError(
+            f"{flag}: {logits:,} logits of a tower's share at once, more than {MOST_ELEMENTS:,}; "
+            "use a smaller --batch-size, with --accumulate"
+        )
 
 
 def most_tokens(settings: Settings, towers: int) -> int:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.cache import key_of
+from chatbot.model.fast.projection import MOST_ELEMENTS
 from chatbot.model.matmul import matmul
 from chatbot.training.attempt import has_checkpoint, write_json
 from chatbot.training.devices import cpu_name
@@ -71,10 +72,8 @@ def products(settings: Settings, vocabulary_size: int, towers: int) -> list[list
     model, learning = settings.model, settings.learning
     units = model.rnn_size // 2 if model.bidirectional else model.rnn_size
     tokens = -(-(learning.batch_tokens or learning.batch_size * TOKENS) // towers)  # of a tower's share, rounded up
-    return [
-        [tokens, model.projection_width, model.sampled_softmax or vocabulary_size],
-        [tokens, units, 4 * units],
-    ]
+    sizes = [(model.projection_width, model.sampled_softmax or vocabulary_size), (units, 4 * units)]
+    return [[min(tokens, MOST_ELEMENTS // n), k, n] for k, n in sizes]
 
 
 def has_tf32(device: str) -> bool:

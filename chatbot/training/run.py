@@ -34,7 +34,7 @@ from chatbot.training.criterion import Criterion
 from chatbot.training.data import FEWEST_DECIDING, Data
 from chatbot.training.devices import Tower
 from chatbot.training.initial_weights import set_initial_weights
-from chatbot.training.loss_size import loss_size
+from chatbot.training.loss_size import check_whole_logits, loss_size, most_tokens
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.progress import Progress, read_progress
@@ -233,6 +233,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
 
     with tf.device(device):
         size = loss_size(settings, towers, team.machines)
+        check_whole_logits(settings, len(data.vocabulary), most_tokens(settings, all_towers))
         ngrams = training_ngrams(settings.model, data)
         spellings = spelling_table(data.vocabulary.spellings())
         tables = spellings, ngrams, learning.label_smoothing

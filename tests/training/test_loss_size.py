@@ -1,15 +1,19 @@
 """The most tokens of a share, and the logits that follow from the memory of the devices."""
 
+from typing import Any
+
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches, split
+from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.model.fast.projection import LOGITS
+from chatbot.model.fast.projection import LOGITS, MOST_ELEMENTS, LossSize, logits_in
 from chatbot.model.packing import packing_of
 from chatbot.training.devices import Tower
-from chatbot.training.loss_size import loss_size, most_tokens
+from chatbot.training.loss_size import check_whole_logits, loss_size, most_tokens
 from chatbot.training.selftest import random_pairs
 
 
@@ -36,6 +40,47 @@ def test_no_piece_of_a_share_has_more_tokens(
             for piece in split(share, accumulate):
                 lengths = (piece.target_in != 0).sum(axis=1)
                 assert len(packing_of(lengths, piece.target_in.shape[1]).to_packed) <= most
+
+
+@given(
+    memory=st.one_of(st.none(), st.integers(0, 1 << 42)),
+    vocabulary=st.integers(10, 1 << 22),
+    units=st.integers(1, 1 << 14),
+)
+def test_no_call_has_more_logits_than_32_bits_can_index(memory: int | None, vocabulary: int, units: int) -> None:
+    """The vocabulary has all columns of the projection; chunks with n-grams or validation have `logits` at most."""
+    size = LossSize(logits_in(memory))
+    tokens = size.chunk_tokens(vocabulary, units)
+    assert size.logits < 1 << 31
+    assert 1 <= tokens * vocabulary < 1 << 31
+    assert tokens >= min(units, size.logits // vocabulary)
+
+
+def test_logits_of_a_gpu_with_143_gb_are_bounded() -> None:
+    """A fifteenth of its memory would hold 2,512,580,334 logits."""
+    assert loss_size(compose(Settings), [Tower("gpu_0", "/GPU:0", "", 150_754_820_096)]).logits == MOST_ELEMENTS
+
+
+@pytest.mark.parametrize(
+    ("flags", "vocabulary", "message"),
+    [
+        ({}, 10**6, ""),
+        ({"fast": ("lstm",)}, 2**31 // 600, "--fast lstm: "),
+        ({"fast": ("lstm",)}, 2**31 // 700, ""),
+        ({"sampled_softmax": 2**31 // 600}, 10, "--sampled-softmax: "),
+        ({"sampled_softmax": 2**31 // 700}, 10**8, ""),
+    ],
+)
+def test_losses_without_chunks_are_checked(flags: dict[str, Any], vocabulary: int, message: str) -> None:
+    settings = compose(Settings, batch_size=64, max_length=10, **flags)
+    tokens = most_tokens(settings, 1)
+    assert 600 < tokens < 700
+    if not message:
+        check_whole_logits(settings, vocabulary, tokens)
+        return
+    with pytest.raises(UserError, match=f"^{message}2,.* logits of a tower's share at once, more than") as raised:
+        check_whole_logits(settings, vocabulary, tokens)
+    assert len(str(raised.value)) < 200
 
 
 def test_smallest_memory_sets_the_logits() -> None:

@@ -16,6 +16,9 @@ from chatbot.model.matmul import matmul, rounded
 
 # Logits in memory at a time on a device of unknown memory: 64 MB of float32.
 LOGITS = 1 << 24
+# The most logits of a call, whatever the memory: kernels of TensorFlow index with 32 bits, such as that of
+# SparseSoftmaxCrossEntropyWithLogits.
+MOST_ELEMENTS = (1 << 31) - 1
 # About the smallest normal float32. The loss of a less probable target is computed from its logits.
 SMALLEST_PROBABILITY = 2e-38
 
@@ -25,7 +28,7 @@ def logits_in(memory: int | None) -> int:
 
     About three tensors of this size are in memory at once. They may take a fifth of it.
     """
-    return LOGITS if memory is None else max(LOGITS, memory // (5 * 3 * 4))
+    return LOGITS if memory is None else min(max(LOGITS, memory // (5 * 3 * 4)), MOST_ELEMENTS)
 
 
 class LossSize(NamedTuple):
@@ -36,6 +39,14 @@ class LossSize(NamedTuple):
 
     logits: int = LOGITS
     most_tokens: int | None = None
+
+    def chunk_tokens(self, vocabulary: int, units: int) -> int:
+        """Return the number of tokens in a chunk.
+
+        At least as many as units, because each chunk adds a gradient of the size of the embeddings to their sum, and no
+        more than have MOST_ELEMENTS logits.
+        """
+        return max(1, min(max(units, self.logits // vocabulary), MOST_ELEMENTS // vocabulary))
 
 
 def projection_loss(
@@ -56,11 +67,9 @@ def projection_loss(
     label_smoothing, without a mixture: as in `sequence_loss`.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
-    weights [tokens]. Tokens are computed in chunks of the given size. A chunk has at least as many tokens as units,
-    because each chunk adds a gradient of the size of the embeddings to their sum.
+    weights [tokens]. Tokens are computed in chunks of the given size.
     """
-    vocabulary, units = embeddings.shape
-    chunk_tokens = max(units, size.logits // vocabulary)
+    chunk_tokens = size.chunk_tokens(*embeddings.shape)
 
     @tf.custom_gradient
     def run(attended: tf.Tensor, embeddings: tf.Tensor, bias: tf.Tensor, *mixture: tf.Tensor) -> tuple[tf.Tensor, Any]:

@@ -57,8 +57,7 @@ class Synchronous:
         self._single_replica = exchange is None and len(replicas) == 1
         self._towers = [tower for _, towers in replicas for tower in towers]
         self._machine, self._machines = machine, machines
-        devices = [tower.device for tower in self._towers]
-        self._preparation = Preparation(model, seed, devices, machine)
+        self._preparation = Preparation(model, seed, [tower.device for tower in self._towers], machine)
         # The weights of teachers are constants on the device of each tower. Without, towers share one function.
         shared: Any = None if model.distillation else gradient_function(model)
         self.gradient_functions: list[Any] = []
@@ -129,9 +128,8 @@ class Synchronous:
                     continue
                 if not is_out_of_memory(error, self._towers):
                     raise
+                rows, intact = max(len(share.source) for share in prepared.batch.shares), self._weights_intact()
                 first_time = self._pieces == self._accumulate
-                rows = max(len(share.source) for share in prepared.batch.shares)
-                intact = self._weights_intact()
                 self._pieces = more_pieces(error, prepared.number, self._pieces, rows, first_time, intact)
                 self._proven.clear()
 
@@ -255,9 +253,8 @@ class Synchronous:
     def _sum_report(self, report: tf.Tensor) -> StepResult:
         """Return the result of a staged run's first step, which updates nothing."""
         parts = [[report], *([tf.zeros_like(report)] for _ in self._replicas[1:])]
-        return step_result(
-            (self._exchange(parts) if self._exchange else parts)[0][0], tf.constant(0.0), tf.constant(True)
-        )
+        sums = self._exchange(parts) if self._exchange else parts
+        return step_result(sums[0][0], tf.constant(0.0), tf.constant(True))
 
     def gather_state(self) -> Values:
         """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
