@@ -2,11 +2,25 @@
 
 import contextlib
 import os
+import re
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TextIO
 
+# How the log lines of TensorFlow's start begin; a fatal one (F) is not among them.
+LOG_LINE = re.compile(
+    rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] |[IWE]\d{4} \d\d:\d\d:[\d.]+ +\d+ "
+    rb"|WARNING: All log messages before absl::InitializeLog|To enable the following instructions:"
+)
+INFO_LINE = re.compile(rb"INFO: ")
+# Waits for a line; at the end of the input copies the file, which is its standard error, to its standard output.
+LAST_WORDS = 'read -r _ || { cat <&2; rm -f "$0"; }'
+# File descriptor 2 belongs to the whole process.
+_REDIRECTION = threading.RLock()
 # Standard output while `quiet` discards what is printed.
 _kept: TextIO | None = None
 
@@ -38,51 +52,78 @@ def no_bars() -> bool | None:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow. Its output to standard error is shown only if the import fails.
+    """Import TensorFlow without the log lines of its start, unless the import fails or the process is aborted.
 
-    C++ code prints these lines before it reads its log level, so file descriptor 2 is redirected meanwhile. Of the
-    lines that follow the import, errors are shown, since some statuses of cuDNN are nowhere else; with
-    TF_CPP_MIN_LOG_LEVEL=0 in the environment, all are.
+    C++ code prints these lines before it reads its log level. Of the lines that follow the import, errors are shown,
+    since some statuses of cuDNN are nowhere else; with TF_CPP_MIN_LOG_LEVEL=0 in the environment, all are.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with _captured_stderr():
+    with _without_lines(LOG_LINE):
         import tensorflow as tf
 
         tf.config.list_physical_devices()
 
 
-@contextlib.contextmanager
-def without_info_lines() -> Iterator[None]:
+def without_info_lines() -> AbstractContextManager[None]:
     """Discard the lines of C++ code on standard error that begin with "INFO: ", unless the block raises."""
-    with _captured_stderr() as captured:
-        yield
-    for line in b"".join(captured).splitlines(keepends=True):
-        if not line.startswith(b"INFO: "):
-            os.write(2, line)
+    return _without_lines(INFO_LINE)
 
 
 @contextlib.contextmanager
-def _captured_stderr() -> Iterator[list[bytes]]:
-    """Redirect file descriptor 2, and append what is written to the list after the block; show it if the block raises.
+def _without_lines(discarded: re.Pattern[bytes]) -> Iterator[None]:
+    """Redirect file descriptor 2 in the block, then write what is left: all lines but those that begin like this.
 
-    Python's own errors and those of C++ code both go there.
+    Python's own errors, those of C++ code and the output of other threads all go there. If the block raises, and if the
+    process is aborted in it, everything is written.
     """
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    stderr, contents = os.dup(2), list[bytes]()
-    with tempfile.TemporaryFile() as captured:
-        os.dup2(captured.fileno(), 2)
+    with _REDIRECTION:
+        _flush_stderr()
         try:
-            yield contents
-        except BaseException:
-            captured.seek(0)
-            os.write(stderr, captured.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-        captured.seek(0)
-        contents.append(captured.read())
+            stderr = os.dup(2)
+        except OSError:  # there is no standard error
+            yield
+            return
+        with tempfile.NamedTemporaryFile(buffering=0) as captured, _last_words(captured.name, stderr):
+            os.dup2(captured.fileno(), 2)
+            keep_all = True
+            try:
+                yield
+                keep_all = False
+            finally:
+                _flush_stderr()
+                os.dup2(stderr, 2)
+                os.close(stderr)
+                captured.seek(0)
+                for line in captured.read().splitlines(keepends=True):
+                    if keep_all or not discarded.match(line):
+                        os.write(2, line)
+
+
+@contextlib.contextmanager
+def _last_words(path: str, stderr: int) -> Iterator[None]:
+    """Copy a file to standard error if the process ends within the block, such as when C++ code aborts it.
+
+    No handler runs in a process that aborts, so a shell waits beside it: a line says that the block has ended, the end
+    of its input that the process has. A Ctrl-C ends both without a word. path: of the file. stderr: a descriptor.
+    """
+    try:
+        with open(path, "rb") as file:  # read from its beginning, wherever the process writes
+            command = "/bin/sh", "-c", LAST_WORDS, path
+            shell = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stderr, stderr=file)
+    except OSError:  # there is no such shell, as on Windows
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # the shell has ended
+            shell.communicate(b"\n")
+
+
+def _flush_stderr() -> None:
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # it is closed
+            sys.stderr.flush()
 
 
 def let_gpu_memory_grow() -> None:
