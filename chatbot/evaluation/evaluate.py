@@ -5,6 +5,7 @@ from typing import Any
 from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.evaluation import AUTO_TOKENIZE
 from chatbot.corpus.encoding.corpus import encode
 from chatbot.corpus.encoding.history import History, source_of
 from chatbot.corpus.encoding.selection import Selection
@@ -31,13 +32,15 @@ def evaluate(
     baseline: Baseline | None = None,
     report: str | None = None,
     name: str = "model",
+    tokenize: str = AUTO_TOKENIZE,
 ) -> dict[str, Any]:
     """Return the likelihood of the reference replies, and the measures of the model's replies.
 
     "references" and "random" are objects with the same measures of the references, and of references that were assigned
     to other questions at random; with a baseline, "baseline" is one of its replies.
 
-    report: the path of an HTML file to write, with every reply. name: the model's name, shown there.
+    report: the path of an HTML file to write, with every reply. name: the model's name, shown there. tokenize:
+    --tokenize; "bleu_tokenize" is the tokenisation that it names or chooses.
     Raises UserError when the report cannot be written.
     """
     history = History(trained.settings.encoding.history, trained.settings.model.max_length)
@@ -47,7 +50,7 @@ def evaluate(
     samples = read_samples(trained, files)
     both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
-    measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None)
+    measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None, tokenize)
     replies = reply(replier_of(trained, decoding), samples)
     rows = {"references": measurer.references, "random": measurer.random_replies()}
     if baseline:
@@ -59,6 +62,7 @@ def evaluate(
         "perplexity": likelihood.perplexity,
         "nats_per_token": likelihood.nats_per_token,
         "nats_per_character": likelihood.nats_per_character,
+        "bleu_tokenize": measurer.tokenization,
         **measurer(replies).values(),
         **{name: measurer(of_row).values() for name, of_row in rows.items()},
     }

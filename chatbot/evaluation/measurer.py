@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from chatbot.config.evaluation import AUTO_TOKENIZE
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.history import question_of
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.evaluation.measures import Measures, measure
+from chatbot.evaluation.overlap import tokenization_of
 from chatbot.evaluation.repetition import Repetition
 from chatbot.evaluation.samples import Sample
 
@@ -21,7 +23,7 @@ class Measurer:
     """Measures replies to the questions of some pairs, whose answers are the references.
 
     tokens: from a text to its tokens, as in training. scorer: of a model that has learned both directions, for the
-    likelihood of the questions given the replies; else None.
+    likelihood of the questions given the replies; else None. tokenize: --tokenize, for BLEU.
     """
 
     def __init__(
@@ -30,8 +32,10 @@ class Measurer:
         vocabulary: Vocabulary,
         tokens: Callable[[str], list[str]],
         scorer: Scorer | None,
+        tokenize: str = AUTO_TOKENIZE,
     ) -> None:
         self.references = [sample.answer for sample in samples]
+        self.tokenization = tokenization_of(self.references) if tokenize == AUTO_TOKENIZE else tokenize
         self._questions = [sample.question for sample in samples]
         self._question_ids = Ragged.from_rows([question_of(sample.ids, vocabulary) for sample in samples])
         self._characters = np.array([len(question.replace(" ", "")) for question in self._questions], np.int64)
@@ -39,7 +43,8 @@ class Measurer:
 
     def __call__(self, replies: Sequence[str]) -> Measures:
         """Measure one reply to each question."""
-        return measure(self._questions, replies, self.references, self._tokens, self._question_likelihood(replies))
+        likelihood = self._question_likelihood(replies)
+        return measure(self._questions, replies, self.references, self._tokens, likelihood, self.tokenization)
 
     def repetition_of_references(self) -> Repetition:
         """Return the repetition of the references."""

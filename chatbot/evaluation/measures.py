@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from chatbot.evaluation.likelihood import Likelihood
 from chatbot.evaluation.ngrams import Ngrams
-from chatbot.evaluation.overlap import Overlap
+from chatbot.evaluation.overlap import Overlap, tokenization_of
 from chatbot.evaluation.relevance import Relevance, relevance
 from chatbot.evaluation.repetition import Repetition
 
@@ -59,16 +59,17 @@ def measure(
     references: Sequence[str],
     tokens: Callable[[str], list[str]],
     question_likelihood: Likelihood | None = None,
+    tokenization: str | None = None,
 ) -> Measures:
     """Measure the replies to questions.
 
     questions, replies, references: equally many texts; only a reply may be empty. tokens: from a text to its tokens.
-    question_likelihood: of the questions given the replies.
+    question_likelihood: of the questions given the replies. tokenization: of BLEU; None: by the references.
     """
     tokenised = [tokens(reply) for reply in replies]
     visible = [reply.replace(" ", "") for reply in replies]
     return Measures(
-        Overlap(tuple(replies), tuple(references)),
+        Overlap(tuple(replies), tuple(references), tokenization or tokenization_of(references)),
         Repetition(Counter(replies)),
         (Ngrams.of(tokenised, 1), Ngrams.of(tokenised, 2)),
         (Ngrams.of(visible, 1), Ngrams.of(visible, 2)),

@@ -46,11 +46,12 @@ def report(title: str, search: str, measures: Mapping[str, Any], entries: Sequen
 
 
 def _likelihood(measures: Mapping[str, Any]) -> str:
-    """Return the likelihood of the references in words."""
+    """Return the likelihood of the references in words, and how BLEU is computed."""
     return (
         f"{counted(measures['pairs'], 'pair')}. Likelihood of the references: "
         f"perplexity {measures['perplexity']:,.2f}, "
-        f"{measures['nats_per_token']:.3f} nats per token, {measures['nats_per_character']:.3f} nats per character."
+        f"{measures['nats_per_token']:.3f} nats per token, {measures['nats_per_character']:.3f} nats per character. "
+        f"BLEU: sacrebleu's tokenisation {measures['bleu_tokenize']}."
     )
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import encode
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
@@ -19,6 +20,7 @@ from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
 from chatbot.corpus.text.tokenizer import tokenizer
 from chatbot.corpus.training_set import training_files
+from chatbot.errors import UserError
 from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
@@ -81,7 +83,7 @@ def test_command_prints_one_json_object(
         return replier_of(*arguments)
 
     monkeypatch.setattr(evaluate_module, "replier_of", replier)
-    flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3", "--baseline"]
+    flags = ["--encoding", "cp037", "--format", "tsv", "--beam-size", "3", "--baseline", "--tokenize", "intl"]
     monkeypatch.setattr("sys.argv", ["evaluation", "--data", "held_out", *flags])
     capsys.readouterr()
     assert main() == 0
@@ -95,12 +97,15 @@ def test_command_prints_one_json_object(
     ]
     assert list(measures) == [
         *("pairs", "tokens", "characters", "perplexity", "nats_per_token", "nats_per_character"),
+        "bleu_tokenize",
         *(*of_replies, "references", "random", "baseline"),
     ]
     assert [*measures["references"]] == [*measures["random"]] == [*measures["baseline"]] == of_replies
     assert measures["question_nats_per_character"] is None  # one direction was learned
     assert (measures["pairs"], measures["characters"]) == (2, 3)
+    assert measures["bleu_tokenize"] == "intl"
     assert "lines without a tab: 1" in printed.err
+    assert "Replies to 2 held-out questions; BLEU by sacrebleu's tokenisation intl:\n" in printed.err
     rows = [line.split("  ")[0] for line in printed.err.splitlines()]
     assert [*filter(None, rows)][-4:] == ["model", "references", "random of this file", "baseline"]
 
@@ -142,3 +147,11 @@ def test_each_reply_is_compared_with_its_own_reference(
     scored = Scorer(model)(encode(files, Selection(), vocabulary).shards)
     assert measures["nats_per_character"] == pytest.approx(scored.nats_per_character)
     assert (measures["perplexity"], measures["tokens"]) == (pytest.approx(scored.perplexity), scored.tokens)
+
+
+def test_tokenisation_without_its_packages_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.config.evaluation.is_installed", lambda name: name == "char")
+    assert evaluation_settings(["--data", "x", "--tokenize", "char"]).tokenize == "char"
+    message = r"^--tokenize ja-mecab: its packages are missing; pip install 'sacrebleu\[ja\]'$"
+    with pytest.raises(UserError, match=message):
+        evaluation_settings(["--data", "x", "--tokenize", "ja-mecab"])

@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import sacrebleu
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
+from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
 from chatbot.evaluation.character_index import CharacterIndex
 from chatbot.evaluation.likelihood import Likelihood
 from chatbot.evaluation.measures import measure
-from chatbot.evaluation.overlap import Overlap, TokenizerRegexp, TokenizerZh
+from chatbot.evaluation.overlap import Overlap, tokenization_of
 from chatbot.evaluation.relevance import BLOCK, Relevance, ranked_first, relevance
 from chatbot.evaluation.table import COLUMNS, table
 
@@ -90,17 +93,52 @@ def test_sums_of_two_sets_are_those_of_the_whole(first: list[str], second: list[
 
 def test_bleu_keeps_no_lines() -> None:
     """sacrebleu's caches would grow with every validation of a run."""
-    assert Overlap(("我今天很好啊",), ("他明日 is good",)).bleu < 100
+    assert Overlap(("我今天很好啊",), ("他明日 is good",), "zh").bleu < 100
     assert TokenizerZh.__call__.cache_info().currsize == TokenizerRegexp.__call__.cache_info().currsize == 0
 
 
 def test_overlap_with_references() -> None:
-    same = Overlap(("我今天很好啊",), ("我今天很好啊",))
-    other = Overlap(("我今天很好啊",), ("他明日不坏吗",))
+    same = Overlap(("我今天很好啊",), ("我今天很好啊",), "zh")
+    other = Overlap(("我今天很好啊",), ("他明日不坏吗",), "zh")
     assert (same.bleu, same.chrf) == (pytest.approx(100.0), pytest.approx(100.0))
     assert other.bleu < 10
     assert other.chrf == 0
     assert 0 < (same + other).chrf < 100
+
+
+@pytest.mark.parametrize(
+    ("references", "tokenization"),
+    [
+        (["今天天气很好", "ok"], "zh"),
+        (["I like Python, 你呢", "不知道 what you mean"], "zh"),
+        (["How are you?", "It is fine."], "13a"),
+        (["Добрый день", "¿Qué tal?"], "13a"),
+        (["今日はとても寒いですね"], "char"),
+        (["오늘은 정말 춥네요"], "char"),
+        (["The sign says 東京 and nothing else that anyone could read"], "13a"),
+        (["123", "…", "😀"], "13a"),
+        ([], "13a"),
+    ],
+)
+def test_tokenisation_of_bleu_follows_the_references(
+    references: list[str], tokenization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Japanese and Korean are tokenised by words where their packages are installed."""
+    monkeypatch.setattr("chatbot.evaluation.overlap.is_installed", lambda _: False)
+    assert tokenization_of(references) == tokenization
+    monkeypatch.setattr("chatbot.evaluation.overlap.is_installed", lambda _: True)
+    assert (tokenization_of(references) in ("ja-mecab", "ko-mecab")) == (tokenization == "char")
+
+
+def test_bleu_has_the_tokenisation_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """sacrebleu warns of a hundred replies that end in " ."; zh takes "don't" for one token, 13a for more."""
+    replies, references = ("it is fine , i don't know .",) * 150, ("it is fine, I don't know.",) * 150
+    by_name = {name: Overlap(replies, references, name).bleu for name in ("zh", "13a", "char", "none", "intl")}
+    for name, value in by_name.items():
+        expected = sacrebleu.corpus_bleu(replies, [references], tokenize=name, force=True).score
+        assert value == pytest.approx(expected)
+    assert len(set(by_name.values())) >= 4
+    assert caplog.records == []
 
 
 def slow_chrf(replies: list[str], references: list[str]) -> float:
@@ -119,7 +157,9 @@ def slow_chrf(replies: list[str], references: list[str]) -> float:
 
 def test_chrf_equals_slow_twin() -> None:
     replies, references = ["我今天很好啊你呢", "他们都不知道"], ["我今天也很好啊你", "他们大概都不知道吧"]
-    assert Overlap(tuple(replies), tuple(references)).chrf == pytest.approx(slow_chrf(replies, references), rel=1e-6)
+    assert Overlap(tuple(replies), tuple(references), "zh").chrf == pytest.approx(
+        slow_chrf(replies, references), rel=1e-6
+    )
 
 
 def slow_bm25(texts: list[str], query: str) -> list[float]:

@@ -32,7 +32,14 @@ HOSTILE = [
 ]
 VALUES = measure(["问"], ["嗯"], ["嗯"], list).values()
 LIKELIHOOD = {"perplexity": 2.5, "nats_per_token": 0.916, "nats_per_character": 0.5}
-MEASURES: dict[str, Any] = {"pairs": 1, **LIKELIHOOD, **VALUES, "references": VALUES, "random": VALUES}
+MEASURES: dict[str, Any] = {
+    "pairs": 1,
+    "bleu_tokenize": "zh",
+    **LIKELIHOOD,
+    **VALUES,
+    "references": VALUES,
+    "random": VALUES,
+}
 
 
 class Page(HTMLParser):
