@@ -78,6 +78,7 @@ def test_default_search_is_checked_with_the_other_settings() -> None:
         ({"candidates": 1001}, "--candidates 1001: must be at most 1000"),
         ({"seed": -1}, "--seed -1: must be at least 0"),
         ({"stop": ("a\n",)}, "--stop 'a\\n': expected printable text"),
+        ({"stop": ("a", "b" * 101)}, "--stop: a text has 101 characters; give texts of at most 100"),
         ({"beam_size": 2, "top_p": 0.5}, "--beam-size 2 and --top-p: beam search does not sample; give one"),
         ({"beam_size": 2, "candidates": 3}, "--beam-size 2 and --candidates: beam search does not sample; give one"),
         ({"top_k": 3, "coverage_penalty": 1}, "--coverage-penalty: for beam search; add --beam-size with at least 2"),

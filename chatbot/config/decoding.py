@@ -9,6 +9,7 @@ from chatbot.flags import check_fields, flag_of, setting
 
 SEARCH, TOKENS, RANKING = "search", "tokens of a reply", "ranking of replies"
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
+MOST_STOP_CHARACTERS = 100  # of a stop text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +166,8 @@ class DecodingSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if (length := max(map(len, self.stop), default=0)) > MOST_STOP_CHARACTERS:
+            raise UserError(f"--stop: a text has {length:,} characters; give texts of at most {MOST_STOP_CHARACTERS}")
         if self.samples and self.beams > 1:
             flag = next((name for name in SAMPLING if getattr(self, name) is not None), "candidates")
             raise UserError(f"--beam-size {self.beams} and {flag_of(flag)}: beam search does not sample; give one")

@@ -18,6 +18,7 @@ from chatbot.corpus.text.cleaning import cleaner
 from chatbot.decoding.automaton import Automaton
 from chatbot.errors import UserError
 from chatbot.inference.banned_words import without_words
+from chatbot.inference.pieces import ReplyText
 from chatbot.inference.stop_texts import before_stop
 
 # (replies, questions), ids each -> log P(question | reply) of each pair in nats, [pairs] float32.
@@ -109,11 +110,9 @@ class Ranking:
 
     def _before_stop(self, reply: Found) -> list[int]:
         """Return the ids of a reply before a stop text, at least one."""
-        ids, text = reply.ids, self._vocabulary.text
-        if reply.text == text(ids):
-            return ids
-        within = (n for n in range(len(ids), 1, -1) if reply.text.startswith(text(ids[:n])))
-        return ids[: next(within, 1)]
+        text = ReplyText(self._vocabulary, self._decoding.stop)
+        text.add(reply.ids)
+        return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
 
 
 def for_attempt(decoding: DecodingSettings, settings: Settings) -> DecodingSettings:

@@ -106,8 +106,8 @@ class Replier:
             return
         if self._stream is None:
             self._stream = TokenStream(self._search, self._specs)
-        prefixes = self._stream.ids(self._arguments([question[: self._max_length]]))
-        yield from pieces(prefixes, self._vocabulary, self.decoding.stop)
+        ids = self._stream.ids(self._arguments([question[: self._max_length]]))
+        yield from pieces(ids, self._vocabulary, self.decoding.stop)
 
     def row_model(self) -> TensorRows:
         """Return the model for the engine that answers questions in batches. Its graphs are traced."""

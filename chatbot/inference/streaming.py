@@ -34,11 +34,11 @@ class TokenStream:
         """The number of times that a step was traced."""
         return self._advance.experimental_get_tracing_count()
 
-    def ids(self, arguments: Sequence[Any]) -> Iterator[list[int]]:
-        """Yield the ids of the reply so far after each token, until it is finished. arguments: of one question."""
+    def ids(self, arguments: Sequence[Any]) -> Iterator[int]:
+        """Yield the ids of the reply one by one, until it is finished. arguments: of one question."""
         encoded, hypotheses = self._begin(*arguments)
-        for length in range(1, self._max_length + 1):
+        for _ in range(self._max_length):
             hypotheses = self._advance(encoded, hypotheses, *arguments[1:])
-            yield hypotheses.ids[0, :length].numpy().tolist()
+            yield int(hypotheses.last[0])
             if hypotheses.finished[0]:
                 return

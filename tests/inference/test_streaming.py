@@ -9,8 +9,8 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.vocabulary import BYTES, EOS, Vocabulary
-from chatbot.inference.pieces import pieces
+from chatbot.corpus.encoding.vocabulary import BYTES, EOS, SPECIALS, Vocabulary
+from chatbot.inference.pieces import ReplyText, pieces
 from chatbot.inference.replier import Replier
 from chatbot.inference.stop_texts import before_stop
 from chatbot.model.new_model import built_model
@@ -20,28 +20,71 @@ SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=20)
 
 
 @hypothesis.given(
-    st.lists(st.sampled_from([["a"], ["b"], ["ab"], ["▁a"], ["▁"], ["好"], ["😀"]]), min_size=1, max_size=8),
-    st.lists(st.text("ab 好", min_size=1, max_size=3), max_size=3),
+    st.lists(
+        st.sampled_from([["a"], ["b"], ["ab"], ["▁a"], ["▁"], ["好"], ["😀"], ["\u3000"]]), min_size=1, max_size=8
+    ),
+    st.lists(st.text("ab 好", min_size=1, max_size=4), max_size=3),
 )
 @hypothesis.example([["a"], ["b"], ["a"], ["b"]], ["ba", "abab"])
+@hypothesis.example([["a"], ["ab"], ["ab"], ["a"]], ["aba", "baba"])
 @hypothesis.settings(max_examples=150)
 def test_joined_pieces_are_the_text_before_the_first_complete_stop(tokens: list[list[str]], stops: list[str]) -> None:
     ids = [i for token in tokens for i in VOCABULARY.ids(token)]
-    prefixes = ([*ids, EOS][:n] for n in range(1, len(ids) + 2))
-    found = list(pieces(prefixes, VOCABULARY, stops))
+    found = list(pieces(iter([*ids, EOS]), VOCABULARY, stops))
     text = VOCABULARY.text(ids)
-    assert "".join(found) == before_stop(text, stops)
+    reply = before_stop(text, stops)
+    assert "".join(found) == reply
     assert "" not in found
     ends = {n for stop in stops for n in range(len(text) + 1) if text[:n].endswith(stop)}
     expected = text[: min(ends)] if ends else text
     assert expected.startswith("".join(found))
     assert not any(stop in "".join(found) for stop in stops)
+    reply_text = ReplyText(VOCABULARY, stops)
+    reply_text.add(ids)
+    if reply_text.is_stopped:
+        number = max(n for n in range(len(ids)) if reply.startswith(VOCABULARY.text(ids[:n])))
+        assert reply_text.ids_before_stop() == number
+
+
+@hypothesis.given(
+    st.lists(st.sampled_from(sorted({*range(len(VOCABULARY))} - {EOS})), max_size=10),
+    st.lists(st.text("ab 好", min_size=1, max_size=4), max_size=3),
+)
+@hypothesis.settings(max_examples=100)
+def test_any_ids_have_the_text_of_the_vocabulary_and_no_more_is_held_back_than_needed(
+    ids: list[int], stops: list[str]
+) -> None:
+    reply_text, given = ReplyText(VOCABULARY, stops), ""
+    for number, i in enumerate(ids, 1):
+        given += reply_text.add([i])
+        text = VOCABULARY.text(ids[:number])
+        if i in range(len(SPECIALS), VOCABULARY.first_byte) and not any(stop in text for stop in stops):
+            held = max((n for stop in stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
+            assert given == text[: len(text) - held].rstrip()
+    given += reply_text.add([EOS])
+    assert given + reply_text.rest() == before_stop(VOCABULARY.text(ids), stops)
+
+
+def test_each_token_is_read_once() -> None:
+    """The work for a token does not grow with the reply."""
+
+    class Counted(list[str]):
+        reads = 0
+
+        def __getitem__(self, i: Any) -> Any:
+            self.reads += 1
+            return super().__getitem__(i)
+
+    vocabulary = Vocabulary(VOCABULARY.tokens[len(SPECIALS) :])
+    vocabulary.tokens = counted = Counted(vocabulary.tokens)
+    ids = vocabulary.ids(["a"] * 300)
+    assert "".join(pieces(iter(ids), vocabulary, ["a" * 99 + "b"] * 16)) == "a" * 300
+    assert counted.reads == 300
 
 
 def test_characters_spaces_and_possible_stops_are_held_back() -> None:
     ids = VOCABULARY.ids(["好", "▁a", "b", "a"])  # the bytes of one character, then three tokens
-    prefixes = [ids[:n] for n in range(1, len(ids) + 1)]
-    shown = [list(pieces(iter(prefixes[:n]), VOCABULARY, ["bb"])) for n in range(1, len(prefixes) + 1)]
+    shown = [list(pieces(iter(ids[:n]), VOCABULARY, ["bb"])) for n in range(1, len(ids) + 1)]
     assert shown == [[], [], ["好"], ["好", " a"], ["好", " a", "b"], ["好", " a", "ba"]]
 
 

@@ -4,7 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from chatbot.config.decoding import MOST_STOP_CHARACTERS
+
 MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
+
+StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
 
 LIST_DEPTH = 2  # no field has lists that are nested deeper
 
@@ -74,7 +78,7 @@ class DecodingFields(Body):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, WHOLE] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
     max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

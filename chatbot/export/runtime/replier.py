@@ -67,7 +67,7 @@ class ExportedReplier:
         if self.decoding.hypotheses > 1:
             yield from filter(None, self.replies([question]))
             return
-        yield from pieces(self._prefixes(question[: self._max_length]), self._vocabulary, self.decoding.stop)
+        yield from pieces(self._ids(question[: self._max_length]), self._vocabulary, self.decoding.stop)
 
     def row_model(self) -> ExportedRows:
         """Return the model for the engine that answers questions in batches."""
@@ -84,15 +84,15 @@ class ExportedReplier:
                 rows.append(attention[0, : len(question)])
         return np.stack(rows)
 
-    def _prefixes(self, question: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the ids of the reply so far after each token."""
+    def _ids(self, question: Sequence[int]) -> Iterator[int]:
+        """Yield the ids of the reply one by one."""
         steps = search(self._model, *self._start([question]))
-        for length in range(1, self._max_length + 1):
+        for position in range(self._max_length):
             with np.errstate(all="ignore"):  # not while the caller has the piece
                 found = next(steps, None)
             if found is None:
                 return
-            yield found[0][0, :length].tolist()
+            yield int(found[0][0, position])
 
     def _found(self, questions: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], Floats]:
         """Return ids [questions, hypotheses, max_length], padded, and scores [questions, hypotheses]."""

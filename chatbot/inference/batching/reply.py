@@ -11,7 +11,6 @@ from chatbot.inference.batching.asked import Asked
 from chatbot.inference.batching.question import FinishReason, Piece, TokenLogProb
 from chatbot.inference.batching.rules import Rules
 from chatbot.inference.pieces import ReplyText
-from chatbot.inference.stop_texts import before_stop
 
 
 class UnfinishedReply:
@@ -24,10 +23,11 @@ class UnfinishedReply:
         self, asked: Asked, number: int, rules: Rules, stops: Sequence[str], limit: int, vocabulary: Vocabulary
     ) -> None:
         self.asked, self.rules = asked, rules
-        self._number, self._stops, self._limit, self._vocabulary = number, stops, limit, vocabulary
+        self._number, self._has_stops, self._limit, self._vocabulary = number, bool(stops), limit, vocabulary
         self._text = ReplyText(vocabulary, stops)
         self._piece = ""  # the next one
         self._ids: list[int] = []
+        self._read = 0  # ids whose text was read
         self._tokens: list[TokenLogProb] = []  # of ids that no piece has yet
         self._given = 0  # ids whose tokens a piece has
 
@@ -40,8 +40,9 @@ class UnfinishedReply:
             if question.top_log_probs is not None:
                 self._tokens.append(token_log_prob(self._vocabulary, token, logits, question.top_log_probs))
             has_ended = len(self._ids) == self._limit
-        if question.streams or self._stops or has_ended:
-            self._piece += self._text.add(self._ids)
+        if question.streams or self._has_stops or has_ended:
+            self._piece += self._text.add(self._ids[self._read :])
+            self._read = len(self._ids)
         if has_ended or self._text.is_stopped:
             is_cut = token != EOS and not self._text.is_stopped
             self._end(self._piece + self._text.rest(), "length" if is_cut else "stop")
@@ -52,11 +53,8 @@ class UnfinishedReply:
         return False
 
     def _end(self, piece: str, reason: FinishReason) -> None:
-        number = len(self._ids)
-        if self._text.is_stopped:  # tokens of the stop text are not in the reply
-            text = self._vocabulary.text
-            reply = before_stop(text(self._ids), self._stops)
-            number = max(n for n in range(number) if reply.startswith(text(self._ids[:n])))
+        # Tokens of the stop text are not in the reply.
+        number = self._text.ids_before_stop() if self._text.is_stopped else len(self._ids)
         self.asked.give_reply(Piece(self._number, piece, self._pending(number), reason), len(self._ids))
 
     def _pending(self, number: int) -> tuple[TokenLogProb, ...]:

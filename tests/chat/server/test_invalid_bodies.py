@@ -62,11 +62,18 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
                 ("stream", "yes", 'true or false, got "yes"'),
                 ("stream_options", 5, "an object, got 5"),
                 ("stop", 5, "a text or a list, got 5"),
+                ("stop", "x" * 101, "at most 100 characters, got 101"),
                 ("stop", ["x"] * 17, "at most 16 items, got 17"),
                 ("model", ["a"], "a text, got a list"),
             )
         ],
         (CHAT, {**HELLO, "stop": ["a", 1]}, "stop[1]", "stop[1]: expected a text, got 1"),
+        (
+            CHAT,
+            {**HELLO, "stop": ["a", "x" * 10**6]},
+            "stop[1]",
+            "stop[1]: expected at most 100 characters, got 1,000,000",
+        ),
         (CHAT, DEEP, "n", "n: expected a whole number, got a list"),
         (CHAT, b'{"messages": "\\ud800"}', "messages", 'messages: expected a list, got "\ufffd"'),
         (COMPLETIONS, {"prompt": []}, "prompt", "prompt: expected at least 1 item, got 0"),
