@@ -95,7 +95,7 @@ class Conversations:
                 return RESET
             if command in ("/good", "/bad"):
                 return await self._rate(chat.conversation, "good" if command == "/good" else "bad")
-            return await self._reply(chat.conversation, text)
+            return await self._reply(conversation_id, chat.conversation, text)
 
     def _chat(self, conversation_id: str) -> _Chat:
         """Return a conversation, a new one if it is not in memory, and forget what is over a limit."""
@@ -113,9 +113,10 @@ class Conversations:
         chat.used = now
         return chat
 
-    async def _reply(self, conversation: Conversation, text: str) -> str:
+    async def _reply(self, conversation_id: str, conversation: Conversation, text: str) -> str:
+        question = Question(text, conversation.turns, client=conversation_id)
         try:
-            reply = await ask(self._submit, Question(text, conversation.turns), self._settings.reply_seconds)
+            reply = await ask(self._submit, question, self._settings.reply_seconds)
         except BusyError:
             raise RefusedError(BUSY, 503, 5) from None
         except asyncio.TimeoutError:

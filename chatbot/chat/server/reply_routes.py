@@ -1,6 +1,7 @@
 """/v1/chat/completions and /v1/completions."""
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
@@ -51,6 +52,12 @@ def add_reply_routes(app: FastAPI) -> None:
         return await _respond(request, body, questions_of, echoes, chat=False, log_probs=body.logprobs is not None)
 
 
+def client_of(request: Request) -> str:
+    """Return who asks: as the gate has named the client, otherwise by its address."""
+    address = "" if request.client is None else request.client.host
+    return str(getattr(request.state, "client", address))
+
+
 async def _respond(
     request: Request,
     body: DecodingFields,
@@ -65,7 +72,8 @@ async def _respond(
     name = state.models.name_of(body.model)
     async with contextlib.AsyncExitStack() as stack:
         model = await stack.enter_async_context(state.models.use(name))
-        questions = questions_of(model)
+        client = client_of(request)
+        questions = [dataclasses.replace(question, client=client) for question in questions_of(model)]
         exchange = Exchange(new_completion(name, model.fingerprint, chat), questions, echoes, log_probs)
         found = answers(model.engine, questions, request, state.request_timeout)
         stack.push_async_callback(found.aclose)

@@ -1,6 +1,7 @@
 """A question within the engine, and who asked it."""
 
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -40,7 +41,7 @@ class Asked:
         """Whether nobody waits for more."""
         return self.ticket.cancelled.is_set()
 
-    @property
+    @functools.cached_property
     def characters(self) -> int:
         """The length of the question and its history."""
         return len(self.question.text) + sum(map(len, self.question.history))

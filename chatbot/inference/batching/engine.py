@@ -35,7 +35,7 @@ class Engine:
     The first question of a kind takes seconds longer, since graphs are traced: a server asks one before it is ready.
 
     responder: its search is that of questions without settings. most_waiting, most_characters: the number of questions
-    that may wait, and of their characters, histories included.
+    of a client that may wait while nobody else's do, and of their characters, histories included; see `Waiting`.
     """
 
     def __init__(self, responder: TextResponder, most_waiting: int = 256, most_characters: int = 1_000_000) -> None:

@@ -19,7 +19,8 @@ class Question:
     questions share one. replies: their number; those to one question differ in their random numbers, or are the best
     ones of the engine's search, which may find fewer. max_tokens: of a reply, at least 1; None: the model's limit.
     top_log_probs: number of alternatives for each token; None: no log-probabilities are needed. streams: whether the
-    pieces of a reply are given while it is generated; False: it is one piece, which costs less.
+    pieces of a reply are given while it is generated; False: it is one piece, which costs less. client: the name of who
+    asks; clients are served in turn.
     """
 
     text: str
@@ -31,6 +32,7 @@ class Question:
     max_tokens: int | None = None
     top_log_probs: int | None = None
     streams: bool = True
+    client: str = dataclasses.field(default="", compare=False)
 
 
 class TokenLogProb(NamedTuple):

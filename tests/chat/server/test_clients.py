@@ -148,6 +148,7 @@ def test_langchain(url: str, engine: FakeEngine) -> None:
     assert engine.questions[-1].history == ("一", "二")
     assert engine.questions[-1].decoding is not None
     assert engine.questions[-1].stop == ("。",)
+    assert engine.questions[-1].client
     assert "".join(str(chunk.content) for chunk in chat.stream(messages)) == "三"
     assert [message.content for message in chat.batch(["一", "二"])] == ["一", "二"]
 

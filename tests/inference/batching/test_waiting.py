@@ -1,11 +1,16 @@
 """The questions that wait for the engine."""
 
+import collections
 import threading
 import time
 
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
 from chatbot.inference.batching.asked import Asked
 from chatbot.inference.batching.question import Question
-from chatbot.inference.batching.waiting import Waiting
+from chatbot.inference.batching.waiting import BusyError, Waiting
 from tests.inference.batching.messages import asked
 
 
@@ -63,3 +68,93 @@ def test_close_ends_every_lane() -> None:
     for thread in threads:
         thread.join(10)
     assert taken == [None, None]
+
+
+def of(client: str, replies: int = 1, text: str = "") -> Asked:
+    return asked(Question(text, replies=replies, client=client), [])
+
+
+def one(waiting: Waiting) -> Asked | None:
+    """The next question."""
+    taken = waiting.take(0, 1, blocks=len(waiting) > 0)
+    return taken[0] if taken else None
+
+
+STEPS = st.one_of(
+    st.tuples(st.sampled_from("abcdef"), st.integers(1, 4)),  # a question of a client, and its number of replies
+    st.just("take"),
+    st.integers(0, 20),  # cancels a question
+)
+
+
+@hypothesis.given(st.lists(STEPS, max_size=40))
+@hypothesis.settings(max_examples=100)
+def test_a_new_client_waits_for_at_most_one_question_of_each_other_and_a_client_keeps_its_order(
+    steps: list[object],
+) -> None:
+    waiting, put, taken = Waiting(1, 1000, 1000), list[Asked](), list[Asked]()
+    since = dict[str, int]()  # client -> the number of questions taken when its first one was put
+
+    def take() -> bool:
+        if (question := one(waiting)) is None:
+            return False
+        taken.append(question)
+        return True
+
+    for step in steps:
+        if isinstance(step, tuple):
+            put.append(of(*step))
+            since.setdefault(step[0], len(taken))
+            waiting.put(0, put[-1])
+        elif step == "take":
+            take()
+        elif isinstance(step, int) and step < len(put):
+            put[step].ticket.cancel()
+    while take():
+        pass
+    assert len(waiting) == 0
+    assert waiting._number.all == waiting._characters.all == 0
+    for client, begin in since.items():
+        of_client = [question for question in taken if question.question.client == client]
+        assert of_client == [question for question in put if question in of_client]
+        first = next((x for x in put if x.question.client == client), None)
+        if first in taken:
+            before = collections.Counter(x.question.client for x in taken[begin : taken.index(first)])
+            assert all(number == 1 for number in before.values())
+    assert all(question in taken or question.is_over for question in put)
+
+
+def test_clients_get_equally_many_replies_whatever_a_question_asks_for() -> None:
+    waiting, replies = Waiting(1, 1000, 1000), collections.Counter[str]()
+    for _ in range(200):
+        waiting.put(0, of("many", 8))
+        waiting.put(0, of("few", 1))
+    while len(waiting) and replies["few"] < 100:
+        question = one(waiting)
+        assert question is not None
+        replies[question.question.client] += question.question.replies
+    assert 100 <= replies["many"] <= 112
+
+
+def burst(waiting: Waiting, lane: int, client: str, text: str) -> int:
+    """Ask as many questions as are accepted, and return their number."""
+    for number in range(1000):
+        try:
+            waiting.put(lane, of(client, text=text))
+        except BusyError:
+            return number
+    raise AssertionError("the questions of a client are not bounded")
+
+
+@pytest.mark.parametrize(("most", "characters", "text"), [(256, 10**6, ""), (10**6, 256, "x")])
+def test_bursts_leave_room_for_new_clients_and_a_single_client_has_all_that_one_may_use(
+    most: int, characters: int, text: str
+) -> None:
+    waiting = Waiting(2, most, characters)
+    assert burst(waiting, 0, "burst 0", text) == len(waiting) == 256
+    for number in range(1, 8):
+        waiting.put(0, of(f"new {number}", text=text))
+        assert burst(waiting, number % 2, f"burst {number}", text) > 0
+    waiting.put(0, of("new 8", text=text))
+    first, second = waiting.take(0, 2, True) or []
+    assert [first.question.client, second.question.client] == ["burst 0", "new 1"]
