@@ -10,12 +10,17 @@ from chatbot.decoding.search import Hypotheses
 
 Found = TypeVar("Found", Hypotheses, Beams)
 
-# Finished rows are left out after this many ids each.
+# Finished rows, and those that nobody wants any more, are left out after this many ids each.
 STEPS = 2
+# A single row has no others to be left out for, so that it is enough to ask more rarely whether it is wanted.
+STEPS_ALONE = 8
 
 
 def run_unfinished(
-    run_of: Callable[[tf.Tensor], Callable[[Found, tf.Tensor], Found]], start: Found, max_length: int
+    run_of: Callable[[tf.Tensor], Callable[[Found, tf.Tensor], Found]],
+    start: Found,
+    max_length: int,
+    wanted: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Run a search to its end, as its `run` does, on fewer and fewer rows. Returns the ids and scores of all rows.
 
@@ -23,7 +28,8 @@ def run_unfinished(
     So have the replies to several questions.
 
     run_of: (row numbers [rows] int32) -> `run` of the search of these rows. Its step must take any number of rows.
-    start: the hypotheses before the first id.
+    start: the hypotheses before the first id. wanted: (row numbers [rows] int32) -> [rows] bool, whether these rows are
+    still wanted; it is asked again and again. The ids and scores of a row that is not are those up to then.
     """
 
     def unfinished(rows: tf.Tensor, current: Found, *_: tf.Tensor) -> tf.Tensor:
@@ -32,12 +38,15 @@ def run_unfinished(
     def advance(
         rows: tf.Tensor, current: Found, ids: tf.Tensor, scores: tf.Tensor
     ) -> tuple[tf.Tensor, Found, tf.Tensor, tf.Tensor]:
-        # A single row runs to its end.
-        steps = tf.where(tf.shape(rows)[0] > 1, STEPS, max_length)
+        steps = tf.where(tf.shape(rows)[0] > 1, STEPS, max_length if wanted is None else STEPS_ALONE)
         current = run_of(rows)(current, tf.minimum(current.position + steps, max_length))
         ids = tf.tensor_scatter_nd_update(ids, rows[:, None], current.ids)
         scores = tf.tensor_scatter_nd_update(scores, rows[:, None], current.scores)
-        left = tf.where(~current.finished)[:, 0]
+        goes_on = ~current.finished
+        if wanted is not None:
+            with tf.control_dependencies([current.position]):  # asked after these steps, not before
+                goes_on &= wanted(rows)
+        left = tf.where(goes_on)[:, 0]
         return tf.gather(rows, left), current.of_rows(left), ids, scores
 
     rows = tf.range(tf.shape(start.ids)[0])

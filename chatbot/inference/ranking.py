@@ -20,9 +20,11 @@ from chatbot.errors import UserError
 from chatbot.inference.banned_words import without_words
 from chatbot.inference.pieces import ReplyText
 from chatbot.inference.stop_texts import before_stop
+from chatbot.inference.ticket import Ticket
 
-# (replies, questions), ids each -> log P(question | reply) of each pair in nats, [pairs] float32.
-Reverse = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], npt.NDArray[np.float32]]
+# (replies, questions, tickets), ids each -> log P(question | reply) of each pair in nats, [pairs] float32; 0 for pairs
+# whose ticket was cancelled before they were computed. There are as many tickets as pairs, or none.
+Reverse = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]], Sequence[Ticket]], npt.NDArray[np.float32]]
 
 
 class Reply(NamedTuple):
@@ -56,15 +58,20 @@ class Ranking:
         ids: Sequence[npt.NDArray[np.int32]],
         scores: Sequence[npt.NDArray[np.float32]],
         reverse: Reverse | None,
+        tickets: Sequence[Ticket] = (),
     ) -> list[list[Reply]]:
         """Return the distinct replies to each question, the best first.
 
         questions: the ids of each. ids: of the hypotheses, [hypotheses, max_length] for each question, padded. scores:
-        [hypotheses] for each. reverse: for `--rerank`.
+        [hypotheses] for each. reverse: for `--rerank`. tickets: one for each; no replies are ranked for one that is
+        cancelled.
         """
-        found = [self._distinct(*row) for row in zip(ids, map(self._penalised, ids, scores), strict=True)]
+        found = [
+            [] if tickets and tickets[number].cancelled.is_set() else self._distinct(row[0], self._penalised(*row))
+            for number, row in enumerate(zip(ids, scores, strict=True))
+        ]
         if reverse is not None:
-            found = self._reranked(questions, found, reverse)
+            found = self._reranked(questions, found, reverse, tickets)
         return [[Reply(text, score) for text, score, _ in replies] for replies in found]
 
     def _penalised(self, ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -93,7 +100,7 @@ class Ranking:
         return [reply for reply in found if reply.text] or found
 
     def _reranked(
-        self, questions: Sequence[Sequence[int]], found: list[list[Found]], reverse: Reverse
+        self, questions: Sequence[Sequence[int]], found: list[list[Found]], reverse: Reverse, tickets: Sequence[Ticket]
     ) -> list[list[Found]]:
         """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
 
@@ -102,7 +109,10 @@ class Ranking:
         """
         alone = [question_of(question, self._vocabulary) for question in questions]
         pairs = [(reply, question) for question, replies in zip(alone, found, strict=True) for reply in replies]
-        values = reverse([self._before_stop(reply) for reply, _ in pairs], [question for _, question in pairs])
+        of_pairs = [ticket for ticket, replies in zip(tickets, found, strict=True) for _ in replies] if tickets else []
+        values = reverse(
+            [self._before_stop(reply) for reply, _ in pairs], [question for _, question in pairs], of_pairs
+        )
         values = values / self._penalty(np.array([len(question) + 1 for _, question in pairs]))
         rest = iter(((self._decoding.rerank or 0) * values).tolist())
         scored = [[reply._replace(score=reply.score + next(rest)) for reply in replies] for replies in found]

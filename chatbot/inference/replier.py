@@ -1,7 +1,8 @@
 """Replies of a model to questions, given as ids."""
 
+import contextlib
+import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from chatbot.inference.reply_search import ReplySearch
 from chatbot.inference.reverse_scorer import ReverseScorer
 from chatbot.inference.streaming import TokenStream
 from chatbot.inference.tensor_rows import TensorRows
+from chatbot.inference.ticket import Ticket
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -56,12 +58,13 @@ class Replier:
         if decoding.samples:
             specs.append(tf.TensorSpec([None, decoding.hypotheses, settings.max_length], tf.float32))
 
-        def decode(*arguments: Any) -> tuple[tf.Tensor, tf.Tensor]:
-            return self._search(*arguments)
+        def decode(abandoned: tf.Tensor, source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return self._search(source, uniform[0] if uniform else None, abandoned)
 
         self._specs = specs
         self._stream: TokenStream | None = None
-        self._decode = tf.function(decode, input_signature=specs, autograph=False)
+        handle = tf.TensorSpec([], tf.resource)
+        self._decode = tf.function(decode, input_signature=[handle, *specs], autograph=False)
         self._reverse = ReverseScorer(model) if decoding.rerank else None
 
     @property
@@ -81,20 +84,21 @@ class Replier:
         """
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
+    def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
-        questions: as for `replies`.
+        questions: as for `replies`. tickets: one for each. When a ticket is cancelled, the search for replies to its
+        question ends within a few tokens, and those that are returned are of no use; there may be none.
         """
         questions = [question[: self._max_length] for question in questions]
         size = self.batch
         found_ids: list[npt.NDArray[np.int32]] = []
         found_scores: list[npt.NDArray[np.float32]] = []
         for start in range(0, len(questions), size):
-            ids, scores = self._decode(*self._arguments(questions[start : start + size]))
-            found_ids += [*ids.numpy()]
-            found_scores += [*scores.numpy()]
-        return self._ranking.replies(questions, found_ids, found_scores, self._reverse)
+            ids, scores = self._found(questions[start : start + size], tickets[start : start + size])
+            found_ids += [*ids]
+            found_scores += [*scores]
+        return self._ranking.replies(questions, found_ids, found_scores, self._reverse, tickets)
 
     def stream(self, question: Sequence[int]) -> Iterator[str]:
         """Yield the best reply to a question in pieces, as its tokens are found.
@@ -112,6 +116,19 @@ class Replier:
     def row_model(self) -> TensorRows:
         """Return the model for the engine that answers questions in batches. Its graphs are traced."""
         return TensorRows(self._model)
+
+    def _found(
+        self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Return ids [questions, hypotheses, max_length], padded, and scores [questions, hypotheses]."""
+        with tf.device("CPU"):  # its values are read by the host, which runs the loops of the search
+            abandoned = tf.Variable(np.zeros(len(questions), np.bool_), trainable=False)
+        with contextlib.ExitStack() as stack:
+            for number, ticket in enumerate(tickets):
+                mark = functools.partial(abandoned.scatter_nd_update, [[number]], [True])
+                stack.enter_context(ticket.calling(mark))
+            ids, scores = self._decode(abandoned.handle, *self._arguments(questions))
+            return ids.numpy(), scores.numpy()
 
     def _arguments(self, questions: Sequence[Sequence[int]]) -> list[Sequences | npt.NDArray[np.float32]]:
         """Return the arguments of the search."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -54,15 +55,19 @@ class ReplySearch:
     max_length: int
     decoding: DecodingSettings
 
-    def __call__(self, source: Sequences, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+    def __call__(
+        self, source: Sequences, uniform: tf.Tensor | None = None, abandoned: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32.
 
         source: the questions.
         uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
+        abandoned: the handle of a variable [rows] bool, the rows that nobody waits for any more. It may change while
+        this runs: soon after, no hypotheses of such a row are computed. None: all rows are searched to their ends.
         """
         encoded = self.encode(source)
         if self.decoding.beams > 1:
-            return self._beam(encoded)
+            return self._beam(encoded, abandoned)
         start = self.start(encoded)
         if self.decoding.compares_samples:
             assert uniform is not None
@@ -72,7 +77,8 @@ class ReplySearch:
                 of_rows = {**encoded, "question": _of_rows(encoded["question"], rows // self.decoding.hypotheses)}
                 return self._one_a_row(of_rows, tf.gather(numbers, rows), tf.shape(rows)[0])
 
-            ids, scores = run_unfinished(lambda rows: search_of(rows).run, start, self.max_length)
+            wanted = _wanted(abandoned, self.decoding.hypotheses)
+            ids, scores = run_unfinished(lambda rows: search_of(rows).run, start, self.max_length, wanted)
         else:
             found = self.run(encoded, uniform, start, self.max_length)
             ids, scores = found.ids, found.scores
@@ -106,7 +112,7 @@ class ReplySearch:
         step, processors = self._step(encoded["question"]), self._processors(encoded, rows)
         return Search(step, SPECIAL_IDS, self.automaton, self.max_length, pick, processors)
 
-    def _beam(self, encoded: Encoded) -> tuple[tf.Tensor, tf.Tensor]:
+    def _beam(self, encoded: Encoded, abandoned: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         question, decoding = encoded["question"], self.decoding
         state: dict[str, State] = {"cells": question["cells"]}
         if decoding.coverage_penalty:
@@ -133,7 +139,8 @@ class ReplySearch:
         rows = tf.shape(question["mask"])[0]
         search = search_of(tf.range(rows))
         start = search.start(state, rows)
-        return search.best_first(*run_unfinished(lambda rows: search_of(rows).run, start, self.max_length))
+        found = run_unfinished(lambda rows: search_of(rows).run, start, self.max_length, _wanted(abandoned, 1))
+        return search.best_first(*found)
 
     def _step(self, question: DecoderState) -> Step:
         def step(state: dict[str, State], ids: tf.Tensor) -> tuple[tf.Tensor, dict[str, State]]:
@@ -167,6 +174,18 @@ class ReplySearch:
         if decoding.min_reply_length > 1:
             processors.append(min_length(decoding.min_reply_length, EOS))
         return processors
+
+
+def _wanted(abandoned: tf.Tensor | None, hypotheses: int) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """Return the argument of `run_unfinished`. hypotheses: the number of rows for each question."""
+    if abandoned is None:
+        return None
+
+    def wanted(rows: tf.Tensor) -> tf.Tensor:
+        left = tf.raw_ops.ResourceGather(resource=abandoned, indices=rows // hypotheses, dtype=tf.bool)
+        return ~tf.ensure_shape(left, [None])
+
+    return wanted
 
 
 def _of_rows(question: DecoderState, rows: tf.Tensor) -> DecoderState:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import pad
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, EOS
+from chatbot.inference.ticket import Ticket
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -35,18 +36,24 @@ class ReverseScorer:
         """The number of times that the computation was traced."""
         return self._log_probs.experimental_get_tracing_count()
 
-    def __call__(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+    def __call__(
+        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()
+    ) -> npt.NDArray[np.float32]:
         """Return log P(question | reply) of each pair in nats, the end symbol included: [pairs].
 
-        replies, questions: ids without begin and end symbols, at least one each.
+        replies, questions: ids without begin and end symbols, at least one each. tickets: one for each pair, or none; a
+        pair has 0 if its ticket was cancelled before its batch.
         """
         scores = np.zeros(len(replies), np.float32)
         order = np.argsort([len(question) for question in questions], kind="stable")
-        while len(order):  # the longest questions first, so that a batch is bounded by its first row
+        while True:  # the longest questions first, so that a batch is bounded by its first row
+            if tickets:
+                order = order[[not tickets[i].cancelled.is_set() for i in order]]
+            if not len(order):
+                return scores
             number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
             order, rows = order[:-number], order[-number:]
             scores[rows] = self._batch([replies[i] for i in rows], [questions[i] for i in rows])
-        return scores
 
     def _batch(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         target_in, target_out = _padded([[ASK, *q] for q in questions]), _padded([[*q, EOS] for q in questions])

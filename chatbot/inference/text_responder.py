@@ -12,6 +12,7 @@ from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.inference.ranking import Reply
 from chatbot.inference.row_model import RowModel
+from chatbot.inference.ticket import Ticket
 from chatbot.inference.word_attention import Weights, WordAttention, by_word
 
 # The reply to a text without visible characters.
@@ -32,8 +33,11 @@ class IdReplier(Protocol):
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         """Return the best reply to each question."""
 
-    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
-        """Return the distinct replies that the search found for each question, the best first."""
+    def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
+        """Return the distinct replies that the search found for each question, the best first.
+
+        tickets: one for each question, or none. When one is cancelled, the search for its question ends early.
+        """
 
     def stream(self, question: Sequence[int]) -> Iterator[str]:
         """Yield the best reply in pieces."""

@@ -12,11 +12,13 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
 from chatbot.export.runtime.load import Export, ExportedResponder, load_export
+from chatbot.export.runtime.model import ExportedModel
 from chatbot.export.write import export
 from chatbot.inference.batching.question import Question
 from chatbot.inference.batching.row_lane import RowLane
 from chatbot.inference.batching.waiting import Waiting
 from chatbot.inference.responder import Responder
+from chatbot.inference.ticket import Ticket
 from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
@@ -78,6 +80,23 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any]) -> None:
     exports = [load_export(preset.with_name(name)) for name in ("onnx", "litert")]
     check_replies(load_trained(preset), exports, DecodingSettings(**search))
+
+
+@pytest.mark.parametrize("search", [BEAM, CANDIDATES], ids=["beam", "candidates"])
+def test_a_search_ends_when_nobody_waits(preset: Path, search: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket, steps = Ticket(), list[int]()
+
+    def step(self: ExportedModel, *arguments: Any) -> Any:
+        steps.append(len(steps))
+        if len(steps) == 2:
+            ticket.cancel()
+        return original(self, *arguments)
+
+    responder = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings(**search))
+    original = ExportedModel.step
+    monkeypatch.setattr(ExportedModel, "step", step)
+    assert responder.replier.candidates([responder.source("今天", ())], [ticket]) == [[]]
+    assert len(steps) <= 4
 
 
 def test_attention_is_that_of_the_attempt(preset: Path) -> None:

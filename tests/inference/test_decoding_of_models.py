@@ -19,6 +19,7 @@ from chatbot.inference.ranking import Ranking
 from chatbot.inference.replier import Replier, replier_of
 from chatbot.inference.reply_search import EMPTY_QUESTION
 from chatbot.inference.reverse_scorer import ReverseScorer
+from chatbot.inference.ticket import Ticket
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
@@ -84,7 +85,7 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
             assert "他好" not in text
             assert np.isfinite(score)
         assert [score for _, score in replies] == sorted((score for _, score in replies), reverse=True)
-    rows = [replier._decode(*replier._arguments([question[:7]]))[0][0] for question in QUESTIONS]
+    rows = [replier._found([question[:7]])[0][0] for question in QUESTIONS]
     for row in np.concatenate(rows):
         tokens = [i for i in row.tolist() if i not in (PAD, EOS)]
         assert len(tokens) >= 3
@@ -125,6 +126,20 @@ def test_reverse_scores_are_those_of_questions_generated_from_replies(
         np.testing.assert_allclose(ReverseScorer(model)(replies, questions), scores, rtol=1e-4)
 
 
+def test_pairs_for_which_nobody_waits_are_not_scored(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.inference.reverse_scorer.POSITIONS", 1)
+    scorer, tickets, scored = ReverseScorer(model), [Ticket() for _ in range(3)], []
+
+    def batch(replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+        scored.append(list(questions[0]))
+        tickets[1].cancel()  # after the first batch
+        return np.ones(1)
+
+    monkeypatch.setattr(scorer, "_batch", batch)
+    assert scorer([[7]] * 3, [[5, 6, 7], [5, 6], [5]], tickets).tolist() == [1, 0, 1]
+    assert scored == [[5, 6, 7], [5]]
+
+
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_reranking_adds_the_reverse_score_under_the_length_penalty(model: Seq2Seq, penalty: float) -> None:
     plain, reranked = (
@@ -147,7 +162,7 @@ def test_reranking_reads_a_reply_before_its_stop_text() -> None:
     rows = np.array([row + [EOS] + [PAD] * (6 - len(row)) for row in ids])
     read: list[Sequence[int]] = []
 
-    def reverse(replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+    def reverse(replies: Sequence[Sequence[int]], *_: object) -> np.ndarray[Any, Any]:
         read.extend(replies)
         return np.zeros(len(replies))
 
@@ -161,7 +176,7 @@ def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Se
     decoding = DecodingSettings(beam_size=3, length_penalty=0.0)
     plain = Replier(model, VOCABULARY, settings, decoding)
     replier = Replier(model, VOCABULARY, settings, dataclasses.replace(decoding, anti_lm=0.5, anti_lm_tokens=2))
-    ids, scores = (x.numpy()[0] for x in replier._decode(*replier._arguments([[6, 7]])))
+    ids, scores = (x[0] for x in replier._found([[6, 7]]))
     texts = {reply.text: reply.score for reply in plain.candidates([[6, 7]])[0]}
     compared = 0
     for row, score in zip(ids.tolist(), scores.tolist(), strict=True):

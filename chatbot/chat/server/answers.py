@@ -10,8 +10,9 @@ from starlette.requests import Request
 
 from chatbot.chat.server.problems import ApiError, busy
 from chatbot.errors import UserError
-from chatbot.inference.batching.engine import BusyError, Engine, Ticket
+from chatbot.inference.batching.engine import BusyError, Engine
 from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.ticket import Ticket
 
 
 class ClientLeftError(Exception):

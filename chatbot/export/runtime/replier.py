@@ -17,6 +17,7 @@ from chatbot.inference.array_decoding import picked
 from chatbot.inference.pieces import pieces
 from chatbot.inference.random_numbers import uniform_numbers
 from chatbot.inference.ranking import Ranking, Reply, check_decoding, reply_automaton
+from chatbot.inference.ticket import Ticket
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH, HYPOTHESES = 64, 640
@@ -48,19 +49,22 @@ class ExportedReplier:
         """Return the best reply to each question. questions: the ids of each, at least one."""
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
-        """Return the distinct replies that the search found for each question, the best first."""
+    def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
+        """Return the distinct replies that the search found for each question, the best first; see `Replier`.
+
+        The search of a batch ends when all of its tickets are cancelled.
+        """
         questions = [question[: self._max_length] for question in questions]
         size = self.batch
         ids: list[Ids] = []
         scores: list[Floats] = []
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
             for start in range(0, len(questions), size):
-                found = self._found(questions[start : start + size])
+                found = self._found(questions[start : start + size], tickets[start : start + size])
                 ids += [*found[0]]
                 scores += [*found[1]]
             reverse = self._reverse if self.decoding.rerank else None
-            return self._ranking.replies(questions, ids, scores, reverse)
+            return self._ranking.replies(questions, ids, scores, reverse, tickets)
 
     def stream(self, question: Sequence[int]) -> Iterator[str]:
         """Yield the best reply to a question in pieces, as its tokens are found; see `Replier.stream`."""
@@ -94,11 +98,20 @@ class ExportedReplier:
                 return
             yield int(found[0][0, position])
 
-    def _found(self, questions: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], Floats]:
+    def _found(
+        self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
+    ) -> tuple[npt.NDArray[np.int32], Floats]:
         """Return ids [questions, hypotheses, max_length], padded, and scores [questions, hypotheses]."""
+
+        def is_over() -> bool:
+            return bool(tickets) and all(ticket.cancelled.is_set() for ticket in tickets)
+
         if self.decoding.beams > 1:
-            return beam_search(self._model, self._model.encode(questions), self._automaton, self.decoding)
-        *_, (ids, scores) = search(self._model, *self._start(questions))
+            return beam_search(self._model, self._model.encode(questions), self._automaton, self.decoding, is_over)
+        steps = search(self._model, *self._start(questions))
+        ids, scores = next(steps)  # the same arrays after each position
+        while not is_over() and next(steps, None) is not None:
+            pass
         return ids.reshape(len(questions), -1, self._max_length), scores.reshape(len(questions), -1)
 
     def _start(self, questions: Sequence[Sequence[int]]) -> tuple[State, BoundedAutomaton, DecodingSettings, Pick]:
@@ -116,11 +129,18 @@ class ExportedReplier:
 
         return state, self._automaton, decoding, pick
 
-    def _reverse(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
-        """Return log P(question | reply) of each pair in nats, the end symbol included: [pairs]. Without n-grams."""
+    def _reverse(
+        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
+    ) -> Floats:
+        """Return log P(question | reply) of each pair in nats, the end symbol included: [pairs]. Without n-grams.
+
+        A batch is left out if all of its tickets are cancelled.
+        """
         scores = np.zeros(len(replies), np.float32)
         for start in range(0, len(replies), PAIRS):
             batch = slice(start, start + PAIRS)
+            if tickets and all(ticket.cancelled.is_set() for ticket in tickets[batch]):
+                continue
             scores[batch] = self._reverse_batch(replies[batch], questions[batch])
         return scores
 

@@ -55,11 +55,15 @@ def allowed_log_probs(automaton: BoundedAutomaton, logits: Floats, states: Ids, 
 
 
 def beam_search(
-    model: ExportedModel, start: State, automaton: BoundedAutomaton, decoding: DecodingSettings
+    model: ExportedModel,
+    start: State,
+    automaton: BoundedAutomaton,
+    decoding: DecodingSettings,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[npt.NDArray[np.int32], Floats]:
     """Return ids [questions, beams, max_length], padded, and scores [questions, beams], the best first.
 
-    start: with one hypothesis for each question.
+    start: with one hypothesis for each question. is_over: asked after each position, whether nobody waits any more.
     """
     rows, beams, max_length = len(start.cells[0]), decoding.beams, automaton.last + 1
     state, processors = start.repeated(beams), Processors(model, decoding, rows * beams)
@@ -100,7 +104,7 @@ def beam_search(
         processors.select(chosen)
         if sums.ndim:
             sums = sums[chosen]
-        if finished.all():
+        if finished.all() or is_over():
             break
     scores = log_probs / length_penalty(lengths, decoding) + bonus
     order = np.argsort(-scores, axis=-1, kind="stable")

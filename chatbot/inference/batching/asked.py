@@ -3,26 +3,15 @@
 import dataclasses
 import functools
 import logging
-import threading
 from collections.abc import Callable
 
 from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.ticket import Ticket
 
 log = logging.getLogger(__name__)
 # Gets the pieces of the replies, then their usage; or an exception, after which nothing follows. It is called in a
 # thread of the engine, which it must not block. If it raises, nothing more is computed for the question.
 Receive = Callable[[Piece | Usage | Exception], None]
-
-
-class Ticket:
-    """A question that was given to the engine."""
-
-    def __init__(self) -> None:
-        self.cancelled = threading.Event()
-
-    def cancel(self) -> None:
-        """Stop computing replies to the question: nobody waits for them. Any thread may call this."""
-        self.cancelled.set()
 
 
 @dataclasses.dataclass(eq=False)

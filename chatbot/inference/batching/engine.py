@@ -2,15 +2,16 @@
 
 import threading
 
-from chatbot.inference.batching.asked import Asked, Receive, Ticket
+from chatbot.inference.batching.asked import Asked, Receive
 from chatbot.inference.batching.question import Question
 from chatbot.inference.batching.row_lane import RowLane
 from chatbot.inference.batching.search_lane import SearchLane
 from chatbot.inference.batching.waiting import BusyError, Waiting
 from chatbot.inference.row_model import RowModel
 from chatbot.inference.text_responder import TextResponder
+from chatbot.inference.ticket import Ticket
 
-__all__ = ["BusyError", "Engine", "Receive", "Ticket"]
+__all__ = ["BusyError", "Engine", "Receive"]
 
 ROWS, SEARCHES = range(2)
 # Threads that search: with half of the cores for each operation, two keep all cores busy.

@@ -45,9 +45,12 @@ class SearchLane:
     def _answer(self, asked: Sequence[Asked]) -> None:
         try:
             questions = [self._responder.source(one.question.text, one.question.history) for one in asked]
-            found = iter(self._responder.replier.candidates([question for question in questions if question]))
+            tickets = [one.ticket for one, question in zip(asked, questions, strict=True) if question]
+            found = iter(self._responder.replier.candidates([question for question in questions if question], tickets))
             for one, question in zip(asked, questions, strict=True):
-                if question:
+                if one.is_over:
+                    _ = next(found) if question else None
+                elif question:
                     self._give(one, question[: self._max_length], next(found))
                 else:
                     give_empty_question_replies(one)
@@ -70,17 +73,19 @@ class SearchLane:
             if is_cut:
                 ids = ids[: question.max_tokens]
                 text = responder.vocabulary.text(ids)
-            tokens = self._tokens(source, ids, question.top_log_probs)
+            tokens = self._tokens(asked, source, ids)
             reason: FinishReason = "length" if is_cut or len(ids) >= self._max_length else "stop"
             asked.give_reply(Piece(number, text, tokens, reason), len(ids))
 
-    def _tokens(self, source: Sequence[int], ids: Sequence[int], top: int | None) -> tuple[TokenLogProb, ...]:
-        """Return the log-probabilities of a reply that was found. top: None if they are not needed."""
-        if top is None:
+    def _tokens(self, asked: Asked, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
+        """Return the log-probabilities of a reply that was found, if they are needed."""
+        if (top := asked.question.top_log_probs) is None:
             return ()
         model, tokens = self._row_model(), []
         state = model.encode([source])
         for last, token in zip((BOS, *ids), ids, strict=False):
+            if asked.is_over:
+                break
             logits, state = model.step(state, np.array([last], np.int32))
             tokens.append(token_log_prob(self._responder.vocabulary, token, logits[0], top))
         return tuple(tokens)

@@ -6,8 +6,9 @@ from typing import Any
 from chatbot.chat.bots.conversations import Conversations
 from chatbot.config.bots import BotSettings
 from chatbot.flags import compose
-from chatbot.inference.batching.engine import Receive, Ticket
+from chatbot.inference.batching.engine import Receive
 from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.ticket import Ticket
 
 
 def echo(question: Question, receive: Receive) -> Ticket:

@@ -20,6 +20,7 @@ from chatbot.flags import compose
 from chatbot.inference.ranking import Reply
 from chatbot.inference.row_model import RowModel
 from chatbot.inference.text_responder import TextResponder
+from chatbot.inference.ticket import Ticket
 from chatbot.inference.word_attention import Weights
 
 SLOW = "慢"  # the replies to a question with this character are slow
@@ -37,7 +38,7 @@ class FakeReplier:
     def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
         return [replies[0].text for replies in self.candidates(questions)]
 
-    def candidates(self, questions: Sequence[Sequence[int]]) -> list[list[Reply]]:
+    def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
         return [[*map(self._reply, self._names(ids), np.arange(0.5, 100))] for ids in questions]
 
     def stream(self, question: Sequence[int]) -> Iterator[str]:

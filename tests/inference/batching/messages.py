@@ -3,9 +3,10 @@
 import dataclasses
 import queue
 
-from chatbot.inference.batching.asked import Asked, Ticket
+from chatbot.inference.batching.asked import Asked
 from chatbot.inference.batching.engine import Engine
 from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.ticket import Ticket
 
 Message = Piece | Usage | Exception
 

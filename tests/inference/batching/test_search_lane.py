@@ -1,7 +1,8 @@
 """Replies of the engine's own search, when it compares hypotheses."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from chatbot.inference.batching.waiting import Waiting
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import Responder
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from chatbot.inference.ticket import Ticket
 from chatbot.model.saved import load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
 from tests.inference.batching.messages import Answer, Message, answer_of, asked
@@ -60,11 +62,11 @@ def test_questions_that_wait_are_searched_together_and_fail_alone(
 ) -> None:
     sizes = []
 
-    def candidates(self: Replier, questions: list[list[int]]) -> object:
+    def candidates(self: Replier, questions: list[list[int]], tickets: Sequence[Ticket] = ()) -> object:
         sizes.append(len(questions))
         if responder.source("吗", ()) in questions:
             raise MemoryError("no memory")
-        return original(self, questions)
+        return original(self, questions, tickets)
 
     original = Replier.candidates
     monkeypatch.setattr(Replier, "candidates", candidates)
@@ -79,3 +81,22 @@ def test_questions_that_wait_are_searched_together_and_fail_alone(
     assert [Answer(own).texts for own in messages[:3]] == [[reply] for reply in responder.replies(QUESTIONS[:3])]
     assert Answer(messages[3]).texts == [EMPTY_QUESTION_REPLY]
     assert [type(message) for message in messages[4]] == [MemoryError]
+
+
+def test_log_probabilities_of_a_question_end_when_nobody_waits(responder: Responder) -> None:
+    question, steps = asked(Question("今天", top_log_probs=0), []), []
+
+    class Model:
+        def encode(self, questions: object) -> None:
+            pass
+
+        def step(self, state: None, last: object) -> tuple[np.ndarray[Any, Any], None]:
+            steps.append(last)
+            question.ticket.cancel()
+            return np.zeros((1, len(responder.vocabulary)), np.float32), None
+
+    waiting = Waiting(1, 100, 10_000)
+    waiting.put(0, question)
+    waiting.close()
+    SearchLane(responder, waiting, 0, cast(Any, Model)).run()
+    assert len(steps) == 1
