@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
-from chatbot.config.attempts import BEST, CHECKPOINTS, CONFIG, LAST
-from chatbot.export.manifest import MANIFEST
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, LAST
 
 # Clients treat such models in a special way: they send other fields, or none that are important here.
 SPECIAL = re.compile(
@@ -47,16 +46,3 @@ def models_of(named: Path | None) -> Callable[[], Mapping[str, Path]]:
         return found
 
     return models
-
-
-def pointer_of(directory: Path) -> Path:
-    """Return the file of a model that changes with its checkpoint."""
-    names = (MANIFEST, BEST) if (directory / MANIFEST).exists() or (directory / BEST).exists() else (LAST,)
-    return next((directory / name for name in names if (directory / name).exists()), directory / LAST)
-
-
-def version_of(directory: Path) -> tuple[str, int, int]:
-    """Return what changes when a model has a newer checkpoint. Raises OSError."""
-    path = pointer_of(directory)
-    status = path.stat()
-    return path.name, status.st_mtime_ns, status.st_size

@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
-from chatbot.chat.server.model_names import pointer_of
+from chatbot.chat.server.model_directories import pointer_of
 from chatbot.chat.server.problems import ERROR_RESPONSES
 from chatbot.chat.server.state import state_of
 

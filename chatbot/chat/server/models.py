@@ -10,23 +10,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chatbot.attempts.attempt import size_of
 from chatbot.chat.loading import LoadedModel, load_model
 from chatbot.chat.server.garbage import leave_out_of_collections
-from chatbot.chat.server.model_names import pointer_of, version_of
+from chatbot.chat.server.model_directories import checked_step, estimated_bytes, version_of
 from chatbot.chat.server.problems import ApiError
 from chatbot.chat.server.questions import Searches, one_hypothesis
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.export.manifest import MANIFEST
 from chatbot.inference.batching.engine import Engine
 from chatbot.inference.batching.question import Piece, Question, Usage
 from chatbot.inference.text_responder import TextResponder
-from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 
 log = logging.getLogger(__name__)
-# Memory of a model beside its weights: graphs and buffers.
-BESIDE_WEIGHTS = 50_000_000
 MOST_NAMES = 5  # in a message
 
 
@@ -98,12 +93,15 @@ class Models:
     """The models of a server. All methods are for the thread of its event loop.
 
     directories: returns the models that there are now, the default one first. open_model: loads one; called in another
-    thread. limit: bytes of models in memory.
+    thread. limit: bytes of models in memory, with those that answer their last questions; a model that is larger is in
+    memory alone.
     """
 
     def __init__(self, directories: Callable[[], Mapping[str, Path]], open_model: Open, limit: int) -> None:
         self.directories, self._open, self._limit = directories, open_model, limit
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _Entry] = {}  # the models that get questions
+        self._bytes = 0  # of all models in memory
+        self._is_closed = False
         self._lock = asyncio.Lock()  # one model is loaded at a time
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -129,6 +127,7 @@ class Models:
         """Add a model that was loaded before the event loop runs. Raises OSError."""
         size = estimated_bytes(directory)
         self._warn_of(name, size)
+        self._bytes += size
         self._entries[name] = _Entry(model, directory, version_of(directory), size)
 
     @contextlib.asynccontextmanager
@@ -158,42 +157,67 @@ class Models:
                 version = version_of(entry.directory)
                 if version not in (entry.version, self._refused.get(name)):
                     async with self._lock:
-                        await self._replace(name, entry, version)
+                        if self._entries.get(name) is entry:  # it was not removed while another one was loaded
+                            await self._replace(name, entry, version)
 
     async def close(self) -> None:
         """Remove all models, after they have answered the questions that wait."""
+        self._is_closed = True
         for name in [*self._entries]:
             self._retire(name)
         await asyncio.gather(*self._closing)
 
     async def _load(self, name: str) -> None:
         async with self._lock:
+            if name in self._entries:  # `_replace` removed it, and has put another one in its place
+                return
+            if self._is_closed:
+                raise ApiError(503, "The server stops")
             directory = self.directories().get(self.name_of(name))
             assert directory is not None
             size = await asyncio.to_thread(estimated_bytes, directory)
-            self._make_room(size)
+            if not await self._make_room(size):
+                raise ApiError(503, "Other models use all memory; try again in 5 seconds", code="memory", retry_after=5)
             self._warn_of(name, size)
-            await asyncio.gather(*self._closing)
             try:
-                version = version_of(directory)
-                model = await asyncio.to_thread(self._open, directory)
+                await self._add(name, directory, size, self._open)
             except (UserError, OSError) as error:
                 log.error("%s: %s", name, error)
                 raise ApiError(
                     503, f"The model {name!r} cannot be loaded; the server's log says why", code="model_unavailable"
                 ) from error
-            self._entries[name] = _Entry(model, directory, version, size)
 
-    def _make_room(self, size: int) -> None:
-        """Remove the models that were used least recently. Raises ApiError (503) if those that are left are in use.
+    async def _add(self, name: str, directory: Path, size: int, open_model: Open, used: float = 0.0) -> _Entry:
+        """Load a model in another thread, in place of the one with this name, if any. Raises what `open_model` does."""
+        self._bytes += size
+        try:
+            version = version_of(directory)
+            model = await asyncio.to_thread(open_model, directory)
+        except BaseException:
+            self._bytes -= size
+            raise
+        if name in self._entries:
+            self._retire(name)
+        entry = self._entries[name] = _Entry(model, directory, version, size, used=used)
+        if self._is_closed:
+            self._retire(name)
+        return entry
 
-        A model that is larger than all memory is loaded alone.
+    async def _make_room(self, size: int, kept: _Entry | None = None) -> bool:
+        """Remove the models that were used least recently, until one of this size fits or is alone.
+
+        Returns whether there is room. If models that are in use leave none, all stay. kept: a model that stays, too.
         """
-        idle = sorted((entry.used, name) for name, entry in self._entries.items() if not entry.users)
-        while self._entries and size + sum(entry.bytes for entry in self._entries.values()) > self._limit:
-            if not idle:
-                raise ApiError(503, "Other models use all memory; try again in 5 seconds", code="memory", retry_after=5)
-            self._retire(idle.pop(0)[1])
+        while self._bytes and self._bytes + size > self._limit:
+            if self._closing:
+                await asyncio.gather(*self._closing)
+                continue
+            idle = {name: entry for name, entry in self._entries.items() if not entry.users and entry is not kept}
+            left = self._bytes - sum(entry.bytes for entry in idle.values())
+            if not idle or (left and left + size > self._limit):
+                return False
+            self._retire(min(idle, key=lambda name: idle[name].used))
+        return True
 
     def _warn_of(self, name: str, size: int) -> None:
         """Log that a model is larger than all memory."""
@@ -202,16 +226,21 @@ class Models:
             log.warning("%s: needs about %d MB, more than --serve-memory %d, and is loaded alone", name, needed, limit)
 
     async def _replace(self, name: str, old: _Entry, version: Any) -> None:
+        """Load a newer checkpoint beside the old one, or after it where there is no room for both.
+
+        In that case, it is loaded only while nobody uses the old one.
+        """
         try:
-            model = await asyncio.to_thread(self._open_pointed, old.directory)
-        except Exception as error:  # whatever is wrong with it, the old one answers
+            await asyncio.to_thread(checked_step, old.directory)
+            size = await asyncio.to_thread(estimated_bytes, old.directory)
+            if not await self._make_room(size, kept=old) and (old.users or not await self._make_room(size)):
+                return  # until the next refresh
+            entry = await self._add(name, old.directory, size, self._open_pointed, old.used)
+        except Exception as error:  # whatever is wrong with it, the old one answers, if need be loaded again
             self._refused[name] = version
             log.warning("%s: the newer checkpoint is not used: %s", name, error)
             return
-        if self._entries.get(name) is old:
-            self._retire(name)
-        self._entries[name] = _Entry(model, old.directory, version, old.bytes, used=old.used)
-        log.warning("%s: now at step %s", name, f"{model.loaded.card.step:,}")
+        log.warning("%s: now at step %s", name, f"{entry.model.loaded.card.step:,}")
 
     def _open_pointed(self, directory: Path) -> ServedModel:
         """Load the newest checkpoint of a model. Raises UserError if it is damaged: another one is not loaded."""
@@ -235,33 +264,16 @@ class Models:
         task.add_done_callback(self._closing.discard)
 
     async def _closed(self, entry: _Entry) -> None:
-        engines = [entry.model.engine]
+        engines, size = [entry.model.engine], entry.bytes
         del entry  # the thread has the only reference
         # Without entries, the server stops, or loads a model, which collects garbage, too.
-        await asyncio.to_thread(_close, engines, collects=bool(self._entries))
+        try:
+            await asyncio.to_thread(_close, engines, collects=bool(self._entries))
+        finally:
+            self._bytes -= size
 
 
 def _close(engines: list[Engine], collects: bool) -> None:
     engines.pop().close()
     if collects:
         leave_out_of_collections()
-
-
-def estimated_bytes(directory: Path) -> int:
-    """Return about how many bytes of memory a model takes: those of the files of its weights, and some more."""
-    if (directory / MANIFEST).exists():
-        return size_of(directory) + BESIDE_WEIGHTS
-    sizes = [path.stat().st_size for path in directory.glob("ckpt-*.data-*")]
-    return max(sizes, default=0) + BESIDE_WEIGHTS
-
-
-def checked_step(directory: Path) -> int | None:
-    """Return the step of the newest checkpoint of an attempt; None for an export.
-
-    Raises UserError if the checkpoint is damaged, in place of which `load_model` would load an older one.
-    """
-    if (directory / MANIFEST).exists():
-        return None
-    pointer = read_pointer(pointer_of(directory))
-    verified_manifest(directory / pointer["checkpoint"])
-    return int(pointer["step"])

@@ -15,7 +15,7 @@ from chatbot.chat.conversation import Rating
 from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
 from chatbot.chat.page.files import page_files
 from chatbot.chat.ratings import Better, append_rating, comparison_of, rating_of
-from chatbot.chat.server.model_names import pointer_of, version_of
+from chatbot.chat.server.model_directories import pointer_of, version_of
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
 from chatbot.chat.server.requests import Body
