@@ -70,6 +70,12 @@ class WebhookSettings:
     secret_file: str = setting(
         ..., SERVICE, "a file with the secret that signs requests, of at least 16 characters", metavar="FILE"
     )
+    seen_file: str = setting(
+        "data/.webhook-requests.sqlite",
+        SERVICE,
+        "remembers the requests of the last ten minutes, so that none is accepted twice, also after a restart",
+        metavar="FILE",
+    )
     listen: str = setting("127.0.0.1:9000", SERVICE, "the address that takes requests", metavar="HOST:PORT")
     callback: str | None = setting(
         None, SERVICE, "post replies to this URL instead of answering the request with them", metavar="URL"

@@ -72,11 +72,13 @@ def webhook_command(arguments: Sequence[str]) -> int:
         raise UserError(f"--secret-file {settings.secret_file}: at least {SHORTEST_SECRET} characters are needed")
     import uvicorn
 
+    from chatbot.chat.bots.signature import Verifier
     from chatbot.chat.bots.webhook import webhook_app
     from chatbot.chat.server.connection import KEEP_ALIVE, Connection
 
+    verifier = Verifier(secret.encode(), Path(settings.seen_file))
     with listening_socket("--listen", *settings.address) as listener, opened(settings.bot) as conversations:
-        app = webhook_app(conversations.answer, secret.encode(), settings.callback)
+        app = webhook_app(conversations.answer, verifier, settings.callback)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it has stopped
         config = uvicorn.Config(

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from chatbot.chat.bots.rate_limit import RateLimit
+from chatbot.chat.bots.rate_limit import RateLimits
 from chatbot.chat.conversation import Conversation, Rating
 from chatbot.chat.ratings import rate_last
 from chatbot.config.bots import BotSettings
@@ -63,7 +63,6 @@ class RefusedError(Exception):
 @dataclasses.dataclass
 class _Chat:
     conversation: Conversation
-    limit: RateLimit
     used: float  # when, in seconds of time.monotonic
     # Messages of a conversation are answered in turn.
     lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
@@ -79,14 +78,15 @@ class Conversations:
     def __init__(self, submit: Submit, settings: BotSettings, model: str, pairs: int | None, turns: int) -> None:
         self._submit, self._settings = submit, settings
         self._model, self._pairs, self._turns = model, pairs, turns
+        self._limits = RateLimits(settings.messages_per_minute)  # which outlive the conversations
         self._chats: collections.OrderedDict[str, _Chat] = collections.OrderedDict()
 
     async def answer(self, conversation_id: str, text: str) -> str:
         """Return the reply to a text of a conversation, which begins with its first text. Raises RefusedError."""
-        chat = self._chat(conversation_id)
-        if (wait := chat.limit.wait()) > 0:
+        if (wait := self._limits.wait(conversation_id)) > 0:
             notice = TOO_MANY.format(wait=counted(wait, "second"), seconds=wait)
-            raise RefusedError(notice if chat.limit.is_first_refusal() else "", 429, wait)
+            raise RefusedError(notice if self._limits.is_first_refusal(conversation_id) else "", 429, wait)
+        chat = self._chat(conversation_id)
         async with chat.lock:
             command = text.strip().partition(" ")[0].lower()
             if command in ("/start", "/help"):
@@ -108,8 +108,7 @@ class Conversations:
         if chat is None:
             if len(self._chats) >= self._settings.conversations:
                 self._chats.popitem(last=False)
-            limit = RateLimit(self._settings.messages_per_minute)
-            chat = self._chats[conversation_id] = _Chat(Conversation(self._turns), limit, now)
+            chat = self._chats[conversation_id] = _Chat(Conversation(self._turns), now)
         self._chats.move_to_end(conversation_id)
         chat.used = now
         return chat

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import urllib.parse
 import weakref
 from typing import Any
 
@@ -16,6 +17,7 @@ from telegram.error import BadRequest, InvalidToken, NetworkError, RetryAfter, T
 from telegram.ext import Application, ApplicationBuilder, CallbackContext, MessageHandler, filters
 
 from chatbot.chat.bots.conversations import Answer, RefusedError
+from chatbot.chat.visible import visible
 from chatbot.errors import UserError
 
 App = Application[Any, Any, Any, Any, Any, Any]
@@ -59,7 +61,7 @@ def application_of(answer: Answer, token: str, api_url: str) -> App:
         await _handle(update.message, answer, locks)
 
     async def report(update: object, context: "CallbackContext[Any, Any, Any, Any]") -> None:
-        _report(context.error)
+        _report(context.error, token)
 
     application.add_handler(MessageHandler(filters.UpdateType.MESSAGE & ~filters.StatusUpdate.ALL, handle))
     application.add_error_handler(report)
@@ -74,11 +76,12 @@ async def run(application: App, stop: asyncio.Event, retry_seconds: float = 1.0)
     """
     try:
         await _connect(application, stop, retry_seconds)
+        token = application.bot.token
         if stop.is_set():
             return
         assert application.updater is not None
         await application.updater.start_polling(
-            bootstrap_retries=-1, allowed_updates=[Update.MESSAGE], error_callback=_report
+            bootstrap_retries=-1, allowed_updates=[Update.MESSAGE], error_callback=lambda error: _report(error, token)
         )
         await application.start()
         print(f"Answering as @{application.bot.username} on Telegram. Ctrl-C exits.", file=sys.stderr, flush=True)
@@ -100,7 +103,7 @@ async def _connect(application: App, stop: asyncio.Event, seconds: float) -> Non
         except InvalidToken:
             raise UserError("--token-file: Telegram refuses this token; get a new one from @BotFather") from None
         except TelegramError as error:
-            _report(error)
+            _report(error, application.bot.token)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(stop.wait(), seconds)
             seconds = min(LONGEST_WAIT, 2 * seconds)
@@ -204,10 +207,15 @@ async def _type(message: Message) -> None:
         await asyncio.sleep(TYPING_SECONDS)
 
 
-def _report(error: BaseException | None) -> None:
-    """Print an error of Telegram or of the network, one line, without the message that it is about."""
-    text = str(error) if isinstance(error, TelegramError) else ""
+def _report(error: BaseException | None, token: str) -> None:
+    """Print an error of Telegram or of the network, one line, without the message that it is about and the token."""
+    text = redacted(visible(str(error)), token) if isinstance(error, TelegramError) else ""
     print(f"error: Telegram: {type(error).__name__}: {text}".rstrip(": "), file=sys.stderr, flush=True)
+
+
+def redacted(text: str, token: str) -> str:
+    """Return a text without the token, also as it is written in URLs."""
+    return text.replace(token, "(the token)").replace(urllib.parse.quote(token, safe=""), "(the token)")
 
 
 def _keep_out_of_logs(token: str) -> None:
@@ -221,9 +229,9 @@ def _keep_out_of_logs(token: str) -> None:
 
 
 class _Redacting(logging.Formatter):
-    def __init__(self, secret: str) -> None:
+    def __init__(self, token: str) -> None:
         super().__init__("%(levelname)s: %(name)s: %(message)s")
-        self._secret = secret
+        self._token = token
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace(self._secret, "(the token)")
+        return redacted(super().format(record), self._token)

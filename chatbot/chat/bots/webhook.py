@@ -2,14 +2,16 @@
 
     POST /  {"conversation": "a name", "text": "a message"}  ->  200 {"reply": "..."}
 
-With a callback URL, the request is answered by 202 at once, and the reply is posted there, signed in the same way:
+With a callback URL, the request is answered by 202 at once, and the reply is posted there, signed as a callback:
 
     POST callback  {"conversation": "a name", "reply": "..."}  or  {"conversation": "a name", "error": "..."}
 """
 
 import asyncio
 import contextlib
+import http.client
 import json
+import sqlite3
 import sys
 import urllib.request
 from typing import Any
@@ -22,6 +24,7 @@ from starlette.routing import Route
 
 from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.chat.bots.signature import SIGNATURE, TIMESTAMP, Verifier, signed_headers
+from chatbot.chat.visible import visible
 
 LARGEST_BODY = 2**16  # bytes
 LONGEST_NAME = 200  # characters
@@ -30,17 +33,23 @@ BODY_SECONDS = 10.0  # in which a body arrives
 MOST_CALLBACKS = 256
 CALLBACK_SECONDS = 10.0
 CALLBACK_WAITS = (1.0, 4.0)  # seconds before a callback that failed is tried again
+MOST_SHOWN = 200  # characters of its error
 
 
-def webhook_app(answer: Answer, secret: bytes, callback: str | None = None) -> Starlette:
+def webhook_app(answer: Answer, verifier: Verifier, callback: str | None = None) -> Starlette:
     """Return the ASGI application. callback: the URL to post replies to; None: they are the responses."""
-    verifier = Verifier(secret)
     tasks: set[asyncio.Task[None]] = set()
 
     async def receive(request: Request) -> Response:
         body = await _body(request)
         headers = request.headers
-        refusal = verifier.refusal(headers.get(TIMESTAMP, ""), headers.get(SIGNATURE, ""), body)
+        try:
+            refusal = await asyncio.to_thread(
+                verifier.refusal, headers.get(TIMESTAMP, ""), headers.get(SIGNATURE, ""), body
+            )
+        except sqlite3.Error as error:
+            print(f"error: --seen-file: {error}", file=sys.stderr, flush=True)
+            raise HTTPException(503, "the request cannot be remembered; try again later") from error
         if refusal is not None:
             raise HTTPException(401, refusal)
         conversation, text = _message(body)
@@ -48,7 +57,7 @@ def webhook_app(answer: Answer, secret: bytes, callback: str | None = None) -> S
             return JSONResponse({"reply": await answer(f"webhook/{conversation}", text)})
         if len(tasks) >= MOST_CALLBACKS:
             raise RefusedError("Too many replies are being computed; try again soon", 503, 5)
-        task = asyncio.create_task(_answer_by_callback(answer, conversation, text, secret, callback))
+        task = asyncio.create_task(_answer_by_callback(answer, conversation, text, verifier.secret, callback))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return JSONResponse({}, 202)
@@ -120,16 +129,20 @@ async def _answer_by_callback(answer: Answer, conversation: str, text: str, secr
         try:
             await asyncio.to_thread(_post, callback, message, secret)
             return
-        except OSError as error:  # also HTTP's errors
-            print(f"error: --callback: {error}", file=sys.stderr, flush=True)
+        except (OSError, http.client.HTTPException, ValueError) as error:  # of the connection, of HTTP and of its form
+            text = visible(str(error)) or type(error).__name__
+            print(f"error: --callback: {text[:MOST_SHOWN]}", file=sys.stderr, flush=True)
             if wait is not None:
                 await asyncio.sleep(wait)
 
 
 def _post(url: str, message: dict[str, str], secret: bytes) -> None:
-    """Post a message. Raises OSError unless the response has a status of 2xx; a redirection is an error, too."""
+    """Post a message. A response with another status than 2xx is an error, also a redirection.
+
+    Raises OSError, HTTPException of http.client, or ValueError.
+    """
     body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
-    headers = {"Content-Type": "application/json", **signed_headers(secret, body)}
+    headers = {"Content-Type": "application/json", **signed_headers(secret, "callback", body)}
     request = urllib.request.Request(url, body, headers, method="POST")
     with urllib.request.build_opener(_NoRedirect).open(request, timeout=CALLBACK_SECONDS):
         pass

@@ -91,7 +91,7 @@ def test_webhook_answers_until_sigterm(
     def session() -> None:
         body = json.dumps({"conversation": "a", "text": "hello"}).encode()
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-            connection.request("POST", "/", body, signed_headers(SECRET.encode(), body))
+            connection.request("POST", "/", body, signed_headers(SECRET.encode(), "request", body))
             replies.append(json.loads(connection.getresponse().read()))
             connection.request("GET", "/health")
             replies.append(json.loads(connection.getresponse().read()))
@@ -100,7 +100,8 @@ def test_webhook_answers_until_sigterm(
         listener.listen()  # the session does not wait for uvicorn
         port = listener.getsockname()[1]
         monkeypatch.setattr(bots, "listening_socket", lambda *address: listener)
-        assert run_until_signal(bots.webhook_command, ["--secret-file", secret_file(tmp_path)], session) == 0
+        arguments = ["--secret-file", secret_file(tmp_path), "--seen-file", str(tmp_path / "seen")]
+        assert run_until_signal(bots.webhook_command, arguments, session) == 0
     assert replies == [{"reply": "hello"}, {"status": "ok"}]
     printed = capsys.readouterr().err
     assert f"Answering at http://127.0.0.1:{port}/" in printed

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from telegram.error import NetworkError
+from telegram.ext import CallbackContext
 
 from chatbot.chat.bots import telegram_bot
 from chatbot.chat.bots.conversations import Answer, RefusedError
@@ -197,6 +199,23 @@ def test_a_token_that_is_refused_is_not_shown(api: StandIn, capsys: pytest.Captu
     with pytest.raises(UserError, match="Telegram refuses this token") as caught:
         serve(api, repeat, lambda: None, token=wrong)
     assert wrong not in f"{caught.value}{capsys.readouterr()}"
+
+
+def test_reports_of_errors_do_not_show_the_token(capsys: pytest.CaptureFixture[str]) -> None:
+    bot = application_of(repeat, TOKEN, "http://127.0.0.1:1")
+    url = f"http://127.0.0.1:1/bot{TOKEN}/getMe http://127.0.0.1:1/bot{TOKEN.replace(':', '%3A')}/getMe"
+    (report,) = bot.error_handlers
+
+    async def handled() -> None:
+        context = CallbackContext(bot)
+        context.error = NetworkError(f"{url}\n\x1b[2J")
+        await report(None, context)
+
+    asyncio.run(handled())
+    printed = capsys.readouterr().err
+    assert TOKEN.partition(":")[2] not in printed
+    assert printed.count("(the token)") == 2
+    assert "\x1b" not in printed
 
 
 def test_logs_of_the_libraries_do_not_show_the_token(api: StandIn, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,17 @@
 """The webhook: signatures, bad requests, and callbacks."""
 
 import asyncio
+import contextlib
+import itertools
 import json
+import re
+import socketserver
+import sqlite3
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +21,7 @@ from chatbot.chat.bots import webhook
 from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.chat.bots.signature import SIGNATURE, TIMESTAMP, Verifier, signature_of, signed_headers
 from chatbot.chat.bots.webhook import LARGEST_BODY, webhook_app
+from chatbot.errors import UserError
 from tests.chat.bots.engines import conversations
 
 SECRET = b"a secret of the test"
@@ -24,13 +32,20 @@ async def repeat(conversation: str, text: str) -> str:
     return f"{conversation}: {text}"
 
 
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the requests is in a folder of each test."""
+    monkeypatch.chdir(tmp_path)
+
+
 def post(
     content: bytes | AsyncIterator[bytes], headers: dict[str, str], answer: Answer = repeat, method: str = "POST"
 ) -> httpx.Response:
     """The response of a webhook to a request."""
 
     async def request() -> httpx.Response:
-        transport = httpx.ASGITransport(webhook_app(answer, SECRET))
+        seen = Path(tempfile.mkdtemp(dir="."), "seen")  # equal requests within a second are accepted
+        transport = httpx.ASGITransport(webhook_app(answer, Verifier(SECRET, seen)))
         async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as client:
             return await client.request(method, "/", content=content, headers=headers)
 
@@ -38,7 +53,7 @@ def post(
 
 
 def signed(body: bytes, answer: Answer = repeat) -> httpx.Response:
-    return post(body, signed_headers(SECRET, body), answer)
+    return post(body, signed_headers(SECRET, "request", body), answer)
 
 
 def test_signed_message_is_answered() -> None:
@@ -48,19 +63,21 @@ def test_signed_message_is_answered() -> None:
     assert response.headers["content-type"] == "application/json"
 
 
-def test_signature_is_the_documented_one() -> None:
-    """The value is of `printf '1700000000.{}' | openssl dgst -sha256 -hmac secret`."""
-    assert signature_of(b"secret", "1700000000", b"{}") == (
-        "b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
-    )
+def test_signatures_are_the_documented_ones() -> None:
+    """The values are of `printf 'request.1700000000.{}' | openssl dgst -sha256 -hmac secret`."""
+    assert [signature_of(b"secret", kind, "1700000000", b"{}") for kind in ("request", "callback")] == [
+        "bd3138a77563580ef525fb1a949be0b72fcef0ed0d4bd80ee5af91c4d793aaf3",
+        "92330679c4f74ecc84c37ae4e37a66d1f11b483dd6f3a467e802a9c658c9902c",
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         ({SIGNATURE: ""}, f"{SIGNATURE}: the header is missing"),
-        ({SIGNATURE: signature_of(b"another secret", "1000", HELLO)}, "not the signature"),
-        ({SIGNATURE: signature_of(SECRET, "1000", HELLO + b" ")}, "not the signature"),
+        ({SIGNATURE: signature_of(b"another secret", "request", "1000", HELLO)}, "not the signature"),
+        ({SIGNATURE: signature_of(SECRET, "request", "1000", HELLO + b" ")}, "not the signature"),
+        ({SIGNATURE: signature_of(SECRET, "callback", "1000", HELLO)}, "not the signature"),
         ({TIMESTAMP: "1001"}, "not the signature"),
         ({TIMESTAMP: "one"}, "seconds since 1970"),
         ({TIMESTAMP: ""}, f"{TIMESTAMP}: the header is missing"),
@@ -68,22 +85,24 @@ def test_signature_is_the_documented_one() -> None:
     ],
 )
 def test_other_signatures_are_refused(change: dict[str, str], error: str) -> None:
-    headers = {TIMESTAMP: "1000", SIGNATURE: signature_of(SECRET, "1000", HELLO)} | change
-    verifier = Verifier(SECRET, clock=lambda: 1000.0)
+    headers = {TIMESTAMP: "1000", SIGNATURE: signature_of(SECRET, "request", "1000", HELLO)} | change
+    verifier = Verifier(SECRET, Path("seen"), clock=lambda: 1000.0)
     assert error in (verifier.refusal(headers[TIMESTAMP], headers[SIGNATURE], HELLO) or "")
     response = post(HELLO, headers)
     assert (response.status_code, list(response.json())) == (401, ["error"])
 
 
-def test_requests_are_accepted_once_and_within_the_window() -> None:
-    now = 1000.0
-    verifier = Verifier(SECRET, clock=lambda: now)
+def test_requests_are_accepted_once_and_within_the_window_also_after_a_restart() -> None:
+    now, seen = 1000.0, Path("folder/seen")
+    verifiers = itertools.cycle(Verifier(SECRET, seen, clock=lambda: now) for _ in range(2))
 
     def refusal(timestamp: str) -> str | None:
-        return verifier.refusal(timestamp, signature_of(SECRET, timestamp, HELLO), HELLO)
+        signature = signature_of(SECRET, "request", timestamp, HELLO)
+        return next(verifiers).refusal(timestamp, signature, HELLO)
 
     assert [refusal("1000"), refusal("700"), refusal("1300")] == [None] * 3
-    assert "before" in (refusal("1000") or "")
+    for _ in range(2):
+        assert "before" in (refusal("1000") or "")
     assert "300 seconds" in (refusal("699") or "")
     assert "300 seconds" in (refusal("1301") or "")
     now = 1301.0
@@ -91,7 +110,26 @@ def test_requests_are_accepted_once_and_within_the_window() -> None:
     assert "before" in (refusal("1300") or "")
     now = 5000.0
     assert refusal("5000") is None
-    assert len(verifier._seen) == 1
+    with contextlib.closing(sqlite3.connect(seen)) as connection:
+        assert connection.execute("SELECT count(*) FROM seen").fetchone() == (1,)
+
+
+def test_requests_that_cannot_be_remembered_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a file").touch()
+    Path("other").write_bytes(b"no database" * 100)
+    for path in ("a file/seen", "other", "."):
+        with pytest.raises(UserError, match=f"--seen-file {re.escape(path)}: .*; give a file in a folder that can be"):
+            Verifier(SECRET, Path(path))
+    verifier = Verifier(SECRET, Path("seen"))
+    Path("seen").write_bytes(b"no database" * 100)
+
+    async def request() -> httpx.Response:
+        transport = httpx.ASGITransport(webhook_app(repeat, verifier))
+        async with httpx.AsyncClient(transport=transport, base_url="http://webhook") as client:
+            return await client.post("/", content=HELLO, headers=signed_headers(SECRET, "request", HELLO))
+
+    assert asyncio.run(request()).status_code == 503
+    assert capsys.readouterr().err.startswith("error: --seen-file: ")
 
 
 @pytest.mark.parametrize(
@@ -184,14 +222,14 @@ def by_callback(port: int, answer: Answer) -> list[httpx.Response]:
     """The responses to two messages of a webhook whose replies go to a callback; it is stopped when they are there."""
 
     async def session() -> list[httpx.Response]:
-        app: Any = webhook_app(answer, SECRET, f"http://127.0.0.1:{port}/reply")
+        app: Any = webhook_app(answer, Verifier(SECRET, Path("seen")), f"http://127.0.0.1:{port}/reply")
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://webhook") as client,
         ):
             bodies = [HELLO, HELLO.replace(b"hello", b"bye")]
-            return [await client.post("/", content=b, headers=signed_headers(SECRET, b)) for b in bodies]
+            return [await client.post("/", content=b, headers=signed_headers(SECRET, "request", b)) for b in bodies]
 
     return asyncio.run(session())
 
@@ -212,8 +250,39 @@ def test_replies_go_to_the_callback_signed_and_again_after_an_error(
     messages = [json.loads(body) for _, body in target.received]
     assert messages == [{"conversation": "a", "error": "not now"}] * 3 + [{"conversation": "a", "reply": "好"}]
     headers, body = target.received[-1]
-    assert Verifier(SECRET).refusal(headers[TIMESTAMP], headers[SIGNATURE], body) is None
+    assert headers[SIGNATURE] == signature_of(SECRET, "callback", headers[TIMESTAMP], body)
     assert capsys.readouterr().err.count("error: --callback: HTTP Error ") == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n"],
+)
+def test_a_callback_is_sent_again_whatever_is_answered(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(webhook, "CALLBACK_WAITS", (0.01, 0.01))
+    requests: list[bytes] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            length = 0
+            while (line := self.rfile.readline()).strip():
+                name, _, value = line.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+            requests.append(self.rfile.read(length))
+            self.wfile.write(answer)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        by_callback(server.server_address[1], repeat)
+        server.shutdown()
+        thread.join()
+    assert [json.loads(body)["reply"] for body in requests].count("webhook/a: hello") == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert all(line.startswith("error: --callback: ") and len(line) < 250 for line in lines)
 
 
 def test_callbacks_in_progress_are_bounded(receiver: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch) -> None:
