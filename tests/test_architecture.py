@@ -12,11 +12,12 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "chatbot").rglob("*.py"))
 
 # The packages that each package may import.
-BASE = {"version", "errors", "flags", "config", "memory", "quiet"}
+BASE = {"version", "errors", "flags", "config", "memory", "quiet", "durable"}
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
     "memory": set(),
+    "durable": set(),
     "quiet": set(),
     "flags": {"version", "errors"},
     "config": {"errors", "flags"},

@@ -21,10 +21,10 @@ from chatbot.config.attempts import (
     trained_directory,
 )
 from chatbot.config.stored import read_settings
+from chatbot.durable import write_json
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.model.checkpoint_files import manifest_of, manifest_path, verified_manifest
-from chatbot.training.durable import write_json
 
 
 def average(settings: AverageSettings) -> None:

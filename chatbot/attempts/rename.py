@@ -5,8 +5,8 @@ import json
 from chatbot.attempts.attempt import check_not_training
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD
 from chatbot.config.stored import read_settings
+from chatbot.durable import write_json
 from chatbot.errors import UserError
-from chatbot.training.durable import write_json
 
 
 def rename(old: str, new: str) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from chatbot.durable import replacing
+
 Record = dict[str, Any]
 
 METRICS = "metrics.jsonl"
@@ -117,12 +119,8 @@ def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
         text.set_parse_math(False)  # a "$" in a name is no formula
         text.set_fontfamily(families)
 
-    part = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as part:
         figure.savefig(part, format=path.suffix[1:])
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _describe(panel: Any, title: str, unit: str) -> None:

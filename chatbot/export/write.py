@@ -11,6 +11,7 @@ from chatbot.config.export import FLOAT32, LITERT, ONNX, SAVEDMODEL, ExportSetti
 from chatbot.config.model import ModelSettings
 from chatbot.config.stored import storable
 from chatbot.corpus.encoding.ngrams import Ngrams, load_ngrams
+from chatbot.durable import unused_name
 from chatbot.export.graphs import plain_model
 from chatbot.export.loss import HeldOut
 from chatbot.export.manifest import Manifest, size_of, write_manifest
@@ -37,8 +38,7 @@ def export(settings: ExportSettings, directory: Path, folder: Path) -> None:
 
     Raises UserError for an attempt that cannot be read or exported, and for a package that is missing.
     """
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = unused_name(folder)
     part.mkdir(parents=True)  # first, since a path that cannot be written is known at once
     try:
         line = _export_to(part, settings, directory)

@@ -31,10 +31,10 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.reading.display import counted
+from chatbot.durable import write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.model.checkpoint_files import check_model_size
-from chatbot.training.durable import write_file, write_json
 from chatbot.training.streams import print_wrapped
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.

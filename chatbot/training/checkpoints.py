@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from chatbot.config.attempts import BEST, LAST, SAVING
 from chatbot.config.learning import LearningSettings
+from chatbot.durable import write_file, write_json
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import (
     DamagedError,
@@ -29,7 +30,6 @@ from chatbot.training.attempt import lock_of
 from chatbot.training.averages import Averages
 from chatbot.training.checkpoint_reader import RECENT, TRAINED, read_checkpoint
 from chatbot.training.disk_space import check_space, pointers_in, remove_unnamed
-from chatbot.training.durable import write_file, write_json
 from chatbot.training.progress import Progress
 from chatbot.training.provenance import Provenance
 from chatbot.training.snapshot import Snapshot, cause_of, is_finite

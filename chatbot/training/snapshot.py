@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.training.durable import sync
+from chatbot.durable import sync
 from chatbot.training.progress import Progress
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
+from chatbot.durable import write_json
 from chatbot.flags import compose
 from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
-from chatbot.training.durable import write_json
 
 SIZES: dict[str, Any] = {"rnn_size": 4, "embedding_size": 4}
 

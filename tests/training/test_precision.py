@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batch
+from chatbot.durable import write_json
 from chatbot.flags import compose, replace
 from chatbot.memory import keep_freed_memory
 from chatbot.model.new_model import built_model
 from chatbot.training import precision
-from chatbot.training.durable import write_json
 from chatbot.training.precision import chosen_precision, measured_gain, products
 from tests.commands import ENVIRONMENT, ROOT
 from tests.training.dense_gradients import dense_gradients

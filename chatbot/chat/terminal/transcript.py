@@ -7,9 +7,7 @@ question and its reply, with a blank line between them, without the replies that
 both, and leaves out the replies that were rated bad.
 """
 
-import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 from chatbot.chat.conversation import Exchange
 from chatbot.chat.ratings import rating_of
 from chatbot.chat.visible import decodable, visible
+from chatbot.durable import write_file
 from chatbot.errors import UserError
 
 LARGEST_FILE = 2**24  # bytes
@@ -45,15 +44,10 @@ def save(path: Path, exchanges: Sequence[Exchange], overwrite: bool = False) -> 
                 f"{path}: all replies are rated bad, nothing to save; a name that ends in .jsonl keeps them"
             )
         content = "\n".join(f"{visible(exchange.question)}\n{visible(exchange.reply)}\n" for exchange in exchanges)
-    written = path.with_name(path.name + ".part")
     try:
-        written.write_text(content, encoding="utf-8")
-        os.replace(written, path)
+        write_file(path, content.encode())
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; check the permissions and the free space") from error
-    finally:
-        with contextlib.suppress(OSError):
-            written.unlink()
     return len(exchanges)
 
 

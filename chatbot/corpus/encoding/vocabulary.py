@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from chatbot.corpus.text.tokenizer import SPACE, text_of
+from chatbot.durable import write_file
 from chatbot.errors import UserError
 
 PAD, BOS, EOS, UNK, ASK = range(5)
@@ -112,9 +113,7 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Write `content` to a file. The file is complete or absent."""
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(self.content())
-        part.replace(path)
+        write_file(path, self.content())
 
 
 def frequent_characters(characters: Mapping[str, int], size: int) -> dict[str, int]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.config.training import Settings
+from chatbot.durable import write_file
 from chatbot.evaluation.samples import Sample
-from chatbot.training.durable import write_file
 from chatbot.training.reporting.exported_run import flat_values
 from chatbot.training.reporting.metrics_file import append_line
 from chatbot.training.validator import Validation

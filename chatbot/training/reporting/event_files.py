@@ -11,6 +11,8 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
+from chatbot.durable import write_file
+
 # TensorBoard reads the files of a run in the order of their names, those that contain "tfevents".
 EVENTS = "events.out.tfevents."
 # A file with this prefix holds what the present start of the run says of the whole run. It replaces that of the start
@@ -45,9 +47,7 @@ def write_of_start(folder: Path, name: str, event: Any) -> None:
     folder: of a TensorBoard run; it is created. name: of the file, after OF_START.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{name}.part"
-    part.write_bytes(_joined([_version(), event]))
-    part.replace(folder / f"{OF_START}{name}")
+    write_file(folder / f"{OF_START}{name}", _joined([_version(), event]))
 
 
 def remove_events_after(folder: Path, step: int) -> None:
@@ -60,9 +60,7 @@ def remove_events_after(folder: Path, step: int) -> None:
     kept = [record for record in records if tf.compat.v1.Event.FromString(record[12:-4]).step <= step]
     if len(kept) == len(records):
         return
-    part = folder / "kept.part"
-    part.write_bytes(b"".join(kept))
-    part.replace(files[0])
+    write_file(files[0], b"".join(kept))
     for file in files[1:]:
         file.unlink()
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chatbot.durable import write_file
 from chatbot.evaluation.samples import Sample
 from chatbot.training.result import INTERRUPTED
 
@@ -74,6 +75,4 @@ class ExportedRun:
     def write(self, step: int) -> None:
         """Write the file. step: the last one that the service has."""
         content = json.dumps({"id": self.id, "step": max(step, self.step)})
-        part = self.path.with_name(self.path.name + ".part")
-        part.write_text(content, encoding="utf-8")
-        part.replace(self.path)
+        write_file(self.path, content.encode())

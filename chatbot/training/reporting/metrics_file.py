@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from chatbot.durable import write_file
+
 
 class MetricsFile:
     """Appends the records of a run to a file.
@@ -34,7 +36,7 @@ class MetricsFile:
         last = json.loads(lines[-1]) if lines else {}
         if last.get("step") == record["step"]:
             record = {**last, **record}
-            _replace(self._path, lines[:-1])
+            write_file(self._path, "".join(lines[:-1]).encode())
         self.record(record)
 
 
@@ -74,10 +76,4 @@ def _drop_after(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # a line that was cut off when the run was killed
-    _replace(path, kept)
-
-
-def _replace(path: Path, lines: list[str]) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text("".join(lines), encoding="utf-8")
-    part.replace(path)
+    write_file(path, "".join(kept).encode())

@@ -1,6 +1,7 @@
 """Conversations in files."""
 
 import json
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -148,3 +149,16 @@ def test_bad_reply_is_left_out_of_text_and_marked_in_json_lines(capsys: Printed,
     ]
     lines_left = [line for line in Path("data/ratings.jsonl").read_text().splitlines() if line.strip()]
     assert [json.loads(line)["rating"] for line in lines_left] == ["bad", "bad"]  # not good, which was corrected
+
+
+@pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
+def test_overwrite_keeps_the_mode_and_touches_no_other_file(tmp_path: Path, name: str) -> None:
+    path, other = tmp_path / name, tmp_path / f"{name}.part"
+    path.write_text("old", encoding="utf-8")
+    path.chmod(0o600)
+    other.write_text("of the user", encoding="utf-8")
+    save(path, [Exchange(*TURNS[0])], overwrite=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert turns_of(load(path)) == TURNS[:1]
+    assert other.read_text(encoding="utf-8") == "of the user"
+    assert len(list(tmp_path.iterdir())) == 2

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from chatbot.corpus.encoding.vocabulary import SPECIALS, Vocabulary
+from chatbot.durable import write_file
 from chatbot.model.seq2seq import Seq2Seq
 
 MOST_WORDS, MOST_BYTES = 10_000, 10_000_000
@@ -36,6 +37,4 @@ def write_embedding(folder: Path, model: Seq2Seq, vocabulary: Vocabulary) -> Non
         "projector_config.pbtxt": CONFIG.format(*vectors.shape).encode(),
     }
     for name, content in contents.items():
-        part = folder / f"{name}.part"
-        part.write_bytes(content)
-        part.replace(folder / name)
+        write_file(folder / name, content)
