@@ -30,6 +30,7 @@ from chatbot.export.manifest import MANIFEST, read_manifest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHOWN_MODELS = 5
+LEAST_CONNECTIONS = 512  # that may be open at once; at least two for each request that may be answered
 
 
 def serve(settings: ChatSettings) -> int:
@@ -65,12 +66,15 @@ def serve(settings: ChatSettings) -> int:
         print(f"Serving {shown} at {url_of(listener)}; Ctrl-C stops it", flush=True)
         if warning := warning_of(host, keys):
             print(warning, file=sys.stderr, flush=True)
-        _Server(server_config(app, server.request_timeout), app.state.server).run(sockets=[listener])
+        _Server(server_config(app, server.request_timeout, server.queue), app.state.server).run(sockets=[listener])
     return 0
 
 
-def server_config(app: FastAPI, request_timeout: float) -> uvicorn.Config:
-    """Return the settings of uvicorn for an app. request_timeout: seconds to finish what it answers when it stops."""
+def server_config(app: FastAPI, request_timeout: float, requests: int = Limits.requests) -> uvicorn.Config:
+    """Return the settings of uvicorn for an app.
+
+    request_timeout: seconds to finish what it answers when it stops. requests: most that are answered at once.
+    """
     return uvicorn.Config(
         app,
         http=Connection,
@@ -78,6 +82,7 @@ def server_config(app: FastAPI, request_timeout: float) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        limit_concurrency=max(LEAST_CONNECTIONS, 2 * requests),
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(request_timeout) + 1,
     )

@@ -5,19 +5,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
 
 from chatbot.chat.listening import listening_socket
 from chatbot.chat.server.run import server_config, url_of
 
 
 @contextlib.contextmanager
-def running(app: FastAPI, request_timeout: float = 10.0) -> Iterator[str]:
-    """The URL of a server that answers in the block."""
+def running(app: Any, request_timeout: float = 10.0, **settings: Any) -> Iterator[str]:
+    """The URL of a server that answers in the block. settings: of uvicorn."""
     listener = listening_socket("--serve", "127.0.0.1", 0)
-    server = uvicorn.Server(server_config(app, request_timeout))
+    config = server_config(app, request_timeout)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -30,7 +33,16 @@ def running(app: FastAPI, request_timeout: float = 10.0) -> Iterator[str]:
         listener.close()
 
 
-def connection(url: str) -> socket.socket:
-    """A connection to a server, for bytes that no client would send."""
+def connection(url: str, address: str = "127.0.0.1") -> socket.socket:
+    """A connection to a server, for bytes that no client would send. address: of this side."""
     host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), timeout=10, source_address=(address, 0))
+
+
+def received(client: socket.socket) -> bytes:
+    """All that a server sends until it closes the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionError):
+        while part := client.recv(1 << 16):
+            data += part
+    return data

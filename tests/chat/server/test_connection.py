@@ -1,0 +1,173 @@
+"""What a connection takes and holds, on the loopback: the size and the time of a head, and unread answers."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chatbot.chat.bots.webhook import webhook_app
+from chatbot.chat.server.connection import LARGEST_HEAD, Connection
+from tests.chat.server.running import connection, received, running
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+LARGE = 4_000_000  # bytes of an answer, more than the buffers of the system hold
+SECONDS = 0.3  # of all time limits of clients
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with a large body for /large, otherwise with the number of bytes of the request's body."""
+    if scope["type"] == "lifespan":
+        for kind in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{kind}.complete"})
+        return
+    size, more = 0, scope["path"] != "/unread"
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        size, more = size + len(message["body"]), message["more_body"]
+    body = b"x" * LARGE if scope["path"] == "/large" else str(size).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server on each event loop."""
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("header_timeout", "unread_timeout", "linger_timeout"):
+            patch.setattr(Connection, name, SECONDS)
+        with running(app, loop=request.param, limit_concurrency=40) as url:
+            yield url
+
+
+def sent(url: str, *parts: bytes) -> bytes:
+    """What a server answers to bytes, until it closes the connection, which may be before it has read them all."""
+    with connection(url) as client:
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                client.sendall(part)
+        return received(client)
+
+
+ENDLESS = [b"x" * 100_000] * 50
+HEADS = {
+    "one header": (GET + b"X: " + b"x" * LARGEST_HEAD + b"\r\n\r\n",),
+    "headers": (GET + b"X: x\r\n" * 300 + b"\r\n",),
+    "line": (b"GET /" + b"x" * LARGEST_HEAD + b" HTTP/1.1\r\n\r\n",),
+    "endless line": (b"GET /", *ENDLESS),
+    "endless name": (GET, *ENDLESS),
+    "endless value": (GET + b"X: ", *ENDLESS),
+    "endless headers": (GET, *[b"X: x\r\n" * 10_000] * 50),
+    "after a body": (CHUNKED + b"1\r\nx\r\n0\r\nX: ", *ENDLESS),
+    "after a request": (GET + b"\r\n" + GET + b"X: ", *ENDLESS),
+}
+
+
+@pytest.mark.parametrize("parts", HEADS.values(), ids=HEADS)
+def test_large_heads_are_refused(url: str, parts: tuple[bytes, ...]) -> None:
+    answer = sent(url, *parts)
+    assert TOO_LARGE in answer
+    assert json.loads(answer.rpartition(b"\r\n")[2])["error"]["code"] == "headers_too_large"
+
+
+def test_webhook_refuses_large_heads() -> None:
+    async def answer(conversation: str, text: str) -> str:
+        return text
+
+    with running(webhook_app(answer, b"secret")) as url:
+        assert sent(url, GET + b"X: ", *ENDLESS).startswith(TOO_LARGE)
+
+
+def test_head_within_the_limits_is_answered(url: str) -> None:
+    """Also after a large body, and in small parts."""
+    body = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500000\r\n\r\n" + b"x" * 500_000
+    head = GET + b"X: " + b"x" * (LARGEST_HEAD - 100) + b"\r\nConnection: close\r\n\r\n"
+    answer = sent(url, body + head[:30_000], *[head[begin : begin + 3000] for begin in range(30_000, len(head), 3000)])
+    assert b"\r\n\r\n500000HTTP/1.1 200 OK\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n0")
+
+
+@pytest.mark.parametrize("extension", [b"1;" + b"x" * 100_000, b"0" * 100_000], ids=["extension", "size"])
+def test_line_of_a_chunk_is_bounded(url: str, extension: bytes) -> None:
+    assert not sent(url, CHUNKED, *[extension] * 50).startswith(b"HTTP/1.1 2")
+
+
+@pytest.mark.parametrize("piece", [b"x", b"X: x\r\n", b"\r\n"], ids=["name", "headers", "empty lines"])
+@pytest.mark.parametrize("before", [b"", GET + b"\r\n"], ids=["first", "second"])
+def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes) -> None:
+    """Each byte in time does not suffice."""
+    begin = time.monotonic()
+    with connection(url) as client:
+        client.sendall(before + (b"" if piece == b"\r\n" else GET))
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < begin + 5:
+                client.sendall(piece)
+                time.sleep(0.02)
+        received(client)
+    assert time.monotonic() < begin + 5
+
+
+def test_requests_that_are_sent_at_once_are_few(url: str) -> None:
+    answer = sent(url, (GET + b"\r\n") * 10 + GET + b"Connection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 OK") == 11
+    assert sent(url, (GET + b"\r\n") * 10_000).count(b"HTTP/1.1") < 40
+
+
+@pytest.mark.parametrize("path", [b"/large", b"/large?close"])
+def test_answer_that_is_not_read_is_dropped_in_time(url: str, path: bytes) -> None:
+    closes = b"Connection: close\r\n" if b"close" in path else b""
+    with connection(url) as client:
+        client.sendall(GET.replace(b"/ ", path + b" ", 1) + closes + b"\r\n")
+        time.sleep(SECONDS + 0.2)
+        assert len(received(client)) < LARGE
+
+
+def test_answer_that_is_read_slowly_arrives(url: str) -> None:
+    """For longer than the limit for an answer that is not read at all."""
+    with connection(url) as client:
+        client.sendall(GET.replace(b"/ ", b"/large ", 1) + b"Connection: close\r\n\r\n")
+        size = 0
+        for _ in range(8):
+            size += len(client.recv(1 << 18))
+            time.sleep(SECONDS / 4)
+        assert size + len(received(client)) > LARGE
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+def test_body_that_is_not_read_closes_the_connection(url: str, method: bytes) -> None:
+    """The client gets the answer, though it goes on sending; what it sends is bounded in size and in time."""
+    head = method + b" /unread HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
+    assert sent(url, head, *[b"x" * 100_000] * 10).endswith(b"\r\n\r\n0")
+    assert sent(url, head, *[b"x" * 100_000] * 200).startswith((b"HTTP/1.1 200", b""))
+
+
+def test_new_connection_takes_the_place_of_an_idle_one(url: str) -> None:
+    """Of the address that has most of them, so that one client does not keep others out."""
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(connection(url, "127.0.0.2"))
+        other.sendall(GET + b"\r\n")
+        assert other.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        many = [stack.enter_context(connection(url)) for _ in range(60)]
+        many[-1].sendall(GET + b"\r\n")
+        assert many[-1].recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert received(many[0]) == b""
+        other.sendall(GET + b"\r\n")
+        assert other.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+def test_connections_beyond_the_limit_are_refused(url: str) -> None:
+    """While all others are being answered."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(39):
+            stack.enter_context(connection(url)).sendall(CHUNKED)
+        client = stack.enter_context(connection(url))
+        assert received(client).startswith(b"HTTP/1.1 503 ")
