@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatbot.chat.page.files import page_files
 from chatbot.chat.server.answers import ClientLeftError
+from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.problems import ApiError, busy
 from chatbot.chat.server.rates import Rates
@@ -86,16 +87,19 @@ class Gate:
         self._active += limited
         self._metrics.active.set(self._active)
         try:
-            await self._answer(scope, receive, send_and_note)
-        except ApiError as error:
-            if not status:
-                await error.response()(scope, receive, send_and_note)
-        except ClientLeftError:
-            status = status or CLIENT_LEFT
-        except Exception as error:
-            log.error("%s %s: %s: %s", scope["method"], scope["path"], type(error).__name__, error)
-            if not status:
-                await ApiError(500, "The server failed; its log says why").response()(scope, receive, send_and_note)
+            try:
+                await self._answer(scope, receive, send_and_note)
+            except ApiError as error:
+                if not status:
+                    await error.response()(scope, receive, send_and_note)
+            except ClientLeftError:
+                status = status or CLIENT_LEFT
+            except Exception as error:
+                log.error("%s %s: %s: %s", scope["method"], scope["path"], type(error).__name__, error)
+                if not status:
+                    await ApiError(500, "The server failed; its log says why").response()(scope, receive, send_and_note)
+            if drained := scope.get("extensions", {}).get(DRAINED):
+                await drained()  # what a slow client has not read is held, and counts
         finally:
             self._active -= limited
             self._metrics.active.set(self._active)

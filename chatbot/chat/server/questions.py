@@ -6,7 +6,16 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from chatbot.chat.server.requests import ChatRequest, CompletionRequest, ContentPart, DecodingFields, Message
+from chatbot.chat.server.problems import ApiError
+from chatbot.chat.server.requests import (
+    MOST_ECHOED,
+    MOST_LOG_PROBS,
+    ChatRequest,
+    CompletionRequest,
+    ContentPart,
+    DecodingFields,
+    Message,
+)
 from chatbot.config.decoding import SAMPLED, SAMPLING, DecodingSettings, over_default
 from chatbot.inference.batching.question import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
@@ -42,6 +51,27 @@ def completion_questions(body: CompletionRequest, searches: Searches) -> list[Qu
     return [
         dataclasses.replace(_question(body, searches, text), top_log_probs=body.logprobs) for text in prompts_of(body)
     ]
+
+
+def echoes_of(body: CompletionRequest) -> list[str]:
+    """Return the texts that the replies to each prompt begin with. Raises ApiError if they are too long in all."""
+    if not body.echo:
+        return []
+    prompts = prompts_of(body)
+    size = sum(map(len, prompts)) * (body.n or 1)
+    if size > MOST_ECHOED:
+        message = f"echo: the replies may repeat at most {MOST_ECHOED:,} characters of prompts in all, not {size:,}"
+        raise ApiError(400, message, param="echo", code="invalid_value")
+    return prompts
+
+
+def check_log_probs(questions: Sequence[Question]) -> None:
+    """Raise ApiError for more log-probabilities in all replies than are allowed."""
+    replies = sum(question.replies for question in questions)
+    top = questions[0].top_log_probs
+    if top is not None and replies * (top + 1) > MOST_LOG_PROBS:
+        message = f"logprobs: with {replies:,} replies, at most {MOST_LOG_PROBS // replies - 1} others are allowed"
+        raise ApiError(400, f"{message} for each token, not {top}", param="logprobs", code="invalid_value")
 
 
 def prompts_of(body: CompletionRequest) -> list[str]:

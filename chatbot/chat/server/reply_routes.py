@@ -1,5 +1,6 @@
 """/v1/chat/completions and /v1/completions."""
 
+import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -16,7 +17,7 @@ from chatbot.chat.server.event_stream import DONE, EventStream, event
 from chatbot.chat.server.exchange import Exchange
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
-from chatbot.chat.server.questions import chat_question, completion_questions, prompts_of
+from chatbot.chat.server.questions import chat_question, check_log_probs, completion_questions, echoes_of
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest, DecodingFields
 from chatbot.chat.server.responses import ChatCompletion, TextCompletion, reply_or_stream
 from chatbot.chat.server.state import ServerState, state_of
@@ -48,7 +49,7 @@ def add_reply_routes(app: FastAPI) -> None:
         def questions_of(model: ServedModel) -> list[Question]:
             return completion_questions(body, model.searches)
 
-        echoes = prompts_of(body) if body.echo else ()
+        echoes = echoes_of(body)
         return await _respond(request, body, questions_of, echoes, chat=False, log_probs=body.logprobs is not None)
 
 
@@ -74,6 +75,7 @@ async def _respond(
         model = await stack.enter_async_context(state.models.use(name))
         client = client_of(request)
         questions = [dataclasses.replace(question, client=client) for question in questions_of(model)]
+        check_log_probs(questions)
         exchange = Exchange(new_completion(name, model.fingerprint, chat), questions, echoes, log_probs)
         found = answers(model.engine, questions, request, state.request_timeout)
         stack.push_async_callback(found.aclose)
@@ -86,9 +88,14 @@ async def _respond(
         async for item in found:
             exchange.add(item)
         _note(state, exchange)
-        body_object = whole(exchange.completion, exchange.replies, exchange.usage, log_probs)
-        return Response(orjson.dumps(body_object), media_type="application/json")
+        content = await asyncio.to_thread(_whole, exchange) if log_probs else _whole(exchange)
+        return Response(content, media_type="application/json")
     raise AssertionError  # the stack suppresses no exception
+
+
+def _whole(exchange: Exchange) -> bytes:
+    """Return a completion as JSON. With log-probabilities, this may take a while."""
+    return orjson.dumps(whole(exchange.completion, exchange.replies, exchange.usage, exchange.log_probs))
 
 
 async def _events(

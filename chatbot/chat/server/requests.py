@@ -7,6 +7,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from chatbot.config.decoding import MOST_STOP_CHARACTERS
 
 MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
+# Characters of prompts that the replies of a request may repeat in all.
+MOST_ECHOED = 100_000
+# Log-probabilities that a request may have for each token, over all of its replies.
+MOST_LOG_PROBS = 1024
 
 StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
 

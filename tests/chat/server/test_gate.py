@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.event_stream import EventStream
 from chatbot.chat.server.gate import Limits
 from chatbot.chat.server.keys import read_keys
@@ -283,3 +284,53 @@ def test_body_of_an_error() -> None:
     assert ApiError(418, "x").body() == (
         b'{"error":{"message":"x","type":"invalid_request_error","param":null,"code":null}}'
     )
+
+
+def test_what_a_client_has_not_read_is_counted(tmp_path: Path) -> None:
+    """An active request ends when its last byte has left the process."""
+    app = create_app(fake_models({"a": FakeEngine()}, tmp_path))
+
+    async def active_before_and_after() -> list[str]:
+        import httpx
+
+        read, answered = asyncio.Event(), asyncio.Event()
+
+        async def unread(scope: Any, receive: Any, send: Any) -> None:
+            async def drained() -> None:
+                answered.set()
+                await read.wait()
+
+            scope["extensions"] = {DRAINED: drained} if scope["path"] == CHAT else {}
+            await app(scope, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(unread), base_url="http://localhost") as client:
+
+            async def active() -> str:
+                return (await client.get("/metrics")).text.split("\nchatbot_active_requests ")[1].split()[0]
+
+            asked = asyncio.create_task(client.post(CHAT, json=HELLO))
+            await answered.wait()
+            counted = [await active()]
+            read.set()
+            await asked
+            return [*counted, await active()]
+
+    assert asyncio.run(active_before_and_after()) == ["1.0", "0.0"]
+
+
+def test_echoes_and_log_probs_are_bounded(tmp_path: Path) -> None:
+    """Else a body of 2 MB had an answer of 64 MB."""
+    with client_of(tmp_path) as client:
+        for text, n, status in (("x" * 50_000, 2, 200), ("x" * 50_001, 2, 400), (["x" * 4000] * 32, 1, 400)):
+            response = client.post("/v1/completions", json={"prompt": text, "n": n, "echo": True})
+            assert response.status_code == status
+            if status == 400:
+                error = error_of(response, 400)
+                assert (error["param"], error["code"]) == ("echo", "invalid_value")
+                assert "at most 100,000 characters" in error["message"]
+        for prompts, top, status in ((32, 0, 200), (1, 20, 200), (2, 20, 400)):
+            body = {"prompt": ["x"] * prompts, "n": 32, "logprobs": top}
+            response = client.post("/v1/completions", json=body)
+            assert response.status_code == status
+        message = error_of(response, 400)["message"]
+        assert message == "logprobs: with 64 replies, at most 15 others are allowed for each token, not 20"
