@@ -8,12 +8,15 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
+from chatbot.chat.server.bodies import BodyRoute
+from chatbot.chat.server.conversation_log import ConversationLog
 from chatbot.chat.server.gate import Gate, Limits
 from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.model_routes import add_model_routes
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
 from chatbot.chat.server.problems import add_error_handlers
+from chatbot.chat.server.rates import Rates
 from chatbot.chat.server.reply_routes import add_reply_routes
 from chatbot.chat.server.state import ServerState
 from chatbot.chat.server.status_routes import add_status_routes
@@ -46,6 +49,8 @@ def create_app(
             yield
         finally:
             refresh.cancel()
+            if conversations is not None:
+                await asyncio.to_thread(conversations.close)
             await models.close()
 
     app = FastAPI(
@@ -56,14 +61,17 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
+    app.router.route_class = BodyRoute
     metrics = Metrics(lambda: sum(model.engine.waiting for model in models.loaded.values()))
-    app.state.server = ServerState(models, metrics, request_timeout, log_conversation)
+    rates = Rates(limits.rate)
+    conversations = None if log_conversation is None else ConversationLog(log_conversation)
+    app.state.server = ServerState(models, metrics, rates, request_timeout, conversations)
     add_error_handlers(app)
     add_status_routes(app)
     add_model_routes(app)
     add_reply_routes(app)
     add_page_routes(app, ratings)
-    app.add_middleware(Gate, limits=limits, metrics=metrics)
+    app.add_middleware(Gate, limits=limits, metrics=metrics, rates=rates)
     if cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=cors_origins, allow_methods=["GET", "POST"], allow_headers=["*"]

@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
-import hmac
+import ipaddress
 import logging
+import math
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from starlette.datastructures import Headers
@@ -13,10 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chatbot.chat.page.files import page_files
 from chatbot.chat.server.answers import ClientLeftError
 from chatbot.chat.server.connection import DRAINED
+from chatbot.chat.server.keys import Keys
 from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.problems import ApiError, busy
 from chatbot.chat.server.rates import Rates
-from chatbot.corpus.reading.display import counted
 
 log = logging.getLogger(__name__)
 # Bytes of a body: the text of 1,000 turns of 500 Chinese characters.
@@ -24,10 +26,13 @@ MOST_BYTES = 2 << 20
 # Seconds for a client to send a body.
 BODY_TIMEOUT = 30.0
 # No key is needed here, nor is there a limit of the rate: for probes, and for the page, which asks for a key itself.
-OPEN_PATHS = {"/health", "/ready", "/favicon.ico", *(f"/{path}" for path in page_files())}
+PROBES = {"/health", "/ready"}
+OPEN_PATHS = {*PROBES, "/favicon.ico", *(f"/{path}" for path in page_files())}
 WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
 # The page asks for its list of models by itself, so it is not a request of the user's.
 WITHOUT_RATE = "/chat/models"
+# Of the requests that are answered at once, one client may have so many, so that some are left for others.
+SHARE = 0.75
 # In the metrics, the status of requests whose client left before a response began, as nginx counts them.
 CLIENT_LEFT = 499
 SECURITY_HEADERS = {
@@ -45,7 +50,7 @@ class Limits:
     """Who may use a server, and how much.
 
     keys: one of them is needed; empty: none is. hosts: names that the Host header may have, without port; None: any.
-    rate: requests a minute of one client; 0: any number. requests: most that are answered at once.
+    rate: replies, and other requests, a minute of one client; 0: any number. requests: most that are answered at once.
     """
 
     keys: Sequence[bytes] = ()
@@ -62,10 +67,11 @@ class Gate:
     No exception passes it: the client gets status 500, and the log one line.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
-        self._app, self._limits, self._metrics = app, limits, metrics
-        self._rates = Rates(limits.rate)
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, rates: Rates) -> None:
+        self._app, self._limits, self._metrics, self._rates = app, limits, metrics, rates
+        self._keys = Keys(limits.keys)
         self._active = 0
+        self._active_of: Counter[str] = Counter()  # by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -73,6 +79,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begin, status = time.perf_counter(), 0
+        request = _Request(scope, receive)
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
@@ -81,6 +88,8 @@ class Gate:
                 headers = message.setdefault("headers", [])
                 there = {name.lower() for name, _ in headers}
                 headers += [(name, value) for name, value in SECURITY_HEADERS.items() if name not in there]
+                if request.has_unread_body and b"connection" not in there:
+                    headers.append((b"connection", b"close"))
             await send(message)
 
         limited = scope["path"] not in WITHOUT_LIMIT
@@ -88,7 +97,7 @@ class Gate:
         self._metrics.active.set(self._active)
         try:
             try:
-                await self._answer(scope, receive, send_and_note)
+                await self._answer(request, send_and_note)
             except ApiError as error:
                 if not status:
                     await error.response()(scope, receive, send_and_note)
@@ -103,64 +112,108 @@ class Gate:
         finally:
             self._active -= limited
             self._metrics.active.set(self._active)
+            self._active_of[request.counted_for] -= 1
+            if self._active_of[request.counted_for] <= 0:
+                del self._active_of[request.counted_for]
             route = getattr(scope.get("route"), "path", None) or route_of(scope)
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        check_host(headers.get("host", ""), self._limits.hosts)
-        path = scope["path"]
-        key = None
-        if path not in OPEN_PATHS:
-            key = check_key(headers.get("authorization", ""), self._limits.keys)
+    async def _answer(self, request: "_Request", send: Send) -> None:
+        scope, path, headers = request.scope, request.scope["path"], request.headers
+        if path not in PROBES:
+            check_host(headers.get("host", ""), self._limits.hosts)
+        address = address_of(scope)
+        if path in OPEN_PATHS:
+            client = f"address {address}"
+        else:
+            client = self._keys.client(headers.get("authorization", ""), address)
+        scope.setdefault("state", {})["client"] = client
         if path not in WITHOUT_LIMIT:
-            address = scope["client"][0] if scope.get("client") else ""
-            if path != WITHOUT_RATE and (wait := self._rates.wait(key or address)):
-                message = f"Too many requests in a minute; wait {counted(wait, 'second')}"
-                raise ApiError(429, message, code="rate_limit_exceeded", retry_after=wait)
-            if self._active > self._limits.requests:
+            if path != WITHOUT_RATE:
+                self._rates.count(client, 1, "requests")
+            most = self._limits.requests
+            if self._active > most or self._active_of[client] >= math.ceil(SHARE * most):
                 raise busy("Too many requests at once; try again in a second")
-        body = await self._body(headers, receive)
-        sent = False
+            request.counted_for = client
+            self._active_of[client] += 1
+        await self._app(scope, await self._receive(request), send)
 
-        async def receive_again() -> Message:
-            nonlocal sent
-            if sent:
-                return await receive()
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
+    async def _receive(self, request: "_Request") -> Receive:
+        """Return the function by which the app gets the body: it is read, unless the app will not need it.
 
-        await self._app(scope, receive_again, send)
+        Raises ApiError for one that is too large, too slow, or not JSON, and for one that no route needs.
+        """
+        body = b""
+        if request.has_unread_body and takes_body(request.scope):
+            if not is_json(request.headers.get("content-type", "")):
+                raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
+            try:
+                body = await asyncio.wait_for(request.body(self._limits.most_bytes), self._limits.body_timeout)
+            except asyncio.TimeoutError:
+                raise ApiError(408, "The body was not received in time") from None
+        elif request.has_unread_body and request.scope["method"] in {"GET", "HEAD"}:
+            raise ApiError(400, f"{request.scope['method']} takes no body here", code="body_not_allowed")
+        elif not request.has_unread_body:
+            await request.receive()  # an empty body
+        is_first = True
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """Return the body of a request. Raises ApiError for one that is too large, too slow, or not JSON."""
-        length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length[:20]) > self._limits.most_bytes:
-            raise self._too_large()
-        try:
-            body = await asyncio.wait_for(self._read(receive), self._limits.body_timeout)
-        except asyncio.TimeoutError:
-            raise ApiError(408, "The body was not received in time", headers={"Connection": "close"}) from None
-        if body and not is_json(headers.get("content-type", "")):
-            raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
-        return body
+        async def receive() -> Message:
+            nonlocal is_first
+            if is_first:
+                is_first = False
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await request.receive()
 
-    async def _read(self, receive: Receive) -> bytes:
-        parts, size, more = [], 0, True
-        while more:
-            message = await receive()
+        return receive
+
+
+class _Request:
+    """A request at the gate. counted_for: the client among whose active requests it is counted; "": none."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope, self.receive, self.headers = scope, receive, Headers(scope=scope)
+        self.counted_for = ""
+        self.has_unread_body = (
+            self.headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in self.headers
+        )
+
+    async def body(self, most: int) -> bytes:
+        """Return the body. Raises ApiError for one of more than `most` bytes."""
+        too_large = ApiError(413, f"The body has more than {most:,} bytes", code="body_too_large")
+        length = self.headers.get("content-length", "0")
+        if length.isdecimal() and int(length[:20]) > most:
+            raise too_large
+        body = bytearray()
+        while self.has_unread_body:
+            message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientLeftError
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._limits.most_bytes:
-                raise self._too_large()
-            more = message.get("more_body", False)
-        return b"".join(parts)
+            body += message.get("body", b"")
+            if len(body) > most:
+                raise too_large
+            self.has_unread_body = message.get("more_body", False)
+        return bytes(body)
 
-    def _too_large(self) -> ApiError:
-        return ApiError(413, f"The body has more than {self._limits.most_bytes:,} bytes", code="body_too_large")
+
+def takes_body(scope: Scope) -> bool:
+    """Return whether a route of the app reads the body of a request."""
+    return scope["method"] == "POST" and any(
+        getattr(route, "path", None) == scope["path"] and "POST" in (getattr(route, "methods", None) or ())
+        for route in scope["app"].routes
+    )
+
+
+def address_of(scope: Scope) -> str:
+    """Return the address of a client; of IPv6, that of its network, in which a client chooses its address."""
+    host: str = scope["client"][0] if scope.get("client") else ""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def route_of(scope: Scope) -> str:
@@ -172,35 +225,25 @@ def route_of(scope: Scope) -> str:
 def check_host(host: str, allowed: Collection[str] | None) -> None:
     """Raise ApiError (403) for a Host header with another name than those allowed.
 
-    A web page elsewhere may have its own name resolve to 127.0.0.1 (DNS rebinding); its browser sends that name.
+    A web page elsewhere may have its own name resolve to this server's address (DNS rebinding); its browser sends that
+    name. It cannot do so with an address, which is always allowed.
     """
     if allowed is None:
         return
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    if name.removeprefix("[").removesuffix("]").lower() not in allowed:
+    name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
+    if name not in allowed and not is_address(name):
         names = ", ".join(sorted(allowed))
         raise ApiError(403, f"The Host header must name one of {names}", code="host_not_allowed")
 
 
-def check_key(authorization: str, keys: Sequence[bytes]) -> str | None:
-    """Return the key of a request, None if none is needed. Raises ApiError (401) without one of the keys.
-
-    All keys are compared, each in constant time.
-    """
-    if not keys:
-        return None
-    scheme, _, given = authorization.partition(" ")
-    found = [hmac.compare_digest(given.strip().encode(), key) for key in keys]
-    is_bearer = scheme.lower() == "bearer"
-    if is_bearer and any(found):
-        return given.strip()
-    if not authorization or (is_bearer and not given.strip()):
-        message = "A key is needed: Authorization: Bearer KEY"
-    elif is_bearer:
-        message = "This key is not valid"
-    else:
-        message = "The Authorization header must begin with Bearer: Authorization: Bearer KEY"
-    raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_json(content_type: str) -> bool:

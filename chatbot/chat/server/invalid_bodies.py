@@ -91,5 +91,7 @@ def _given(error: Error) -> str:
         return "a list"
     if isinstance(value, dict):
         return "an object"
-    shown = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+    if isinstance(value, str):
+        value = value[: MOST_SHOWN + 1]
+    shown = json.dumps(value, ensure_ascii=False)
     return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."

@@ -1,8 +1,59 @@
-"""The file of --api-key-file."""
+"""The keys of --api-key-file, and who has one."""
 
+import hashlib
+import hmac
+from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 
+from chatbot.chat.server.problems import ApiError
+from chatbot.chat.server.rates import MOST_CLIENTS, Rates, too_many
 from chatbot.errors import UserError
+
+WRONG_KEYS = 10  # that an address may try at once, and in each minute after
+
+
+class Keys:
+    """The keys of a server. They are compared in constant time, and few wrong ones are compared for an address.
+
+    Beyond that, only keys are compared that were right from this address before, so that whoever guesses neither
+    learns anything nor keeps others out of an address that they share.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._wrong = Rates(WRONG_KEYS)
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # addresses and keys that were right
+
+    def client(self, authorization: str, address: str) -> str:
+        """Return a name for who sends an Authorization header: that of a key, or of the address if none is needed.
+
+        Raises ApiError: 401 without one of the keys, and 429 after too many wrong ones from the address.
+        """
+        if not self._keys:
+            return f"address {address}"
+        scheme, _, given = authorization.partition(" ")
+        given = given.strip()
+        if scheme.lower() != "bearer" or not given:
+            lacks = not authorization or scheme.lower() == "bearer"
+            beginning = "A key is needed" if lacks else "The Authorization header must begin with Bearer"
+            raise _unauthorized(f"{beginning}: Authorization: Bearer KEY")
+        known = address, given
+        if known not in self._known and (wait := self._wrong.seconds_until(address)):
+            raise too_many("wrong keys from this address", wait)
+        found = [hmac.compare_digest(given.encode(), key) for key in self._keys]
+        if not any(found):
+            self._wrong.wait(address)
+            raise _unauthorized("This key is not valid")
+        self._known[known] = None
+        self._known.move_to_end(known)
+        if len(self._known) > MOST_CLIENTS:
+            self._known.popitem(last=False)
+        return f"key {hashlib.sha256(given.encode()).hexdigest()[:16]}"
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def read_keys(path: Path) -> list[bytes]:

@@ -85,17 +85,17 @@ def last_turns(messages: Sequence[Message], turns: int) -> tuple[str, tuple[str,
     Consecutive messages of one role are one turn. Messages after the last one of the user are ignored; without one,
     the question is empty.
     """
-    merged: list[tuple[str, list[str]]] = []  # the newest first
+    merged: list[tuple[str, list[str]]] = []  # the newest first, as the texts of each
     for message in reversed(messages):
         if message.role not in {"user", "assistant"} or (not merged and message.role == "assistant"):
             continue
         if merged and merged[-1][0] == message.role:
-            merged[-1][1].insert(0, text_of(message.content))
+            merged[-1][1].append(text_of(message.content))
         elif len(merged) <= turns:
             merged.append((message.role, [text_of(message.content)]))
         else:
             break
-    texts = [_cut(parts) for _, parts in merged]
+    texts = [_cut(parts[::-1]) for _, parts in merged]
     return (texts[0], tuple(texts[:0:-1])) if texts else ("", ())
 
 

@@ -17,7 +17,8 @@ from chatbot.chat.server.event_stream import DONE, EventStream, event
 from chatbot.chat.server.exchange import Exchange
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
-from chatbot.chat.server.questions import chat_question, check_log_probs, completion_questions, echoes_of
+from chatbot.chat.server.questions import chat_question, check_log_probs, completion_questions, echoes_of, prompts_of
+from chatbot.chat.server.rates import Rates
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest, DecodingFields
 from chatbot.chat.server.responses import ChatCompletion, TextCompletion, reply_or_stream
 from chatbot.chat.server.state import ServerState, state_of
@@ -50,7 +51,8 @@ def add_reply_routes(app: FastAPI) -> None:
             return completion_questions(body, model.searches)
 
         echoes = echoes_of(body)
-        return await _respond(request, body, questions_of, echoes, chat=False, log_probs=body.logprobs is not None)
+        log_probs, prompts = body.logprobs is not None, len(prompts_of(body))
+        return await _respond(request, body, questions_of, echoes, chat=False, log_probs=log_probs, prompts=prompts)
 
 
 def client_of(request: Request) -> str:
@@ -67,10 +69,12 @@ async def _respond(
     *,
     chat: bool,
     log_probs: bool,
+    prompts: int = 1,
 ) -> Response:
     """Return the response: a completion, or the stream of its chunks. echoes: the beginnings of replies."""
     state = state_of(request)
     name = state.models.name_of(body.model)
+    count_replies(state.rates, request.state.client, prompts * (body.n or 1))
     async with contextlib.AsyncExitStack() as stack:
         model = await stack.enter_async_context(state.models.use(name))
         client = client_of(request)
@@ -91,6 +95,14 @@ async def _respond(
         content = await asyncio.to_thread(_whole, exchange) if log_probs else _whole(exchange)
         return Response(content, media_type="application/json")
     raise AssertionError  # the stack suppresses no exception
+
+
+def count_replies(rates: Rates, client: str, replies: int) -> None:
+    """Count the replies to a request, which was counted as one already. Raises ApiError for too many."""
+    if rates.limit and replies > rates.limit:
+        message = f"n: {replies:,} replies to a request are more than the {rates.limit:,} a minute that are allowed"
+        raise ApiError(400, message, param="n", code="invalid_value")
+    rates.count(client, replies - 1, "replies")
 
 
 def _whole(exchange: Exchange) -> bytes:
@@ -141,6 +153,6 @@ def _note(state: ServerState, exchange: Exchange) -> None:
     state.metrics.replies.labels(name).inc(exchange.answered)
     state.metrics.tokens.labels(name, "question").inc(usage.question_tokens)
     state.metrics.tokens.labels(name, "reply").inc(usage.reply_tokens)
-    if state.log_conversation is not None:
+    if state.conversations is not None:
         for line in exchange.lines():
-            state.log_conversation(line)
+            state.conversations.add(line)

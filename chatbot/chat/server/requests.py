@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chatbot.config.decoding import MOST_STOP_CHARACTERS
 
@@ -11,10 +11,10 @@ MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
 MOST_ECHOED = 100_000
 # Log-probabilities that a request may have for each token, over all of its replies.
 MOST_LOG_PROBS = 1024
+# Messages of a chat, and parts of a message.
+MOST_MESSAGES, MOST_PARTS = 2000, 200
 
 StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
-
-LIST_DEPTH = 2  # no field has lists that are nested deeper
 
 
 def _without_fraction(value: Any) -> Any:
@@ -25,27 +25,10 @@ def _without_fraction(value: Any) -> Any:
 WHOLE = BeforeValidator(_without_fraction)
 
 
-def whole_characters(value: Any, depth: int = LIST_DEPTH) -> Any:
-    """Return a text, or a list of texts, without halves of characters; other values are returned as they are.
-
-    JavaScript makes such halves where it cuts an emoji in two. They cannot be encoded. depth: of nested lists.
-    """
-    if isinstance(value, list) and depth:
-        return [whole_characters(item, depth - 1) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
-
-
 class Body(BaseModel):
     """A part of a body: no text is converted to a number, and the other way round."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _without_halves(cls, value: Any) -> Any:
-        return whole_characters(value)
 
 
 class ContentPart(Body):
@@ -59,7 +42,7 @@ class Message(Body):
     """A message of a chat. Those of users and of the assistant are its turns, and the others are ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
 
 
 class StreamOptions(Body):
@@ -91,7 +74,7 @@ class DecodingFields(Body):
 class ChatRequest(DecodingFields):
     """The body of /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None

@@ -1,25 +1,27 @@
 """What all routes of a server share."""
 
 import dataclasses
-from collections.abc import Callable
 
 from starlette.requests import Request
 
+from chatbot.chat.server.conversation_log import ConversationLog
 from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.models import Models
+from chatbot.chat.server.rates import Rates
 
 
 @dataclasses.dataclass
 class ServerState:
     """What all routes of a server share. stopping: whether a signal has asked it to end.
 
-    log_conversation: gets a line of JSON for each answered request; None: no conversation is logged.
+    conversations: gets a line of JSON for each answered question; None: no conversation is logged.
     """
 
     models: Models
     metrics: Metrics
+    rates: Rates
     request_timeout: float
-    log_conversation: Callable[[str], None] | None = None
+    conversations: ConversationLog | None = None
     stopping: bool = False
 
 

@@ -104,7 +104,9 @@ def exchanged(url: str, *parts: bytes, close: bool = False) -> bytes:
         (message("x" * 1_000_000), 200),
         (message("\0\x07\x1b[31m\u202e\u0627\u200f👩‍👩‍👧"), 200),
         (json.dumps({"messages": [{"role": "user", "content": "x"}] * 1000}).encode(), 200),
-        (json.dumps({"messages": [{"role": "user", "content": [{"type": "text"}] * 9999}]}).encode(), 200),
+        (json.dumps({"messages": [{"role": "user", "content": [{"type": "text"}] * 200}]}).encode(), 200),
+        (json.dumps({"messages": [{"role": "user", "content": [{"type": "text"}] * 201}]}).encode(), 400),
+        (json.dumps({"messages": [{"role": "user", "content": "x"}] * 2001}).encode(), 400),
         (b" " * 3_000_000, 413),
     ],
     ids=lambda value: repr(value[:60]) if isinstance(value, bytes) else None,
@@ -124,6 +126,27 @@ def test_large_body_in_chunks_is_refused_while_it_is_read(url: str) -> None:
         for _ in range(40):
             client.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
         assert client.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 2000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
+@pytest.mark.parametrize(
+    ("line", "start"),
+    [
+        *[(f"POST {path}", b"HTTP/1.1 405 ") for path in ("/", "/health", "/ready", "/metrics", "/v1/models")],
+        *[(f"GET {path}", b"HTTP/1.1 400 ") for path in ("/", "/health", "/metrics", "/v1/models", CHAT)],
+        ("POST /nothing", b"HTTP/1.1 404 "),
+        ("PUT /", b"HTTP/1.1 405 "),
+        ("OPTIONS /", b"HTTP/1.1 405 "),
+        (f"POST {CHAT}", b"HTTP/1.1 415 "),
+    ],
+)
+def test_bodies_that_no_route_needs_are_refused_unread(url: str, line: str, start: bytes, head: bytes) -> None:
+    """Before they are sent; the connection is closed."""
+    begin = time.monotonic()
+    answer = exchanged(url, line.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + head)
+    assert answer.startswith(start)
+    assert b"connection: close\r\n" in answer
+    assert time.monotonic() - begin < 2
 
 
 @pytest.mark.parametrize(

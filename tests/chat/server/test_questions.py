@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from chatbot.chat.server.page_routes import RatedReply
 from chatbot.chat.server.questions import Searches, chat_question, completion_questions, one_hypothesis
 from chatbot.chat.server.reply_routes import client_of
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest
@@ -134,14 +133,6 @@ def test_requests_with_the_same_search_share_its_settings() -> None:
 )
 def test_a_search_for_one_hypothesis(own: dict[str, Any], expected: dict[str, Any]) -> None:
     assert one_hypothesis(DecodingSettings(**own)) == DecodingSettings(**expected)
-
-
-def test_halves_of_characters_are_replaced() -> None:
-    """In every text of a body; the two halves of one character are put together."""
-    assert asked(text="a\ud800").text == "a\ufffd"
-    assert asked(text=[{"type": "text", "text": "\ud83d\ude00\udc00"}]).text == "😀\ufffd"
-    rated = RatedReply(model="a", question="\ud800", reply="b", history=["\udfff", "c"], rating="good")
-    assert (rated.question, rated.history) == ("\ufffd", ["\ufffd", "c"])
 
 
 def test_fields_of_the_replies() -> None:

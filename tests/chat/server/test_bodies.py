@@ -1,0 +1,160 @@
+"""From the bytes of a body to a value: halves of characters, bounds, and how long other requests wait meanwhile."""
+
+import asyncio
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.bodies import MOST_VALUES, check_values, value_of
+from chatbot.chat.server.gate import MOST_BYTES
+from chatbot.chat.server.problems import ApiError
+from chatbot.inference.batching.question import Question
+from tests.chat.server.fake_models import FakeEngine, fake_models
+
+CHAT, COMPLETIONS, RATINGS = "/v1/chat/completions", "/v1/completions", "/chat/ratings"
+TEXTS = st.text('a\\"u,[{\ud83d\ude00\udbff\udc00d8')
+LONGEST_WAIT = 0.05  # seconds
+
+
+@settings(max_examples=30)
+@given(st.recursive(TEXTS, lambda values: st.lists(values) | st.dictionaries(st.text('a,"'), values)))
+def test_halves_of_characters_are_replaced(value: Any) -> None:
+    """In every text of a body; the two halves of one character are put together."""
+    body = json.dumps(value)
+    whole = json.loads(body)  # which joins halves
+    expected = json.dumps(whole, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert value_of(body.encode()) == json.loads(expected)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", '{"a": 1}'.encode("utf-16"), b"9" * 1001, b"1." + b"9" * 1001, b"[" * 50_000, b'{"a": 1'],
+    ids=lambda body: repr(body[:9]),
+)  # fmt: skip
+def test_bodies_that_are_not_read(body: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        value_of(body)
+
+
+def test_values() -> None:
+    """As those of Python's JSON parser, a byte order mark at the beginning aside."""
+    for text in ("1e5", "-12", "9" * 1000, '{"a": [1, null, true, "\\u00e9\\\\ud800"]}', '"\\ud83d\\ude00"'):
+        assert value_of(b"\xef\xbb\xbf" + text.encode()) == json.loads(text)
+
+
+@settings(max_examples=30)
+@given(st.recursive(TEXTS, lambda values: st.lists(values) | st.dictionaries(TEXTS, values)))
+def test_values_within_texts_are_none(value: Any) -> None:
+    """A body has too many values if they are outside of its texts, whatever these are."""
+    text = json.dumps(value)
+    check_values(f"[{json.dumps(',[{' * MOST_VALUES)}, {text}]".encode())
+    with pytest.raises(ApiError, match="more than 20,000 values"):
+        check_values(f"[{text}, {'[],' * (MOST_VALUES // 2)} 1]".encode())
+
+
+HELLO = '"messages": [{"role": "user", "content": "x"}]'
+
+
+def filled(begin: str, unit: str, end: str, separator: str = ",") -> bytes:
+    """A body of nearly 2 MiB."""
+    size = MOST_BYTES - len((begin + end).encode()) - 1
+    return (begin + separator.join([unit] * (size // len((unit + separator).encode()))) + end).encode()
+
+
+def fields(**values: Any) -> bytes:
+    return json.dumps({"model": "a", **values}).encode()
+
+
+TEXT = '{"messages": [{"role": "user", "content": "'
+PARTS = [{"type": "text", "text": "x"}] * 200
+REPLIED = {"model": "a", "question": "x" * 20_000, "reply": "x" * 20_000, "rating": "good"}
+WORST = {
+    "empty messages": (CHAT, filled('{"messages": [', '{"role": "user", "content": ""}', "]}"), 400),
+    "wrong messages": (CHAT, filled('{"messages": [', "{}", "]}"), 400),
+    "most messages": (CHAT, fields(messages=[{"role": "user", "content": "x" * 900}] * 2000), 200),
+    "wrong roles": (CHAT, fields(messages=[{"role": "x"}] * 2000), 400),
+    "parts": (CHAT, filled('{"messages": [{"role": "user", "content": [', '{"type": ""}', "]}]}"), 400),
+    "wrong parts": (CHAT, filled('{"messages": [{"role": "user", "content": [', "1", "]}]}"), 400),
+    "most parts": (CHAT, fields(messages=[{"role": "user", "content": PARTS}] * 30), 200),
+    "objects": (CHAT, filled(f'{{{HELLO}, "x": [', "{}", "]}"), 400),
+    "lists": (CHAT, filled(f'{{{HELLO}, "x": [', "[" * 99 + "]" * 99, "]}"), 400),
+    "open lists": (CHAT, b"[" * 2_000_000, 400),
+    "most values": (CHAT, f'{{{HELLO}, "x": [{",".join(["[" * 99 + "]" * 99] * 195)}]}}'.encode(), 200),
+    "numbers": (CHAT, filled(f'{{{HELLO}, "x": [', "1e9", "]}"), 400),
+    "long numbers": (CHAT, filled(f'{{{HELLO}, "x": [', "9" * 1000, "]}"), 200),
+    "longest number": (CHAT, filled(f'{{{HELLO}, "x": ', "9", "}", ""), 400),
+    "fields": (CHAT, filled(f"{{{HELLO}, ", '"x": 1', "}"), 400),
+    "quotation marks": (CHAT, filled(f'{{{HELLO}, "x": [', '""', "]}"), 400),
+    "spaces": (CHAT, filled(f"{{{HELLO} ", " ", "}", ""), 200),
+    "text": (CHAT, filled(TEXT, "你", '"}]}', ""), 200),
+    "commas": (CHAT, filled(TEXT, ",[{", '"}]}', ""), 200),
+    "escapes": (CHAT, filled(TEXT, "\\n", '"}]}', ""), 200),
+    "backslashes": (CHAT, filled(TEXT, "\\\\", '"}]}', ""), 200),
+    "escaped quotes": (CHAT, filled(TEXT, '\\",', '"}]}', ""), 200),
+    "halves": (CHAT, filled(TEXT, "\\ud800", '"}]}', ""), 200),
+    "stop texts": (CHAT, filled('{"stop": [', '"x"', f"], {HELLO}}}"), 400),
+    "wrong value": (CHAT, filled('{"n": "', "x", f'", {HELLO}}}', ""), 400),
+    "prompts": (COMPLETIONS, fields(prompt=["x" * 60_000] * 32, n=32, echo=False), 200),
+    "echoes": (COMPLETIONS, fields(prompt=["x" * 3_000] * 32, n=1, echo=True), 200),
+    "long echoes": (COMPLETIONS, fields(prompt=["x" * 60_000] * 32, n=32, echo=True), 400),
+    "history": (RATINGS, json.dumps({**REPLIED, "history": ["x" * 9000] * 200}).encode(), 200),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "status"), WORST.values(), ids=WORST)
+def test_no_body_keeps_other_requests_waiting(tmp_path: Path, path: str, body: bytes, status: int) -> None:
+    """The time of the event loop's thread between two answers of /health; other processes do not change it."""
+    app = create_app(fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path),
+                     ratings=tmp_path / "ratings.jsonl")  # fmt: skip
+    waits = []
+    for _ in range(3):  # a collection of garbage may fall into one
+        found, wait = asyncio.run(longest_wait(app, path, body))
+        assert found == status
+        waits.append(wait)
+        if wait < LONGEST_WAIT:
+            break
+    assert min(waits) < LONGEST_WAIT
+
+
+def short(question: Question) -> Question:
+    """A question whose echo is short: the time of answers is measured elsewhere."""
+    return dataclasses.replace(question, text=question.text[:20])
+
+
+async def longest_wait(app: Any, path: str, body: bytes) -> tuple[int, float]:
+    """The status of a request, and the longest time for which /health was not answered meanwhile."""
+    await asked(app, "GET", "/health")
+    asking = asyncio.create_task(asked(app, "POST", path, body))
+    waits = []
+    while not asking.done():
+        begin = time.thread_time()
+        await asked(app, "GET", "/health")
+        waits.append(time.thread_time() - begin)
+    return await asking, max(waits)
+
+
+async def asked(app: Any, method: str, path: str, body: bytes = b"") -> int:
+    """The status of a request whose body arrives in parts."""
+    parts = [body[begin : begin + 65536] for begin in range(0, len(body), 65536)] or [b""]
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        if parts:
+            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+        return await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b"", "client": None}
+    await app(scope, receive, send)
+    return statuses[0]

@@ -1,0 +1,75 @@
+"""Who has a key, and how many wrong ones are tried."""
+
+from pathlib import Path
+
+import pytest
+
+from chatbot.chat.server.app import create_app
+from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.keys import Keys, read_keys
+from chatbot.chat.server.problems import ApiError
+from chatbot.errors import UserError
+from tests.chat.server.fake_models import FakeEngine, fake_models
+from tests.chat.server.test_gate import CHAT, HELLO, client_at, client_of, error_of, with_key
+
+
+def test_keys(tmp_path: Path) -> None:
+    with client_of(tmp_path, limits=Limits(keys=(b"one", b"two"))) as client:
+        for header, message in {
+            **dict.fromkeys(("", "Bearer", "Bearer "), "A key is needed"),
+            **dict.fromkeys(("Bearer three", "Bearer one two", "Bearer \u00e9"), "This key is not valid"),
+            **dict.fromkeys(("one", "Basic one"), "The Authorization header must begin with Bearer"),
+        }.items():
+            headers = {"Authorization": header.encode("latin-1")}
+            response = client.post(CHAT, json=HELLO, headers=headers)
+            error = error_of(response, 401)
+            assert (error["code"], error["message"].split(":")[0]) == ("invalid_api_key", message)
+            assert response.headers["www-authenticate"] == "Bearer"
+        for key in ("one", "two"):
+            assert client.post(CHAT, json=HELLO, headers={"Authorization": f"bearer {key}"}).status_code == 200
+        for path in ("/v1/models", "/metrics", "/openapi.json", "/other"):
+            assert client.get(path).status_code == 401
+        assert client.get("/health").status_code == 200
+
+
+def test_file_of_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(b"one\r\n\n  two \n")
+    assert read_keys(path) == [b"one", b"two"]
+    for content, message in ((b"\n", "no keys"), ("钥匙".encode(), "key 1 has other characters"), (b"a b", "key 1")):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            read_keys(path)
+    for name, message in (("missing", "No such file"), ("", "Is a directory; give a file")):
+        with pytest.raises(UserError, match=message):
+            read_keys(tmp_path / name)
+
+
+def test_wrong_keys_are_few(tmp_path: Path) -> None:
+    """Whoever guesses learns nothing more; keys that were right before, and other addresses, are not concerned."""
+    app = create_app(fake_models({"a": FakeEngine()}, tmp_path), Limits(keys=(b"one", b"two")))
+    with client_at("192.0.2.1", app) as client:
+        assert client.get("/v1/models", headers=with_key("one")).status_code == 200
+        for _ in range(30):
+            error_of(client.get("/v1/models"), 401)
+        for number in range(10):
+            error_of(client.get("/v1/models", headers=with_key(str(number))), 401)
+        for key in ("wrong", "two"):
+            response = client.get("/v1/models", headers=with_key(key))
+            error = error_of(response, 429)
+            assert error["message"] == "Too many wrong keys from this address in a minute; wait 6 seconds"
+            assert response.headers["retry-after"] == "6"
+        assert client.get("/v1/models", headers=with_key("one")).status_code == 200
+        other = client_at("192.0.2.2", app)
+        assert other.get("/v1/models", headers=with_key("two")).status_code == 200
+        assert client.get("/health").status_code == 200
+
+
+def test_memory_of_keys_is_bounded() -> None:
+    keys = Keys([b"one"])
+    for number in range(10_100):
+        assert keys.client("Bearer one", str(number)).startswith("key ")
+    for number in range(10_100):
+        with pytest.raises(ApiError):
+            keys.client("Bearer two", str(number))
+    assert len(keys._known) == len(keys._wrong._left) == 10_000
