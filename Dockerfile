@@ -34,7 +34,7 @@ USER 1000:1000
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=10s --start-period=120s \
     CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=5)"]
-CMD ["python", "/app/chat.py", "--serve", "0.0.0.0:8000"]
+CMD ["python", "/app/chat.py", "--serve", "0.0.0.0:8000", "--allowed-host", "localhost"]
 
 # With the CUDA libraries that `make gpu` installs. The driver is the host's, through NVIDIA's container toolkit.
 FROM base AS gpu

@@ -91,8 +91,10 @@ def test_commands_of_compose_file_and_image_are_valid() -> None:
     host, port = chat_settings(flags).server.address
     assert SERVICES["server"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert host == "0.0.0.0"
+    assert chat_settings(flags).server.allowed_host == ("localhost", "server")
     (command,) = re.findall(r"^CMD (\[.*\])$", STAGES["serve"], re.MULTILINE)
     assert chat_settings(json.loads(command)[2:]).server.address == (host, port)
+    assert chat_settings(json.loads(command)[2:]).server.allowed_host
     assert f"\nEXPOSE {port}\n" in STAGES["serve"]
     module = ["python", "-m", "chatbot.chat.bots"]
     assert SERVICES["telegram"]["command"][:4] == [*module, "telegram"]
@@ -165,6 +167,7 @@ def test_pods_serve_what_the_service_and_the_probes_ask(tmp_path: Path) -> None:
     settings = chat_settings(CONTAINER["args"])
     assert CONTAINER["command"] == ["python", "/app/chat.py"]
     assert settings.server.address == ("0.0.0.0", port["containerPort"])
+    assert settings.server.allowed_host == (SERVICE["metadata"]["name"],)
     assert service_port["targetPort"] == port["name"]
     labels = DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
     assert SERVICE["spec"]["selector"] == DEPLOYMENT["spec"]["selector"]["matchLabels"] == labels

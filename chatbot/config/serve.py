@@ -31,8 +31,21 @@ class ServeSettings:
         many=True,
         metavar="ORIGIN",
     )
+    allowed_host: tuple[str, ...] = setting(
+        (),
+        SERVER,
+        "names by which clients may ask, beside localhost and addresses; default: only these on 127.0.0.1, elsewhere "
+        "any name",
+        many=True,
+        metavar="NAME",
+    )
     rate_limit: int = setting(
-        0, SERVER, "requests a minute of one client; beyond it status 429; 0: no limit", kind=int, least=0, most=10**6
+        0,
+        SERVER,
+        "replies, and other requests, a minute of one client; beyond it status 429; 0: no limit",
+        kind=int,
+        least=0,
+        most=10**6,
     )
     queue: int = setting(
         256,
@@ -68,6 +81,9 @@ class ServeSettings:
         for origin in self.cors_origin:
             if not re.fullmatch(r"\*|https?://[^\s/]+", origin):
                 raise UserError(f"--cors-origin {origin}: give an origin such as https://example.org, or * for all")
+        for name in self.allowed_host:
+            if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", name):
+                raise UserError(f"--allowed-host {name}: give a name without scheme and port, such as chat.example.org")
 
     @property
     def address(self) -> tuple[str, int]:

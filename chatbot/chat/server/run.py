@@ -51,23 +51,31 @@ def serve(settings: ChatSettings) -> int:
         settings.turns_of(model.loaded.turns)
         _log_to_standard_error()
         models.put(name, directory, model)
-        hosts = {*LOOPBACK, host} if is_loopback(host) else None
+        names_given = {name.lower() for name in server.allowed_host}
+        hosts = {*LOOPBACK, host, *names_given} if names_given or is_loopback(host) else None
         limits = Limits(tuple(keys), hosts, server.rate_limit, server.queue)
         app = create_app(
             models,
             limits,
             request_timeout=server.request_timeout,
             cors_origins=server.cors_origin,
-            log_conversation=(lambda line: print(line, flush=True)) if server.log_conversations else None,
+            log_conversation=print_line if server.log_conversations else None,
             ratings=RATINGS,
         )
         names = list(directories())
         shown = ", ".join(names[:SHOWN_MODELS]) + (", ..." if len(names) > SHOWN_MODELS else "")
         print(f"Serving {shown} at {url_of(listener)}; Ctrl-C stops it", flush=True)
-        if warning := warning_of(host, keys):
+        if warning := warning_of(host, keys, server.allowed_host):
             print(warning, file=sys.stderr, flush=True)
         _Server(server_config(app, server.request_timeout, server.queue), app.state.server).run(sockets=[listener])
     return 0
+
+
+def print_line(line: str) -> None:
+    """Print a line of the log of conversations. Raises OSError or ValueError if standard output cannot be written."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed")
+    print(line, flush=True)
 
 
 def server_config(app: FastAPI, request_timeout: float, requests: int = Limits.requests) -> uvicorn.Config:
@@ -110,11 +118,16 @@ def is_loopback(host: str) -> bool:
     return host in LOOPBACK or host.startswith("127.")
 
 
-def warning_of(host: str, keys: Sequence[bytes]) -> str:
+def warning_of(host: str, keys: Sequence[bytes], allowed_hosts: Sequence[str]) -> str:
     """Return the warning that anyone may use a server; "" for one with keys or on the loopback."""
     if keys or is_loopback(host):
         return ""
-    return f"Warning: other machines may reach {host}, and no key is needed; add --api-key-file FILE"
+    if allowed_hosts:
+        return f"Warning: other machines may reach {host}, and no key is needed; add --api-key-file FILE"
+    return (
+        f"Warning: other machines may reach {host}, web pages of any site, too, and no key is needed; "
+        "add --api-key-file FILE or --allowed-host NAME"
+    )
 
 
 def url_of(listener: socket.socket) -> str:

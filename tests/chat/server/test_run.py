@@ -226,6 +226,11 @@ def test_second_signal_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--serve", "localhost:70000"], "--serve localhost:70000: expected"),
         (["--api-key-file", "keys"], "--api-key-file: for the server; add --serve"),
         (["--serve", "localhost:0", "--cors-origin", "a.example"], "--cors-origin a.example: give an origin such as"),
+        (
+            ["--serve", "localhost:0", "--allowed-host", "http://a"],
+            "--allowed-host http://a: give a name without scheme",
+        ),
+        (["--serve", "localhost:0", "--allowed-host", "a:80"], "--allowed-host a:80: give a name without"),
         (["--serve", "localhost:0", "--export", "x"], "--export .*x: no such folder; give a folder that"),
         (["--rate-limit", "5"], "--rate-limit: for the server; add --serve"),
         (["--serve", "localhost:0", "--beam-size", "5", "--n-best", "2"], "--n-best and --serve"),
@@ -271,5 +276,12 @@ def test_addresses() -> None:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
     assert memory_limit(5) == 5_000_000
     assert memory_limit(None) > 10**8
-    assert "other machines may reach 0.0.0.0" in warning_of("0.0.0.0", [])
-    assert [warning_of("0.0.0.0", [b"key"]), warning_of("127.0.0.1", [])] == ["", ""]
+    for allowed, text in (
+        ((), "web pages of any site, too, and no key is needed; add"),
+        (("a",), "add --api-key-file"),
+    ):
+        warning = warning_of("0.0.0.0", [], allowed)
+        assert warning.startswith("Warning: other machines may reach 0.0.0.0")
+        assert text in warning
+        assert len(warning) < 200
+    assert [warning_of("0.0.0.0", [b"key"], ()), warning_of("127.0.0.1", [], ())] == ["", ""]
