@@ -1,22 +1,30 @@
 """Connections end whose clients are slow, send too much before a body, or leave an answer unread."""
 
 import asyncio
-import json
 from collections import Counter
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from chatbot.chat.server.refusals import (
+    LARGEST_HEAD,
+    MOST_HEADERS,
+    MOST_PIPELINED,
+    NO_HTTP,
+    TOO_LARGE,
+    TOO_MANY_CONNECTIONS,
+    TOO_MANY_REQUESTS,
+    Refusal,
+    response_of,
+)
 
 # Seconds for a client to send the line and the headers of a request.
 HEADER_TIMEOUT = 15.0
 # Seconds that a connection without a request stays open. Clients must close it first: one that sends a request while
 # the server closes loses it. httpx waits for 5 s, which is uvicorn's default, too, and nginx for 60 s.
 KEEP_ALIVE = 75
-# Of the line and the headers of a request, those after a body in chunks included.
-LARGEST_HEAD, MOST_HEADERS = 1 << 16, 200
 # Bytes that are read and parsed at a time; other connections have their turn in between.
 READ_SIZE = 1 << 14
-# Requests that a client may send before the first of them is answered.
-MOST_PIPELINED = 16
 # Seconds that a client may keep an answer waiting, and one more for each so many bytes that it reads.
 UNREAD_TIMEOUT, LEAST_RATE = 20.0, 4096
 # For how long, and up to how many bytes, the rest of a refused request is read and dropped. A socket that is closed
@@ -25,14 +33,6 @@ LINGER_TIMEOUT, LINGER_BYTES = 5.0, 4 << 20
 # In the `extensions` of a request's scope: an asynchronous function that returns when all that was sent has left this
 # process, or the connection is closed.
 DRAINED = "chatbot.drained"
-
-Refusal = tuple[int, str, str]  # the status, the message, and the code of an error
-NO_HTTP: Refusal = (400, "The request is not valid HTTP", "invalid_http")
-TOO_LARGE: Refusal = (
-    *(431, f"The headers have more than {LARGEST_HEAD:,} bytes, or are more than {MOST_HEADERS}"),
-    "headers_too_large",
-)
-TOO_MANY: Refusal = (400, f"At most {MOST_PIPELINED} requests may wait for their answers", "too_many_requests")
 
 
 class RefusedHeadError(Exception):
@@ -55,7 +55,10 @@ class Connection(HttpToolsProtocol):
     _head = 0  # bytes of the parsed parts of the current head
     _rest = b""  # read, and not parsed yet
     _unparsed = 0  # bytes since a head ended, or a part of a body came
-    _dropped: int | None = None  # bytes of the rest of a refused request; None: it was not refused
+    _running: RequestResponseCycle | None = None  # the request that is being answered, or was last
+    _due: Refusal | None = None  # to be sent after the requests before
+    _dropped: int | None = None  # bytes after a refused request; None: none was refused
+    _ends = False  # whether all that is to be sent was written
     _written = 0  # bytes of the current answer
     _sent = 0  # bytes of it that had left this process when the client first kept it waiting
     _blocked = 0.0  # seconds for which the client kept the current answer waiting, before the time of `_blocked_at`
@@ -77,19 +80,20 @@ class Connection(HttpToolsProtocol):
                 oldest.transport.abort()
             else:
                 self.connections.discard(self)
-                transport.write(_response(503, "Too many connections are open; try again", "busy"))
+                transport.write(response_of(TOO_MANY_CONNECTIONS))
                 transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._stop()
         self._stop_unread()
+        self._leave()
         super().connection_lost(exc)
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+        return not self.pipeline and (self._running is None or self._running.response_complete)
 
     @property
     def address(self) -> str:
@@ -130,14 +134,14 @@ class Connection(HttpToolsProtocol):
         self._unparsed += len(data)
         super().data_received(data)
         if self._unparsed > LARGEST_HEAD:
-            self._refuse(*TOO_LARGE)
+            self._refuse(TOO_LARGE)
         elif self._timer is None and self.is_idle and not self.is_closing():
             self._wait()  # empty lines before a request, or the rest of a body, end the time of idle connections
 
     def on_message_begin(self) -> None:
         """Wait for the head of a request, which may not be the first one."""
         if len(self.pipeline) >= MOST_PIPELINED:
-            self._refusal = TOO_MANY
+            self._refusal = TOO_MANY_REQUESTS
             raise RefusedHeadError
         super().on_message_begin()
         self.scope["extensions"] = {DRAINED: self.flow.drain}  # type: ignore[dict-item]
@@ -177,19 +181,29 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request; close the connection if the body of this one was not read to its end."""
         self._idle_since = self.loop.time()
+        if self._due is not None and self.cycle.more_body and len(self.pipeline) == 1:
+            self.pipeline.clear()  # the refused request, whose body does not end
         super().on_response_complete()
-        if self.is_idle and self.cycle.more_body:
+        if self.is_idle and self._due is not None:
+            self.write(response_of(self._due))
+            self._linger()
+        elif self.is_idle and self.cycle.more_body:
             self.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, or beyond a limit."""
-        self._refuse(*self._refusal)
+        self._refuse(self._refusal)
 
     # What an answer is written to.
     def write(self, data: bytes) -> None:
-        """Send a part of an answer."""
-        self._written += len(data)
-        self.transport.write(data)
+        """Send a part of an answer, unless the connection ends."""
+        if not self.is_closing():
+            self._written += len(data)
+            self.transport.write(data)
 
     def close(self) -> None:
         """Close the connection when all has been sent."""
@@ -200,7 +214,7 @@ class Connection(HttpToolsProtocol):
 
     def is_closing(self) -> bool:
         """Return whether the connection closes."""
-        return self._dropped is not None or self.transport.is_closing()
+        return self._ends or self.transport.is_closing()
 
     def pause_writing(self) -> None:
         """Wait for the client to read."""
@@ -231,28 +245,39 @@ class Connection(HttpToolsProtocol):
             self._refusal = TOO_LARGE
             raise RefusedHeadError
 
-    def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answer with an error, unless it would be read as a part of another answer, and close the connection."""
-        cycle = self.cycle
-        if not self.pipeline and (self.is_idle or (cycle.more_body and not cycle.response_started)):
-            self.transport.write(_response(status, message, code))
-        self._linger()
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer with an error, after the requests before, and close the connection."""
+        if self.is_idle or (self._running is self.cycle and self.cycle.more_body):
+            if self.is_idle or not self.cycle.response_started:
+                self.write(response_of(refusal))
+            self._linger()
+        elif self._dropped is None:
+            self._drop()
+            self._due = refusal
+
+    def _drop(self) -> None:
+        """Drop what the client sends from now on."""
+        self._dropped, self._rest = 0, b""
+        self._stop()
+        self.flow.resume_reading()
+        self.transport.resume_reading()
 
     def _linger(self) -> None:
         """Close the connection when its client has, at the latest after some seconds or bytes, which are dropped."""
         if self.is_closing():
             return
-        self._dropped = 0
-        self._stop()
+        self._ends = True
+        self._drop()
         self._unset_keepalive_if_required()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._leave()
         self._timer = self.loop.call_later(self.linger_timeout, self.transport.close)
-        self._rest = b""
-        self.flow.resume_reading()
-        self.transport.resume_reading()
         self.transport.write_eof()
+
+    def _leave(self) -> None:
+        """Let the request that is being answered know that nobody waits for it."""
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def _wait(self) -> None:
         self._timer = self.loop.call_later(self.header_timeout, self._end_wait)
@@ -273,11 +298,3 @@ class Connection(HttpToolsProtocol):
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
-
-
-def _response(status: int, message: str, code: str) -> bytes:
-    """Return the bytes of a response with an error, which closes the connection."""
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
-    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    return STATUS_LINE[status] + head + body

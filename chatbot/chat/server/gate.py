@@ -121,6 +121,9 @@ class Gate:
 
     async def _answer(self, request: "_Request", send: Send) -> None:
         scope, path, headers = request.scope, request.scope["path"], request.headers
+        # No route reads these; FastAPI would parse them, which may take long.
+        scope["query_string"] = b""
+        scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
         if path not in PROBES:
             check_host(headers.get("host", ""), self._limits.hosts)
         address = address_of(scope)

@@ -122,15 +122,31 @@ def test_no_body_keeps_other_requests_waiting(tmp_path: Path, path: str, body: b
     assert min(waits) < LONGEST_WAIT
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"query_string": b"a&" * 30_000},
+        {"headers": [(b"host", b"localhost"), (b"cookie", b"a=b;" * 15_000)]},
+        {"headers": [(b"host", b"localhost"), *[(b"x", b"x" * 300)] * 200]},
+        {"path": "/v1/models/" + "a/" * 30_000},
+    ],
+    ids=["query", "cookies", "headers", "path"],
+)
+def test_no_head_keeps_other_requests_waiting(tmp_path: Path, changes: dict[str, Any]) -> None:
+    app = create_app(fake_models({"a": FakeEngine()}, tmp_path))
+    waits = [asyncio.run(longest_wait(app, "/v1/models", b"", {"method": "GET", **changes}))[1] for _ in range(3)]
+    assert min(waits) < LONGEST_WAIT
+
+
 def short(question: Question) -> Question:
     """A question whose echo is short: the time of answers is measured elsewhere."""
     return dataclasses.replace(question, text=question.text[:20])
 
 
-async def longest_wait(app: Any, path: str, body: bytes) -> tuple[int, float]:
+async def longest_wait(app: Any, path: str, body: bytes, changes: Any = None) -> tuple[int, float]:
     """The status of a request, and the longest time for which /health was not answered meanwhile."""
     await asked(app, "GET", "/health")
-    asking = asyncio.create_task(asked(app, "POST", path, body))
+    asking = asyncio.create_task(asked(app, "POST", path, body, changes))
     waits = []
     while not asking.done():
         begin = time.thread_time()
@@ -139,8 +155,8 @@ async def longest_wait(app: Any, path: str, body: bytes) -> tuple[int, float]:
     return await asking, max(waits)
 
 
-async def asked(app: Any, method: str, path: str, body: bytes = b"") -> int:
-    """The status of a request whose body arrives in parts."""
+async def asked(app: Any, method: str, path: str, body: bytes = b"", changes: Any = None) -> int:
+    """The status of a request whose body arrives in parts. changes: of its scope."""
     parts = [body[begin : begin + 65536] for begin in range(0, len(body), 65536)] or [b""]
     statuses: list[int] = []
 
@@ -156,5 +172,5 @@ async def asked(app: Any, method: str, path: str, body: bytes = b"") -> int:
 
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b"", "client": None}
-    await app(scope, receive, send)
+    await app({**scope, **(changes or {})}, receive, send)
     return statuses[0]

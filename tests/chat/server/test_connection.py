@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from chatbot.chat.bots.webhook import webhook_app
-from chatbot.chat.server.connection import LARGEST_HEAD, Connection
+from chatbot.chat.server.connection import Connection
+from chatbot.chat.server.refusals import LARGEST_HEAD
 from tests.chat.server.running import connection, received, running
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -129,7 +130,17 @@ def test_slow_heads_end_in_time(url: str, before: bytes, piece: bytes) -> None:
 def test_requests_that_are_sent_at_once_are_few(url: str) -> None:
     answer = sent(url, (GET + b"\r\n") * 10 + GET + b"Connection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200 OK") == 11
-    assert sent(url, (GET + b"\r\n") * 10_000).count(b"HTTP/1.1") < 40
+    answer = sent(url, (GET + b"\r\n") * 10_000)
+    assert answer.count(b"HTTP/1.1 200 OK") < 40
+    assert b"too_many_requests" in answer
+
+
+def test_requests_before_a_wrong_one_are_answered(url: str) -> None:
+    answer = sent(url, (GET + b"\r\n") * 3 + b"\xff" * 100)
+    assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"HTTP/1.1 400 ")) == (3, 1)
+    assert b"not valid HTTP" in answer
+    answer = sent(url, GET + b"\r\n" + CHUNKED + b"x\r\n")
+    assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"HTTP/1.1 400 ")) == (1, 1)
 
 
 @pytest.mark.parametrize("path", [b"/large", b"/large?close"])
