@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 
-from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from chatbot.chat.server.refusals import (
@@ -42,8 +41,8 @@ class RefusedHeadError(Exception):
 class Connection(HttpToolsProtocol):
     """uvicorn's connection with limits: of the time and the size of a head, of unread answers, and of connections.
 
-    Where `limit_concurrency` of uvicorn's settings is reached, an idle connection is closed for a new one, the oldest
-    of the address that has most of them. `Gate` limits the time and the size of bodies, and the time of replies.
+    Where uvicorn's `limit_concurrency` is reached, a new connection takes the place of an idle one, the oldest of the
+    address that has most. `Gate` limits the time and the size of bodies, and the time of replies.
     """
 
     header_timeout = HEADER_TIMEOUT
@@ -56,7 +55,7 @@ class Connection(HttpToolsProtocol):
     _rest = b""  # read, and not parsed yet
     _unparsed = 0  # bytes since a head ended, or a part of a body came
     _running: RequestResponseCycle | None = None  # the request that is being answered, or was last
-    _due: Refusal | None = None  # to be sent after the requests before
+    _due: Refusal | None = None  # to be sent after the answers before
     _dropped: int | None = None  # bytes after a refused request; None: none was refused
     _ends = False  # whether all that is to be sent was written
     _written = 0  # bytes of the current answer
@@ -75,7 +74,7 @@ class Connection(HttpToolsProtocol):
             others = [other for other in self.connections - {self} if isinstance(other, Connection) and other.is_idle]
             numbers = Counter(other.address for other in others)
             if numbers:
-                oldest = max(others, key=lambda other: other.rank(numbers))
+                oldest = max(others, key=lambda other: (numbers[other.address], -other._idle_since))
                 self.connections.discard(oldest)
                 oldest.transport.abort()
             else:
@@ -99,10 +98,6 @@ class Connection(HttpToolsProtocol):
     def address(self) -> str:
         """The address of the client."""
         return self.client[0] if self.client else ""
-
-    def rank(self, numbers: Counter[str]) -> tuple[int, float]:
-        """Return the rank among idle connections, of which the highest is closed first. numbers: by address."""
-        return numbers[self.address], -self._idle_since
 
     def data_received(self, data: bytes) -> None:
         """Parse what was read, a part at a time, so that other connections have their turn in between."""
@@ -165,6 +160,8 @@ class Connection(HttpToolsProtocol):
         self._unparsed = 0
         super().on_headers_complete()
         self.cycle.transport = self  # type: ignore[assignment]
+        if not self.pipeline:
+            self._running = self.cycle
         if not self.flow.write_paused:
             self._written, self._sent, self._blocked = 0, 0, 0.0
 
@@ -183,16 +180,14 @@ class Connection(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         if self._due is not None and self.cycle.more_body and len(self.pipeline) == 1:
             self.pipeline.clear()  # the refused request, whose body does not end
+        if self.pipeline:
+            self._running = self.pipeline[-1][0]  # which is answered now
         super().on_response_complete()
         if self.is_idle and self._due is not None:
             self.write(response_of(self._due))
             self._linger()
         elif self.is_idle and self.cycle.more_body:
             self.close()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._running = cycle
-        super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP, or beyond a limit."""
@@ -271,7 +266,10 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._leave()
         self._timer = self.loop.call_later(self.linger_timeout, self.transport.close)
-        self.transport.write_eof()
+        try:
+            self.transport.write_eof()
+        except OSError:  # the client has reset the connection
+            self.transport.abort()
 
     def _leave(self) -> None:
         """Let the request that is being answered know that nobody waits for it."""
@@ -292,9 +290,9 @@ class Connection(HttpToolsProtocol):
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer = None
 
     def _stop_unread(self) -> None:
         if self._unread_timer is not None:
             self._unread_timer.cancel()
-            self._unread_timer = None
+        self._unread_timer = None

@@ -47,7 +47,7 @@ class ConversationLog:
             try:
                 self._write(line)
             except Exception as error:
-                self._fail(str(error))
+                self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:
         if not self._has_failed:
