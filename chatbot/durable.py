@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -31,6 +32,13 @@ def sync(path: Path) -> None:
 def unused_name(path: Path) -> Path:
     """Return a path in the folder of a path, at which there is nothing. It is hidden, and short whatever the name."""
     return path.with_name(f".{secrets.token_hex(8)}.part")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the files of a folder that killed processes were writing. Nobody may be writing there."""
+    for path in folder.glob(".*.part"):
+        if re.fullmatch(r"\.[0-9a-f]{16}\.part", path.name):
+            path.unlink()
 
 
 @contextlib.contextmanager

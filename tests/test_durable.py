@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.durable import replacing, write_file
+from chatbot.durable import remove_unfinished, replacing, unused_name, write_file
 
 
 def test_a_file_keeps_its_mode_and_no_other_file_is_touched(tmp_path: Path) -> None:
@@ -22,6 +22,14 @@ def test_a_file_keeps_its_mode_and_no_other_file_is_touched(tmp_path: Path) -> N
     assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)  # that of a new file
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "file.part"]
     assert other.read_bytes() == b"of the user"
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
+    others = [tmp_path / name for name in ("file", "file.part", ".notes.part")]
+    for path in (*others, unused_name(tmp_path / "file")):
+        path.touch()
+    remove_unfinished(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
 def test_a_file_that_nobody_else_may_read_is_written_as_one(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.reading.display import counted
-from chatbot.durable import write_file, write_json
+from chatbot.durable import remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import program
 from chatbot.model.checkpoint_files import check_model_size
@@ -48,12 +48,13 @@ MOST_CHANGED_PAIRS = 0.01
 def attempt_lock(settings: Settings) -> Iterator[None]:
     """Lock the attempt for this process, from before it is read until the end of the run.
 
-    A block that fails before it has written a file leaves no folder behind. Raises UserError when another process
-    trains the attempt.
+    What a killed process was writing is removed. A block that fails before it has written a file leaves no folder
+    behind. Raises UserError when another process trains the attempt.
     """
     directory = settings.run.directory
     lock, made = _acquired_lock(settings)
     try:
+        remove_unfinished(directory)
         yield
     except BaseException:
         with suppress(OSError):  # the folder holds more than the lock

@@ -141,7 +141,7 @@ def test_validation_does_not_end_a_run_before_the_least_number_of_steps(
 def test_few_validation_pairs_decide_nothing(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The likelihood of a few pairs differs by chance, so it must not choose a worse checkpoint."""
     held_out = pairs_file.with_name("held_out.tsv")
-    held_out.write_text("".join(f"甲{i}\t癸癸癸\n" for i in range(49)))
+    held_out.write_text("".join(f"甲{i}\t癸癸{i}\n" for i in range(49)))
     train_small(1, data=(str(pairs_file),), validation=str(held_out), patience=1, steps=12, validate_every=2)
     out = capsys.readouterr().out
     assert "49 pairs, too few to judge by (at least 50)" in out

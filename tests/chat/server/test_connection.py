@@ -5,10 +5,12 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chatbot.chat.bots.signature import Verifier
 from chatbot.chat.bots.webhook import webhook_app
 from chatbot.chat.server.connection import Connection
 from chatbot.chat.server.refusals import LARGEST_HEAD
@@ -90,11 +92,11 @@ def test_large_heads_are_refused(url: str, parts: tuple[bytes, ...]) -> None:
     assert json.loads(answer.rpartition(b"\r\n")[2])["error"]["code"] == "headers_too_large"
 
 
-def test_webhook_refuses_large_heads() -> None:
+def test_webhook_refuses_large_heads(tmp_path: Path) -> None:
     async def answer(conversation: str, text: str) -> str:
         return text
 
-    with running(webhook_app(answer, b"secret")) as url:
+    with running(webhook_app(answer, Verifier(b"secret", tmp_path / "seen.sqlite"))) as url:
         assert sent(url, GET + b"X: ", *ENDLESS).startswith(TOO_LARGE)
 
 
