@@ -5,7 +5,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 # The exit code of a process that lost a device or another process: the same commands resume from the last checkpoint.
@@ -14,9 +14,16 @@ EXIT_LOST = 138
 
 
 class UserError(Exception):
-    """An error that the user can fix. The message says what is wrong, where, and what to do."""
+    """An error that the user can fix. The message says what is wrong, where, and what to do.
+
+    details: lines that a command prints above the message, such as the pairs of a file whose reading is in doubt.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = tuple(details)
 
 
 class DeviceError(UserError):
@@ -65,7 +72,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(*error.details, f"error: {error}", sep="\n", file=sys.stderr, flush=True)
         if isinstance(error, DeviceError):
             with suppress(OSError):  # its reader has exited
                 sys.stdout.flush()

@@ -147,7 +147,7 @@ def test_training_runs_and_resumes_in_a_thread(trained: Path, monkeypatch: pytes
         results.append(chatbot.train(**settings))
         results.append(chatbot.train(**{**settings, "steps": 3, "validation": "pairs2.tsv"}))
 
-    Path("pairs2.tsv").write_text("".join(f"再见{i}\t再见\n" for i in range(50)), encoding="utf-8")
+    Path("pairs2.tsv").write_text("".join(f"再见{i}\t再见了{i}\n" for i in range(50)), encoding="utf-8")
     thread = threading.Thread(target=train_and_resume)
     thread.start()
     thread.join()

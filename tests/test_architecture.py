@@ -50,7 +50,7 @@ READING = {
     "values": {"files", "tables"},
     "dialogues": {"files", "tables", "values"},
 }
-READING_BASE = {"pair", "options", "report", "display", "weights"}
+READING_BASE = {"pair", "options", "report", "display", "weights", "chat_messages"}
 # Commands that need no TensorFlow; average imports it when the checkpoints are found to be whole.
 ATTEMPTS = {f"chatbot.attempts.{name}" for name in ("__main__", "table", "compare", "prune", "rename", "average")}
 

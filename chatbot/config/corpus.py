@@ -17,10 +17,13 @@ MOST_HISTORY = 1_000
 # Formats of files of pairs. `chatbot.corpus.reading.read.FORMATS` has their readers.
 FORMATS = (
     *("tsv", "csv", "conv", "jsonl", "json", "yaml", "douban", "qa", "lines", "messages"),
-    *("whatsapp", "telegram", "qq", "srt", "ass"),
+    *("whatsapp", "telegram", "qq", "discord", "kakaotalk", "line", "imessage", "srt", "ass"),
+    *("speakers", "headings", "eou", "ubuntu", "template"),
 )
 # Rules that change the text of an utterance, in the order in which they are applied.
 TEXT_RULES = {
+    "markup": "tags and entities of HTML, **bold** of Markdown, the number of a list's item, and a written-out \\n or "
+    "_comma_ become what they stand for",
     "nfkc": "Unicode NFKC: full-width letters and punctuation become ASCII",
     "control": "control characters become spaces, and invisible format characters are deleted",
     "spaces": "spaces next to Chinese characters are removed; automatic for a corpus with spaces between its words",
@@ -69,7 +72,7 @@ class CorpusSettings:
         metavar="CODEC",
     )
     format: str | None = setting(
-        None, DATA, "format of these files and of --validation; default: detected from their content", choices=FORMATS
+        None, DATA, "format of these files and of --validation; default: detected", choices=FORMATS
     )
     weight_column: str | None = setting(
         None,
@@ -86,7 +89,7 @@ class CorpusSettings:
         metavar="NAME",
     )
     clean: tuple[str, ...] = setting(
-        ("control", "equal", "duplicates"),
+        ("markup", "control", "equal", "duplicates"),
         TEXT,
         "cleaning rules to apply, replacing the default ones: "
         + "; ".join(f"{name} ({text})" for name, text in {**TEXT_RULES, **PAIR_RULES}.items()),

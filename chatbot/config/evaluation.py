@@ -43,9 +43,7 @@ class EvaluationSettings:
     encoding: str | None = setting(
         None, DATA, "encoding of these files, one of Python's codecs; default: detected", metavar="CODEC"
     )
-    format: str | None = setting(
-        None, DATA, "format of these files; default: detected from their content", choices=FORMATS
-    )
+    format: str | None = setting(None, DATA, "format of these files; default: detected", choices=FORMATS)
     cache: str = setting(str(CACHE), DATA, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
     attempt: str = setting("default", RUN, "the training run to measure: its name, or the path of its folder")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)

@@ -211,6 +211,8 @@ def _print_reports(reports: list[Report]) -> None:
             continue  # of many files, only those with dropped pairs are shown
         kinds = ", ".join([*report.formats, *report.encodings])
         print_wrapped(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
+        for columns in report.columns:
+            print_wrapped(f"    {columns}")
         for rule, count in report.changed.items():
             print_wrapped(f"    changed by --clean {rule}: {counted(count, 'utterance')}")
         for line in report.lines():

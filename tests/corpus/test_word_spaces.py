@@ -81,7 +81,12 @@ def test_attempt_of_an_earlier_version_keeps_the_spaces(work_dir: Path, monkeypa
         earlier.setattr("chatbot.training.data.without_word_spaces", lambda settings: settings)
         train_small(1, data=("cut.tsv",), steps=1)
     assert train_small(1, data=("cut.tsv",), steps=2) == 0
-    assert load_trained(Path("checkpoints/default")).settings.corpus.clean == ("control", "equal", "duplicates")
+    assert load_trained(Path("checkpoints/default")).settings.corpus.clean == (
+        "markup",
+        "control",
+        "equal",
+        "duplicates",
+    )
 
 
 def test_inspect_and_encode_join_the_words(work_dir: Path) -> None:

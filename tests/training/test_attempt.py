@@ -134,7 +134,7 @@ def fail_with_lock(write: bool) -> None:
     with attempt_lock(Settings()):
         if write:
             Path("checkpoints/default/config.json").touch()
-        raise UserError
+        raise UserError("failed")
 
 
 @pytest.mark.parametrize("existing", [None, "checkpoints", "checkpoints/default"])

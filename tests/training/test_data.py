@@ -178,7 +178,7 @@ def test_many_files_are_one_corpus(work_dir: Path, capsys: pytest.CaptureFixture
 
 
 def test_token_batches_train_and_resume(work_dir: Path) -> None:
-    Path("pairs.tsv").write_text("".join(f"{'问' * (1 + i % 9)}{i}\t{'答' * (1 + i % 5)}\n" for i in range(60)))
+    Path("pairs.tsv").write_text("".join(f"{'问' * (1 + i % 9)}{i}\t{'答' * (1 + i % 5)}！\n" for i in range(60)))
     settings: dict[str, Any] = {"data": ("pairs.tsv",), "batch_tokens": 40, "tokenizer": "char"}
     assert train_small(2, **settings, steps=3) == 0
     assert train_small(2, **settings, steps=6) == 0

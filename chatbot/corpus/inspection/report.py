@@ -9,7 +9,7 @@ from chatbot.config.corpus import NONE, CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.shards import SOURCE, TARGET
 from chatbot.corpus.inspection.measurements import FITTING, File, Measurements
-from chatbot.corpus.reading.dialogues.chat_messages import NO_TEXT, NOTICES
+from chatbot.corpus.reading.chat_messages import NO_TEXT, NOTICES
 from chatbot.corpus.reading.dialogues.douban import FALSE_RESPONSES
 from chatbot.corpus.reading.dialogues.subtitles import NO_SPEECH
 from chatbot.corpus.reading.display import counted
@@ -33,6 +33,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         report = file.report
         kind = f"{', '.join(report.formats)}; {', '.join(report.encodings)}"
         lines.append(f"{report.file}: {kind}; {counted(report.pairs, 'pair')}, {file.kept:,} kept")
+        lines += [f"  {columns}" for columns in report.columns]
         lines += [f"  left out: {line}" for line in report.lines()]
         lines += [f"  note: {line}" for line in report.notes()]
         lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]

@@ -19,6 +19,11 @@ Pair = tuple[str, str, int] | tuple[str, str, int, float]
 NEW, OVERLAP, NEXT, RESUMED = range(4)
 
 
+def with_answer(pair: Pair, answer: str) -> Pair:
+    """Return the pair with another answer."""
+    return (pair[0], answer, pair[2], pair[3]) if len(pair) == 4 else (pair[0], answer, pair[2])
+
+
 def linked(pair: Pair, link: int) -> Pair:
     """Return the pair with another link."""
     return (pair[0], pair[1], link, pair[3]) if len(pair) == 4 else (pair[0], pair[1], link)

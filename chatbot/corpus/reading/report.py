@@ -22,6 +22,8 @@ class Report:
     file: str = ""  # the name that the user gave
     formats: list[str] = dataclasses.field(default_factory=list)  # distinct, in order; an archive may contain several
     encodings: list[str] = dataclasses.field(default_factory=list)
+    columns: list[str] = dataclasses.field(default_factory=list)  # of tables, distinct, and whether they have headers
+    doubt: str = ""  # why the reading may be wrong, and the flag that settles it; set before the first pair of a text
     pairs: int = 0  # parsed, before cleaning
     read_bytes: int = 0  # from the disk so far
     dropped: dict[str, Dropped] = dataclasses.field(default_factory=dict)

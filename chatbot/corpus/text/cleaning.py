@@ -1,5 +1,6 @@
 """Cleaning of utterances before tokenisation, by named rules whose changes are counted."""
 
+import html
 import re
 import unicodedata
 from collections import Counter
@@ -20,6 +21,21 @@ _NAME = re.compile(
     r"|(?:(?<=\S\s)@[\w\-·]{1,30}|@[A-Za-z0-9_\-]{1,30})(?=\s*$))+"
 )
 _REPEATED = re.compile(r"([!！?？。，,、;；：~～·])\1+")  # not of names such as C++, __init__ and std::string
+# What `_without_markup` looks at: most texts have none of these characters.
+_MAY_BE_MARKUP = re.compile(r"[&<*\\]|_comma_|^\s*\d")
+_INLINE = "abbr|b|big|cite|code|del|em|font|i|ins|kbd|mark|small|span|strike|strong|sub|sup|u"
+_BLOCK = (
+    "blockquote|br|center|dd|details|div|dl|dt|figure|h[1-6]|hr|img|li|ol|p|pre|section|summary|"
+    "table|tbody|td|th|thead|tr|ul"
+)
+_INLINE_TAG = re.compile(rf"</?(?:{_INLINE})(?:\s[^<>]{{0,500}})?>|<a\s[^<>]{{1,500}}>|</a>", re.IGNORECASE)
+_BLOCK_TAG = re.compile(rf"</?(?:{_BLOCK})(?:\s[^<>]{{0,500}})?/?>|<!--.{{0,500}}?-->", re.IGNORECASE)
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+_BOLD = re.compile(r"(?<![*A-Za-z0-9_])\*\*(?=[^\s*])([^*]{0,500}[^\s*])\*\*(?![*A-Za-z0-9_])")
+# Not in a formula: \neq.
+_LINE_END = re.compile(r"(?<!\\)(?:\\r)?\\n(?![a-z])|(?<=[.!?。！？,，;；])(?:\\r)?\\n")
+_ITEM = re.compile(r"\s*\d{1,4}(?:[.．)]\s+|、\s*)(?=[\u3400-\u9fff]|\S.*\?\s*$)")  # not of "1. FC Köln"
+_OTHER_ITEM = re.compile(r"\S\s*\d{1,4}(?:[.．)]\s|、)")
 _LONG_RUN = re.compile(r"…{3,}|—{3,}|([-.:*#=_+^|])\1{3,}")  # shortened to "……", "——" and "...", "---", "===", ...
 
 
@@ -43,6 +59,7 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
     Raises UserError when the library of a rule is not installed.
     """
     functions = {
+        "markup": _without_markup,
         "nfkc": _nfkc,
         "control": _without_control,
         "spaces": lambda text: _SPACE_NEXT_TO_CHINESE.sub("", text),
@@ -67,6 +84,29 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
 
 def _nfkc(text: str) -> str:
     return text if unicodedata.is_normalized("NFKC", text) else unicodedata.normalize("NFKC", text)
+
+
+def _without_markup(text: str) -> str:
+    """Replace what programs and authors write for a layout; text that merely looks like it stays."""
+    if _MAY_BE_MARKUP.search(text) is None:
+        return text
+    if "<" in text:
+        text = _BLOCK_TAG.sub(" ", _INLINE_TAG.sub("", text))
+    if "&" in text:
+        text = _ENTITY.sub(_character, text)
+    if "**" in text:
+        text = _BOLD.sub(r"\1", text)
+    if "\\n" in text and ":\\" not in text:
+        text = _LINE_END.sub(" ", text)
+    text = text.replace("_comma_", ",")
+    if (item := _ITEM.match(text)) and _OTHER_ITEM.search(text, item.end()) is None:
+        text = text[item.end() :]
+    return text
+
+
+def _character(entity: "re.Match[str]") -> str:
+    character = html.unescape(entity.group())
+    return " " if "\ufffd" in character else character
 
 
 def _without_control(text: str) -> str:

@@ -26,10 +26,9 @@ def written(path: Path, pairs: list[tuple[str, str]]) -> str:
 
 
 def settings(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> EncodeSettings:
-    """Settings for a file of these pairs."""
-    return compose(
-        EncodeSettings, data=(written(tmp_path / "pairs.tsv", pairs),), cache=str(tmp_path / "cache"), **changes
-    )
+    """Settings for a file of these pairs, whose columns are given: some tests repeat a few values."""
+    data = (written(tmp_path / "pairs.tsv", pairs),)
+    return compose(EncodeSettings, data=data, columns=("1", "2"), cache=str(tmp_path / "cache"), **changes)
 
 
 def encoded_corpus(settings: EncodeSettings) -> Corpus:

@@ -12,11 +12,13 @@ import pytest
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.stored import train_settings
+from chatbot.corpus.__main__ import main
 from chatbot.corpus.encoding.vocabulary import LEAST_SIZE, build_vocabulary
 from chatbot.corpus.inspection.measurements import Measurements, measure
 from chatbot.corpus.inspection.report import histogram, report_lines, warnings
 from chatbot.corpus.text.tokenizer import tokenizer
 from chatbot.corpus.training_set import training_files
+from chatbot.errors import exit_code_of
 from tests.commands import run
 
 PAIRS = [
@@ -36,9 +38,9 @@ def written(path: Path, pairs: list[tuple[str, str]]) -> str:
 
 
 def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Measurements:
-    """The measurements of these pairs."""
+    """The measurements of these pairs, whose columns are given: some tests repeat a few values."""
     data = written(tmp_path / "pairs.tsv", pairs)
-    settings = CorpusSettings(data=(data,), cache=str(tmp_path / "cache"), **changes)
+    settings = CorpusSettings(data=(data,), columns=("1", "2"), cache=str(tmp_path / "cache"), **changes)
     return measure(training_files(settings), settings)
 
 
@@ -89,12 +91,37 @@ def test_report_does_not_depend_on_chunks_and_processes(tmp_path: Path, monkeypa
     assert report_lines(measured(tmp_path, pairs), CorpusSettings()) == report_lines(one, CorpusSettings())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "labels.tsv"],
+        ["encode", "labels.tsv"],
+        ["encode", "pairs.tsv", "--validation", "labels.tsv"],
+    ],
+)
+def test_reading_in_doubt_is_shown_above_the_message(
+    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    written(work_dir / "pairs.tsv", PAIRS)
+    Path("labels.tsv").write_text("物流很快\t1\n颜色不对\t0\n质量不错\t1\n")
+    monkeypatch.setattr("sys.argv", ["corpus", *arguments])
+    monkeypatch.setattr("signal.signal", lambda *handler: None)
+    assert exit_code_of(main) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "labels.tsv, read as format tsv, UTF-8, question from column 1 and answer from column 2, first row as pair:",
+        "  物流很快  ->  1",
+        "  颜色不对  ->  0",
+        "  质量不错  ->  1",
+        "error: labels.tsv: the second column has numbers, dates or times; if these are pairs, give --columns 1 2",
+    ]
+
+
 def test_warnings_give_remedies(tmp_path: Path) -> None:
     lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), CorpusSettings()))
     assert "50% left out, mostly pairs with an empty side" in lines
     assert "only 4 pairs" in lines
     assert "25% of the pairs are near duplicates" in lines
-    assert "--clean control equal duplicates nfkc punctuation" in lines
+    assert "--clean markup control equal duplicates nfkc punctuation" in lines
     assert "--max-reply-frequency" not in lines  # no reply is frequent enough
 
 
@@ -126,8 +153,8 @@ def test_spaces_between_words_give_a_warning(tmp_path: Path) -> None:
     pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
     (warning,) = warnings(measured(tmp_path, pairs), CorpusSettings())
     assert "follow a space" in warning
-    assert warning.endswith("--clean control equal duplicates spaces")
-    rules = ("control", "equal", "duplicates", "spaces")
+    assert warning.endswith("--clean markup control equal duplicates spaces")
+    rules = ("markup", "control", "equal", "duplicates", "spaces")
     assert warnings(measured(tmp_path, pairs, clean=rules), CorpusSettings(clean=rules)) == []
 
 

@@ -8,6 +8,8 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import zstandard
+
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEXT, OVERLAP, Pair
@@ -38,6 +40,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
     "xz": lzma.compress,
+    "zst": zstandard.compress,
     "zip": lambda content: zipped({"inner": content}),
 }
 

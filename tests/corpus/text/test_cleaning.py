@@ -17,6 +17,21 @@ WALES = "🏴\U000e0067\U000e0062\U000e0077\U000e006c\U000e0073\U000e007f"
 @pytest.mark.parametrize(
     ("rule", "text", "cleaned"),
     [
+        ("markup", "<p class='a'>价格&lt;<b>100</b>元&nbsp;吗</p><br/>是", "价格<100元 吗 是"),
+        ("markup", "看<a href='http://t.cn/a'>这里</a><!-- 注 -->&#65292;&#x597d;", "看这里 ，好"),
+        ("markup", "&#0;&#xD800;&amp;lt;&nosuch; AT&T R&D;", "&lt;&nosuch; AT&T R&D;"),
+        ("markup", "**打开**订单，点**退货**。", "打开订单，点退货。"),
+        ("markup", "第一步。\\n第二步\\r\\n完", "第一步。 第二步 完"),
+        ("markup", "they said_comma_ no", "they said, no"),
+        ("markup", "1. 怎么退货", "怎么退货"),
+        ("markup", "12) What is it?", "What is it?"),
+        # None of these is markup.
+        ("markup", "if a < b and c > d: x <- y", "if a < b and c > d: x <- y"),
+        ("markup", "C++ vector<int> <unk> <s> </s> >_< <3 (^_^)", "C++ vector<int> <unk> <s> </s> >_< <3 (^_^)"),
+        ("markup", "5 ** 2 = 25, 2**3**2, f(**a, **b), f**k", "5 ** 2 = 25, 2**3**2, f(**a, **b), f**k"),
+        ("markup", "C:\\new\\n.txt \\neq \\nabla", "C:\\new\\n.txt \\neq \\nabla"),
+        ("markup", "1.5折 1. FC Köln 2024年", "1.5折 1. FC Köln 2024年"),
+        ("markup", "1. 打开订单 2. 点退货", "1. 打开订单 2. 点退货"),
         ("nfkc", "Ｈｉ！　１２３", "Hi! 123"),
         ("nfkc", "㈱ﬁ", "(株)fi"),
         ("control", "\ufeff你\u200b好\u00ad世\u2067\x00界\x9f。", "你好世 界 。"),
@@ -71,7 +86,9 @@ def test_tidy_normalises_spaces() -> None:
 
 
 @given(
-    st.text(max_size=50) | st.text("a 1@:/！!。.\u2581\u200b\n http", max_size=30),
+    st.text(max_size=50)
+    | st.text("<>&;#*b\\\\n_1. 好", max_size=30)
+    | st.text("a 1@:/！!。.\u2581\u200b\n http", max_size=30),
     st.sets(st.sampled_from([*TEXT_RULES])),
 )
 def test_cleaned_text_is_one_line_with_single_spaces(text: str, rules: set[str]) -> None:

@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from chatbot.corpus.reading.files.lines import lines
+from chatbot.corpus.reading.files.lines import is_rule, lines
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 
+_VERSE = re.compile(
+    r"[,，;；].*[。.,，;；]$|^\W|^\d+[.、)）]|\d{2}:\d{2}"
+)  # a sentence of several clauses, an item of a list, a time
+_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 BLOCKS = 2  # at least
 REGULAR = 0.95  # of the blocks have two lines
 LONGEST = 60  # characters of most first lines; the lines of prose are longer
@@ -29,7 +33,7 @@ _MARK = re.compile(
 
 def is_line_pairs(sample: Sequence[str], whole: bool) -> bool:
     """Return whether nearly all blocks between blank lines have two short lines. whole: whether the file ends here."""
-    blocks = [[*block] for filled, block in groupby(map(str.strip, sample), bool) if filled]
+    blocks = [[*block] for filled, block in groupby(map(_text_of, sample), bool) if filled]
     if not whole:
         blocks = blocks[:-1]  # the last one may be incomplete
     long = sum(len(block[0]) > LONGEST for block in blocks)
@@ -42,6 +46,11 @@ def is_line_pairs(sample: Sequence[str], whole: bool) -> bool:
     )
 
 
+def _text_of(line: str) -> str:
+    """Return the line without its end; "" for one that separates pairs."""
+    return "" if is_rule(line) else line.strip()
+
+
 def is_marked(line: str) -> bool:
     """Return whether a line begins with a speaker, ends with a time, or goes on in the next line."""
     return _MARK.match(line) is not None
@@ -49,17 +58,25 @@ def is_marked(line: str) -> bool:
 
 def may_be_line_pairs(sample: Sequence[str]) -> bool:
     """Return whether these are short lines without blank ones, of which each two may be a pair."""
-    long = sum(len(line) > LONGEST for line in sample)
-    return len(sample) >= 2 * BLOCKS and all(map(str.strip, sample)) and long * 2 < len(sample)
+    lines = [*map(_text_of, sample)]
+    plain = sum(len(line) <= LONGEST and _VERSE.search(line) is None and not is_marked(line) for line in lines)
+    return len(lines) >= 2 * BLOCKS and all(lines) and plain * 2 > len(lines)
+
+
+def are_in_two_languages(sample: Sequence[str]) -> bool:
+    """Return whether one line of most blocks is Chinese and the other is not, as in a translation."""
+    blocks = [[*block] for filled, block in groupby(map(_text_of, sample), bool) if filled]
+    mixed = sum({_CHINESE.search(line) is not None for line in block} == {True, False} for block in blocks)
+    return mixed * 2 > len(blocks)
 
 
 def read_line_pairs(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of all blocks of two lines, or of each two lines if the text begins without a blank line."""
-    separate = any(not line.strip() for line in first_lines(text))
+    separate = not all(map(_text_of, first_lines(text)))
     block: list[str | None] = []
     start = 1
     for number, line in lines(text, report):
-        if line is None or line.strip():
+        if line is None or _text_of(line):
             start = start if block else number
             block = [*block, line][:3]
             if not separate and len(block) == 2:

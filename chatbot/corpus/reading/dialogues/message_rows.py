@@ -7,14 +7,16 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from chatbot.corpus.reading.dialogues.chat_messages import ME, NO_TEXT, PAUSE, Message, pairs_of_messages
+from chatbot.corpus.reading.chat_messages import ME, NO_TEXT, PAUSE, Message, pairs_of_messages
 from chatbot.corpus.reading.files.lines import UNDECODABLE, raw_lines, refuse_if_mostly_bad
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.tables.columns import named
-from chatbot.corpus.reading.tables.dialect import Dialect, rows_of
+from chatbot.corpus.reading.tables.dialect import Dialect, dialect_of, rows_of
+from chatbot.corpus.reading.tables.doubts import is_date
+from chatbot.corpus.reading.tables.header import key_of
 from chatbot.errors import UserError
 
 TEXTS = (
@@ -36,7 +38,7 @@ KINDS = ("type_name", "type", "msg_type", "content_type", "消息类型", "类�
 CHATS = (
     *("talkerid", "strtalker", "room_name", "group_id", "chat_id", "chat", "conversation_id", "conv_id"),
     *("conversation", "dialogue_id", "dialog_id", "dialogue", "dialog", "session_id", "channel"),
-    *("会话", "群名", "对话"),
+    *("会话", "群名", "对话", "会话id", "会话编号", "工单号"),
 )
 YES = frozenset({"1", "true", "yes", "是"})
 # WeChat's numbers of kinds other than text, and words for them.
@@ -65,7 +67,7 @@ class _Columns(NamedTuple):
 
 def message_columns(header: Sequence[str]) -> _Columns | None:
     """Return the columns of a table of messages, or None for any other table."""
-    places = {name.strip().strip("\ufeff").casefold(): index for index, name in reversed(list(enumerate(header)))}
+    places = {key_of(name): index for index, name in reversed(list(enumerate(header)))}
 
     def find(names: Iterable[str]) -> int | None:
         return next((places[name] for name in names if name in places), None)
@@ -79,6 +81,14 @@ def message_columns(header: Sequence[str]) -> _Columns | None:
     return _Columns(text, mine, name, others, find(TIMES), find(KINDS), chat)
 
 
+def _without_header(first: Sequence[str]) -> _Columns | None:
+    """Return the columns of a table whose first row is a message: name and text, or time, name and text."""
+    timed = len(first) == 3 and is_date(first[0].strip())
+    if len(first) != 2 and not timed:
+        return None
+    return _Columns(len(first) - 1, None, int(timed), (), 0 if timed else None, None, None)
+
+
 def delimiter_of_messages(sample: Sequence[str]) -> str | None:
     """Return the separator of a table of messages: a comma, a semicolon or a tab; None for any other text."""
     for delimiter in ",;\t":
@@ -88,6 +98,11 @@ def delimiter_of_messages(sample: Sequence[str]) -> str | None:
     return None
 
 
+def _separator_of_rows(sample: Sequence[str]) -> str:
+    dialect = None if any("\t" in line for line in sample[:20]) else dialect_of(sample, sure=True)
+    return dialect.separator if dialect else "\t"
+
+
 def read_message_rows(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of all chats. Raises UserError if `options.me` wrote no message."""
     return pairs_of_messages(_by_chat(_messages(text, report)), options, report, text.place)
@@ -95,7 +110,8 @@ def read_message_rows(text: TextFile, options: ReadOptions, report: Report) -> I
 
 def _messages(text: TextFile, report: Report) -> Iterator[tuple[str, Message | None]]:
     """Yield (chat, message), with None where a row is missing."""
-    delimiter = delimiter_of_messages(first_lines(text)) or ","
+    sample = first_lines(text)
+    delimiter = delimiter_of_messages(sample) or _separator_of_rows(sample)
     columns: _Columns | None = None
     needed = bad = count = 0
 
@@ -108,14 +124,17 @@ def _messages(text: TextFile, report: Report) -> Iterator[tuple[str, Message | N
         count += 1
         place = f"{text.place}, line {number}"
         if columns is None:
-            columns = message_columns(row)
+            header = message_columns(row)
+            columns = header or _without_header(row)
             if columns is None:
                 raise UserError(
-                    f"{place}: no header names the text of messages and who sent them; name the columns "
-                    f"{TEXTS[1]} and {NAMES[7]}, or give another --format"
+                    f"{place}: no header names the text of messages and who sent them; add a first line such as "
+                    "time,sender,content"
                 )
             needed = 1 + max(columns.text, columns.mine or 0, columns.name or 0, columns.chat or 0)
-        elif len(row) < needed:
+            if header:
+                continue
+        if len(row) < needed:
             report.drop("rows with too few columns", place)
         elif UNDECODABLE in row[columns.text]:
             bad += 1

@@ -1,7 +1,6 @@
 """The nearest guess for a text that is no corpus, or like a conversation, but too irregular to be taken for one."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -10,13 +9,10 @@ from chatbot.corpus.reading.dialogues.qq import is_header_of_qq
 from chatbot.corpus.reading.dialogues.question_lines import has_label
 from chatbot.corpus.reading.dialogues.subtitles import has_times
 from chatbot.corpus.reading.dialogues.whatsapp import is_header_of_whatsapp
-from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.files.charset import CONTROL
 
 LEAST = 2  # lines or blocks that fit
-BLOCKS = 0.5  # of the blocks between blank lines have two lines
-SPEAKERS = 0.5  # of the lines begin with one of a few names
-FEW = 20  # names
+BLOCKS = 0.5  # of the blocks between blank lines have two lines: lines_mostly.txt
 UNTYPICAL = frozenset(CONTROL.decode("latin-1") + "\ufffd")  # characters that are in no text
 BINARY = 0.1  # of the characters are such
 
@@ -40,10 +36,16 @@ OTHERS = (
     ),
 )
 _OTHERS = [(re.compile(rf"\s*(?:{pattern})", re.IGNORECASE), advice) for pattern, advice in OTHERS]
-# A time or not, and a speaker: "Anna: ", "小明：", "[10:00] Anna: ", "10:00 <anna> ".
-_SPEAKER = re.compile(
-    r"(?:\W?[\d:/.-]{4,10}(?: ?[AP]M)?\W{1,3})?(?:<([^<>\s]{1,30})>\s|([^\s:：,，。\d][^:：,，。]{0,29})[:：]\s*\S)"
+# A statement of a programming language: its end, or its first word.
+_CODE = re.compile(
+    r".*(?:[;{}]|\):)$|(?:import|from|def|class|return|function|const|var|let|print|#include|public|private) ?[\w(<\"]"
 )
+
+
+def is_program(sample: Sequence[str]) -> bool:
+    """Return whether most lines are statements of a programming language."""
+    filled = [line.strip()[:1000] for line in sample if line.strip()]
+    return sum(_CODE.match(line) is not None for line in filled) * 2 >= len(filled) > 0
 
 
 def nearest_kind(sample: str) -> str:
@@ -60,19 +62,10 @@ def nearest_kind(sample: str) -> str:
 def nearest_talk(sample: Sequence[str]) -> str:
     """Return the nearest guess and the remedy; "" without a guess. sample: the first lines."""
     lines = [line.strip() for line in sample]
-    names = Counter(match[1] or match[2] for line in lines if (match := _SPEAKER.match(line)))
-    filled = sum(map(bool, lines))
-    labelled = sum(map(has_label, lines))
     for name, (fits, content) in LINES.items():
         found = sum(map(fits, lines))
-        if found >= LEAST and not (name == "qa" and 2 * labelled <= names.total() and len(names) > 1):
+        if found >= LEAST:
             return f"nearest is {name}: {found:,} of the first {len(lines):,} lines have {content}; --format {name}"
-    if 1 < len(names) <= FEW and names.total() >= SPEAKERS * filled and names.total() >= 2 * len(names):
-        first, second = (one_line(name, 20) for name, _ in names.most_common(2))
-        return (
-            f"{names.total():,} of the first {len(lines):,} lines begin with a speaker, such as {first} and {second}: "
-            "write User: and Bot: in their place, or a CSV file with the columns time, sender and content"
-        )
     blocks = [[*block] for filled_block, block in groupby(lines, bool) if filled_block]
     pairs = sum(len(block) == 2 and not is_marked(block[0]) for block in blocks)
     if pairs >= LEAST and pairs >= BLOCKS * len(blocks):

@@ -8,7 +8,7 @@ import datetime
 import re
 from collections.abc import Iterator, Sequence
 
-from chatbot.corpus.reading.dialogues.chat_messages import NOTICES, Message, is_log_level, pairs_of_messages, with_line
+from chatbot.corpus.reading.chat_messages import NOTICES, Message, is_log_level, pairs_of_messages, with_line
 from chatbot.corpus.reading.files.lines import lines
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
@@ -29,6 +29,7 @@ _SYSTEM = frozenset({"系统消息", "系統消息"})
 LONGEST_HEADER = 200  # characters
 MESSAGES = 2
 SHARE = 0.1  # of the lines: a message may have many
+PREAMBLE = 5  # lines, such as a title, with a blank one before the first message
 REGULAR = 0.8  # of the messages
 
 
@@ -45,7 +46,8 @@ def is_qq(sample: Sequence[str]) -> bool:
         return True
     if len(headers) < MESSAGES or len(headers) < SHARE * sum(line.strip() != "" for line in lines):
         return False
-    if any(line.strip() for line in lines[: headers[0][0]]):
+    title = lines[: headers[0][0]]
+    if any(map(str.strip, title)) and (len(title) > PREAMBLE or title[-1].strip()):
         return False
     numbered = sum(bool(match["number"] or match["address"]) for _, match in headers)
     separate = sum(

@@ -8,10 +8,11 @@ lines are used. Styles, drawings, music and descriptions of sounds are removed.
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from chatbot.corpus.reading.dialogues.chat_messages import joined
+from chatbot.corpus.reading.chat_messages import MAX_TURN, joined
+from chatbot.corpus.reading.dialogues.speakers import speakers_of
 from chatbot.corpus.reading.files.lines import lines
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
@@ -23,6 +24,7 @@ PAUSE = 8.0  # seconds between two cues, after which the second begins a convers
 MAX_LINES = 20  # of a cue
 NO_SPEECH = "cues without speech"
 MAX_CHARACTERS = 64 * 2**20  # of an .ass file, whose cues are held in memory to be sorted; a film has 100,000
+ROLLING = 0.3  # of the cues begin with the last line of the one before: youtube.vtt
 BILINGUAL = 0.5  # of the cues have lines with and without Chinese
 
 _CLOCK = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.,](\d{1,3})"
@@ -69,9 +71,12 @@ def is_ass(sample: Sequence[str]) -> bool:
 
 def read_srt(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of an .srt or .vtt file."""
-    sample = ((number, line.rstrip("\r\n")) for number, line in enumerate(first_lines(text), start=1))
-    chinese_only = _is_bilingual(_srt_cues(sample, text.place, Report()))
-    return _pairs(_srt_cues(lines(text, report), text.place, report), chinese_only, report, text.place)
+    numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(first_lines(text), start=1))
+    sample = [cue for cue in _srt_cues(numbered, text.place, Report()) if cue]
+    cues = _srt_cues(lines(text, report), text.place, report)
+    if _is_rolling(sample):
+        cues = _without_repeated_lines(cues)
+    return _pairs(cues, _is_bilingual(sample), report, text.place, speakers_of(_first_lines_of(sample)))
 
 
 def read_ass(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -103,7 +108,7 @@ def _srt_cues(numbered: Iterable[tuple[int, str | None]], place: str, report: Re
             cue = None
             yield None
         elif not line.strip():
-            is_open = False
+            is_open = is_open and line != "" and cue is not None and not cue.lines  # YouTube's first line is a space
         elif cue is not None and is_open and len(cue.lines) < MAX_LINES:
             cue.lines.append(line)
     if cue is not None:
@@ -149,6 +154,40 @@ def _is_bilingual(cues: Iterable[_Cue | None]) -> bool:
     return bool(found) and sum(len(kinds) == 2 for kinds in found) >= BILINGUAL * len(found)
 
 
+def _is_rolling(cues: Sequence[_Cue]) -> bool:
+    """Return whether the cues repeat the last line of the one before, as YouTube's captions do while they scroll."""
+    texts = [text for cue in cues if (text := _plain(cue.lines))]
+    repeated = sum(first[-1] == second[0] for first, second in pairwise(texts))
+    return len(texts) > 2 and repeated >= ROLLING * (len(texts) - 1)
+
+
+def _without_repeated_lines(cues: Iterable[_Cue | None]) -> Iterator[_Cue | None]:
+    """Yield each cue without the lines that the cue before it shows; the times of a cue without others go to it."""
+    shown: list[str] = []
+    waiting: _Cue | None = None
+    for cue in cues:
+        if cue is None:
+            yield from (waiting, None)
+            waiting, shown = None, []
+            continue
+        texts = _plain(cue.lines)
+        count = next((count for count in range(len(texts), 0, -1) if shown[-count:] == texts[:count]), 0)
+        new, shown = texts[count:], texts or shown
+        if not texts:
+            continue
+        if not new and waiting is not None:
+            waiting = waiting._replace(end=cue.end)
+            continue
+        if waiting is not None:
+            yield waiting
+        waiting = cue._replace(lines=new)
+    yield waiting
+
+
+def _first_lines_of(cues: Iterable[_Cue]) -> list[str]:
+    return [text[0] for cue in cues if (text := _plain(cue.lines))]
+
+
 def _plain(cue_lines: Sequence[str]) -> list[str]:
     """Return the lines without styles and sounds; lines without any text are left out."""
     texts = (html.unescape(_STYLES.sub("", line)) for line in cue_lines)
@@ -156,7 +195,10 @@ def _plain(cue_lines: Sequence[str]) -> list[str]:
     return [line.strip() for line in plain if line.strip(" -–—－")]
 
 
-def _pairs(cues: Iterable[_Cue | None], chinese_only: bool, report: Report, place: str) -> Iterator[Pair]:
+def _pairs(
+    cues: Iterable[_Cue | None], chinese_only: bool, report: Report, place: str, speakers: Sequence[str] = ()
+) -> Iterator[Pair]:
+    speaker = ""  # of the last cue, where the cues begin with names
     previous: str | None = None  # the turn before the current one
     turn = ""
     link = NEW
@@ -179,7 +221,14 @@ def _pairs(cues: Iterable[_Cue | None], chinese_only: bool, report: Report, plac
         if not turns:
             report.drop(NO_SPEECH, place)
         for number, text in enumerate(turns):
-            if turn and not number and _continues(turn, text):
+            name, colon, rest = text.partition(":")
+            is_named = bool(colon) and name.strip() in speakers
+            same = is_named and name.strip() == speaker
+            if is_named:
+                speaker, text = name.strip(), rest.strip()
+            if not text:
+                continue
+            if turn and len(turn) <= MAX_TURN and not number and (same or (not is_named and _continues(turn, text))):
                 turn = joined([turn, text])
             else:
                 yield from answered()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import ijson
 
-from chatbot.corpus.reading.dialogues.chat_messages import NOTICES, Message, pairs_of_messages
+from chatbot.corpus.reading.chat_messages import NOTICES, Message, pairs_of_messages
 from chatbot.corpus.reading.files.lines import decoded
 from chatbot.corpus.reading.files.text_file import TextFile
 from chatbot.corpus.reading.options import ReadOptions
@@ -43,7 +43,7 @@ def read_telegram(text: TextFile, options: ReadOptions, report: Report) -> Itera
     def drop(reason: str) -> None:
         report.drop(reason, f"{text.place}, message {source.values:,}")
 
-    with json_errors(source):
+    with json_errors(source, text.sample):
         events: Iterator[Event] = iter(ijson.basic_parse(source))
         if next(events)[0] != "start_map":
             raise UserError(f"{text.place}: not Telegram's result.json, which is an object with messages or chats")

@@ -7,7 +7,7 @@ import datetime
 import re
 from collections.abc import Iterator, Sequence
 
-from chatbot.corpus.reading.dialogues.chat_messages import NOTICES, Message, is_log_level, pairs_of_messages, with_line
+from chatbot.corpus.reading.chat_messages import NOTICES, Message, is_log_level, pairs_of_messages, with_line
 from chatbot.corpus.reading.files.lines import lines
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
@@ -16,12 +16,12 @@ from chatbot.corpus.reading.report import Report
 
 # Marks of the direction of writing, which WhatsApp also puts in front of its own words.
 _MARKS = "\u200e\u200f\u202a\u202c\u2068\u2069\ufeff"
-_DATE = r"(\d{1,4})\s?[./年-]\s?(\d{1,2})\s?[./月-]\s?(\d{1,4})[.日]?"
-_HALF = r"上午|下午|凌晨|早上|清晨|中午|晚上|오전|오후|午前|午後|[AaPp]\.?\s?[Mm]\.?"
+_DATE = rf"(\d{{1,4}})[{_MARKS}]?\s?[./年-]\s?(\d{{1,2}})[{_MARKS}]?\s?[./月-]\s?(\d{{1,4}})[.日]?"
+_HALF = r"上午|下午|凌晨|早上|清晨|中午|晚上|오전|오후|午前|午後|[صم]|[AaPp]\.?\s?[Mm]\.?"
 _CLOCK = rf"(?:(?:um|at|à|às|kl\.?|klo|ب)\s)?({_HALF})?\s?(\d{{1,2}})[:.](\d{{2}})(?:[:.]\d{{2}})?\s?({_HALF})?"
-_HEADER = re.compile(rf"[{_MARKS}]*(?:\[{_DATE},?\s+{_CLOCK}\]\s?|{_DATE},?\s+{_CLOCK}(?:\.?\s[-–]|:)\s)(.*)")
+_HEADER = re.compile(rf"[{_MARKS}]*(?:\[{_DATE}[,،]?\s+{_CLOCK}\]\s?|{_DATE}[,،]?\s+{_CLOCK}(?:\.?\s[-–]|:)\s)(.*)")
 _SENDER = re.compile(r"([^\"“”„:]{1,60}):(?:\s(.*))?$")
-_AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "p")
+_AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "م", "p")
 # Media and deleted messages in every language: <Media omitted>; a mark in front of WhatsApp's own words.
 _PLACEHOLDER = re.compile(r"<[^<>]{3,60}>")
 # The same at the end of a text, after a mark: an attachment with a caption, an edited message.

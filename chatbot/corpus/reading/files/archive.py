@@ -12,11 +12,11 @@ from typing import BinaryIO, NamedTuple
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.files.charset import codec_of_names
 from chatbot.corpus.reading.files.compression import Read, Stream, allowance, guarded
+from chatbot.corpus.reading.files.file_kinds import kind_of_zip
 from chatbot.corpus.reading.files.file_names import is_hidden
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
-ZIP = (b"PK\3\4", b"PK\5\6")
 # Of a zip file's member: the flag of a name in UTF-8, and the extra field with such a name.
 UTF_8_NAME, UNICODE_PATH = 0x800, 0x7075
 TAR_HEADER = 512  # bytes
@@ -60,8 +60,8 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
 def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
     """Return the members to read by their names, sorted."""
     infos = {member: info for member, info in _named(archive.infolist()).items() if info.file_size}
-    if "[Content_Types].xml" in infos:
-        raise UserError(f"{name}: an Office document; save the table as CSV (UTF-8) and give that file")
+    if kind := kind_of_zip(infos):
+        raise UserError(f"{name}: {kind}")
     chosen = {
         member: infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, wanted)
     }

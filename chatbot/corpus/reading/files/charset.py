@@ -18,6 +18,12 @@ BYTE_ORDER_MARKS = (  # UTF-32 before UTF-16, whose mark is a prefix of it
     (codecs.BOM_UTF16_LE, "utf-16", "UTF-16 LE"),
     (codecs.BOM_UTF16_BE, "utf-16", "UTF-16 BE"),
 )
+# The escape sequences with which a text of seven bits begins its characters of two bytes.
+ESCAPES = (
+    (b"\x1b$B", "iso2022_jp", "ISO-2022-JP"),
+    (b"\x1b$@", "iso2022_jp", "ISO-2022-JP"),
+    (b"\x1b$)C", "iso2022_kr", "ISO-2022-KR"),
+)
 CONTROL = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"  # in no text
 # Bytes that are compared in the candidate encodings.
 COMPARED = 32 * 2**10
@@ -47,6 +53,11 @@ def detect_encoding(sample: bytes) -> tuple[str, str]:
     for mark, codec, name in BYTE_ORDER_MARKS:
         if sample.startswith(mark):
             return codec, name
+    for escape, codec, name in ESCAPES:
+        if escape in sample and sample.isascii():
+            return codec, name
+    if sample.endswith(bytes(4)):
+        sample = sample.rstrip(b"\0")  # the rest of a block that was not filled
     if b"\0" in sample:
         for codec, name in (("utf-16-le", "UTF-16 LE"), ("utf-16-be", "UTF-16 BE")):
             if _has_line_ends(sample, codec):
@@ -145,8 +156,8 @@ def _candidates() -> tuple[Candidate, ...]:
         (0.05, "АБВГДЕЖЗИЙКЛМНОПРСТУФХЦЧШЩЫЭЮЯЁ"),
         (0.01, "«»—–…№“”’"),
     )
-    western = _known((0.75, "éèàçêùâîôûäöüßñóíáúãõÉÀÄÖÜ¿¡’“”–…«»"), (0.2, "ÁÂÃÇÈÊÍÎÓÔÕÑÙÚåæëïìòøÿœŒ‘„—€°"))
-    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-zА-ЯЁ]"
+    western = _known((0.6, "éèàçêäöüßñóíáãúå"), (0.2, "ùâîôûõÉÀÄÖÜ¿¡’“”–…«»"), (0.15, "ÁÂÃÇÈÊÍÎÓÔÕÑÙÚÅØæëïìòøÿœŒ‘„—€°"))
+    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-zА-ЯЁ]|[бвгджзйклмнпрстфхцчшщ]{5}"
     # The codecs are supersets: GBK and GB2312 in GB18030, Shift JIS in cp932, EUC-KR in cp949.
     return (
         Candidate("gb18030", "GB18030", simplified, other=-13.5, prior=3.0),
@@ -159,6 +170,38 @@ def _candidates() -> tuple[Candidate, ...]:
         Candidate("cp1251", "cp1251", russian, other=-9.0, unusual=mixed),
         Candidate("koi8_r", "koi8_r", russian, other=-9.0, unusual=mixed),
         Candidate("cp1252", "cp1252", western, other=-8.0, unusual="[À-ÿ]{3}"),
+        *_alphabets(),
+    )
+
+
+def _alphabets() -> tuple[Candidate, ...]:
+    """Return the candidates of single bytes that are written for one alphabet or for a few languages.
+
+    Their priors are low: nearly every text in GBK is some text in them, too.
+    """
+    central = _known(
+        (0.9, "ąćęłńóśźżáčďéěíňřšťúůýžôľĺäöüőű"),
+        (0.08, "ĄĆĘŁŃÓŚŹŻÁČĎÉĚÍŇŘŠŤÚŮÝŽÖÜŐŰ„”“’–"),
+    )
+    turkish = _known((0.75, "ışğ"), (0.2, "çöüİŞĞ"), (0.04, "âîÇÖÜ“”’–"))
+    greek = _known((0.7, "αεηιορσςντπκλμυω"), (0.2, "άέήίόύώβγδζθξφχψ"), (0.08, "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩΆΈΉΊΌΎΏ·«»’"))
+    hebrew = _known((0.75, "יוהלאמתרבשנ"), (0.23, "גדזחטךכםןסעףפץצק"), (0.01, "־״׳₪–"))
+    arabic = _known((0.75, "اليمنرتبوهةدس"), (0.22, "عحقفكأجشصطخذزضغثىإءآئؤظ"), (0.02, "،؟؛ـًٌٍَُِّْ"))
+    thai = _known((0.55, "านรอกเงมยลวดทสต"), (0.35, "ะัาำิีึืุู็่้๊๋์โใไแๆ"), (0.09, "ขคจชซฐณบปผฝพฟภศษหฬธถญฎฏฑฒฆฉฌฮฃฅฤ"))
+    own = frozenset("ąćęłńśźżčďěňřťůľĺőűĄĆĘŁŃŚŹŻČĎĚŇŘŤŮŐŰ")  # others are at the same place in cp1252
+    below = "[^ก-ฮ][ัิ-ฺ]|[^ก-ฮัิ-ฺำ][็-๎]|[เแโใไ][^ก-ฮ]"  # a vowel or a tone without its consonant
+    return (
+        Candidate("cp1250", "cp1250", central, other=-9.0, required=own, unusual="[À-ž]{4}", prior=-2.0),
+        Candidate(
+            "iso8859_2", "iso8859_2", central, other=-9.5, required=own, unusual="[À-ž]{4}|[\x80-\x9f]", prior=-3.0
+        ),
+        Candidate(
+            "cp1254", "cp1254", turkish, other=-9.0, required=frozenset("ışğİŞĞ"), unusual="[À-ž]{3}", prior=-4.0
+        ),
+        Candidate("cp1253", "cp1253", greek, other=-10.0, unusual="[A-Za-z][ά-ώ]|[ά-ώ][A-Za-z]|[ά-ώ][Α-Ω]", prior=-4.0),
+        Candidate("cp1255", "cp1255", hebrew, other=-12.0, unusual="[A-Za-z][א-ת]|[ךםןףץ][א-ת]", prior=-4.0),
+        Candidate("cp1256", "cp1256", arabic, other=-11.0, unusual="[A-Za-z][ء-ي]|ة[ء-ي]|ى[ء-ي]", prior=-6.0),
+        Candidate("cp874", "cp874", thai, other=-10.0, unusual=below, prior=-8.0),
     )
 
 

@@ -6,10 +6,11 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from chatbot.corpus.reading.files.file_kinds import ZSTANDARD
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
@@ -19,6 +20,8 @@ OUTPUT_RATIO = 100
 
 Read = Callable[[int], bytes]  # returns at most this many bytes, fewer only at the end
 
+ZSTANDARD_BLOCK = 2**10  # bytes of input at once, which expand to 32 MiB at most
+ZSTANDARD_WINDOW = 2**31  # bytes; large dumps are compressed with --long=31
 OPENERS = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
 
 
@@ -92,10 +95,46 @@ def guarded(decompress: Read, place: str, allowed: Allowance) -> Read:
 
 
 def decompress(file: io.BufferedReader, place: str, size: int, report: Report) -> Stream:
-    """Return the content of a file of this size in bytes, decompressed if it is gzip, bzip2 or xz."""
+    """Return the content of a file of this size in bytes, decompressed if it is gzip, bzip2, xz or Zstandard."""
     head = file.peek(6)
     plain = Stream(counted(file, report))
     for magic, opener in OPENERS:
         if head.startswith(magic):
             return Stream(guarded(opener(io.BufferedReader(plain)).read, place, allowance(place, size)))
+    if head.startswith(ZSTANDARD):
+        return Stream(guarded(reading(_zstandard_chunks(plain, place)), place, allowance(place, size)))
     return plain
+
+
+def reading(chunks: Iterator[bytes]) -> Read:
+    """Return a function that reads from these chunks."""
+    held = bytearray()
+
+    def read(size: int) -> bytes:
+        while len(held) < size and (chunk := next(chunks, None)) is not None:
+            held.extend(chunk)
+        data = bytes(held[:size])
+        del held[:size]
+        return data
+
+    return read
+
+
+def _zstandard_chunks(file: Stream, place: str) -> Iterator[bytes]:
+    """Yield the content of a Zstandard file. Raises EOFError if it ends within a frame, ValueError if it is damaged."""
+    try:
+        import zstandard
+    except ModuleNotFoundError:
+        raise UserError(f"{place}: a Zstandard file; run `pip install zstandard`, which reads it") from None
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTANDARD_WINDOW)
+    frame = None
+    try:
+        while data := file.read(ZSTANDARD_BLOCK):
+            while data:
+                frame = frame or decompressor.decompressobj()
+                yield frame.decompress(data)
+                data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
+    if frame is not None:
+        raise EOFError

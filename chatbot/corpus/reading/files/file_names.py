@@ -21,7 +21,8 @@ CACHE_TAG = "CACHEDIR.TAG"
 
 NO_DATA = re.compile(
     r"(readme|licen[cs]e|copying|notice|changelog|citation|authors)(\W.*)?"
-    r"|dataset_(infos?|dict)\.json"
+    r"|dataset_(infos?|dict)\.json|state\.json|cache-[0-9a-f]+\.arrow"  # of a saved folder of `datasets`
+    r"|(users|channels|groups|dms|mpims|integration_logs|canvases)\.json"  # of an export of Slack
     r"|(movie_(titles|characters)_metadata|raw_script_urls)\.txt|chameleons\.pdf"  # beside Cornell's pairs
     r"|.*\.(md|rst|html?|pdf|docx?|pptx?|png|jpe?g|gif|svg|webp|bmp|mp[34]|wav|py|ipynb|sh|js|css)",
     re.IGNORECASE,

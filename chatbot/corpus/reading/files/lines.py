@@ -1,6 +1,7 @@
 """The lines of a text, read in bounded memory; lines that cannot be used are counted."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from chatbot.corpus.reading.files.text_file import TextFile
@@ -9,11 +10,20 @@ from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
 MAX_LINE = 2**20  # characters
+MANY_NUL = 0.1  # of the characters of a line; fewer are stray ones, and are left out
 UNDECODABLE = "\ufffd"
 
 
+_RULE = re.compile(r"\s*[-=*#_~+—─]{3,}(?:\s*[^-=*#_~+—─]{1,40}[-=*#_~+—─]{3,})?\s*")
+
+
+def is_rule(line: str) -> bool:
+    """Return whether a line is drawn to separate others, with a title or without: "-----", "=== 2 ==="."""
+    return _RULE.fullmatch(line[:200]) is not None
+
+
 def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
-    """Yield each line with its line end, or "" for a line that is too long or contains NUL, which the report counts."""
+    """Yield each line with its line end, or "" for a line that is too long or full of NUL, which the report counts."""
     readline = functools.partial(text.stream.readline, MAX_LINE + 1)
     for number, line in enumerate(iter(readline, ""), start=1):
         if len(line) > MAX_LINE and line[-1] not in "\r\n":
@@ -21,6 +31,8 @@ def raw_lines(text: TextFile, report: Report) -> Iterator[str]:
                 pass
             report.drop(f"lines longer than {MAX_LINE:,} characters", f"{text.place}, line {number}")
             yield ""
+        elif "\0" in line and line.count("\0") <= MANY_NUL * len(line):
+            yield line.replace("\0", "")
         elif "\0" in line:
             report.drop("lines with NUL characters", f"{text.place}, line {number}")
             yield ""

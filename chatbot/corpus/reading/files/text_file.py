@@ -5,26 +5,23 @@ import contextlib
 import io
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from chatbot.corpus.reading.files.archive import ZIP, is_tar, tar_members, zip_members
+from chatbot.corpus.reading.files.archive import is_tar, tar_members, zip_members
 from chatbot.corpus.reading.files.charset import detect_encoding
 from chatbot.corpus.reading.files.compression import decompress
+from chatbot.corpus.reading.files.damage import damage_of
+from chatbot.corpus.reading.files.file_kinds import OLE, UNPACK, ZIP, kind_of
+from chatbot.corpus.reading.files.workbooks import is_workbook, sheets
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
 SAMPLE = 256 * 2**10  # bytes
 FIRST_LINES = 2000
+SEPARATORS = "\t,;|"
 BYTE_ORDER_MARK = "\ufeff"
-
-
-# The first bytes of content that is no text, for messages.
-PACKED = (
-    *((magic, "zip file") for magic in ZIP),
-    *((b"\x1f\x8b", "gzip file"), (b"BZh", "bzip2 file"), (b"\xfd7zXZ\0", "xz file")),
-    *((b"PAR1", "Parquet file"), (b"7z\xbc\xaf", "7z file"), (b"Rar!", "rar file")),
-)
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,10 @@ class TextFile:
     sample: str  # the beginning; its last line may be incomplete
     whole: bool  # whether the sample is the whole text
     encoding: str  # name for messages
+    ending: str = ""  # of its name without that of a compression, in small letters: "csv" for A.CSV.gz
     member: str = ""  # its name in an archive
-    packed: str = ""  # "zip file" for the content of a zip file inside another archive; "" for text
+    damage: str = ""  # what happened to the text before it was saved, and the remedy
+    binary: str = ""  # what it is and what to do, for a file that is no text, such as one of an archive in an archive
 
 
 class OpenFile(NamedTuple):
@@ -56,8 +55,9 @@ def open_files(path: Path, name: str, report: Report, wanted: Sequence[str] = ()
     Each content must be read before the next is requested. Raises UserError for data that cannot be decompressed.
     """
     with path.open("rb") as file:
-        if file.peek(4)[:4] in ZIP:
-            for member in zip_members(path, name, report, wanted):
+        if file.peek(4)[:4] in (*ZIP, OLE[:4]):
+            read = sheets if is_workbook(path) else zip_members
+            for member in read(path, name, report, wanted):
                 yield OpenFile(member.name, member.place, _buffered(member.stream))
             return
         size, before = path.stat().st_size, report.read_bytes
@@ -78,8 +78,14 @@ def open_text_files(
 
     encoding: one of Python's codecs; None to detect it.
     """
+    encoding = "utf-8" if is_workbook(path) else encoding
     for file in open_files(path, name, report, wanted):
-        yield _text(file, encoding)
+        yield _text(file, encoding, _ending(file.member or path.name))
+
+
+def _ending(name: str) -> str:
+    *_, ending = ["", *(suffix for suffix in PurePosixPath(name.lower()).suffixes if suffix not in COMPRESSED)]
+    return ending[1:]
 
 
 def _buffered(stream: io.RawIOBase) -> io.BufferedReader:
@@ -96,7 +102,22 @@ def first_lines(text: TextFile) -> list[str]:
     return lines[:-1] if is_rest and len(lines) > 1 else lines
 
 
-def _text(file: OpenFile, encoding: str | None) -> TextFile:
+def _newline_of(sample: str) -> str | None:
+    """Return how lines end, as io.TextIOWrapper wants it; None for line feeds and carriage returns in one table.
+
+    Old Macintosh files end their lines with a carriage return alone. Among line feeds, one is text, or white space,
+    unless the pieces on either side have as many columns as the other lines.
+    """
+    if "\r" not in sample or "\n" not in sample:
+        return "\r" if "\r" in sample else "\n"
+    lines = [line for line in sample.replace("\r\n", "\n").split("\n")[:FIRST_LINES] if line.strip()]
+    pieces = [piece for line in lines if "\r" in line for piece in line.split("\r")]
+    counts = {tuple(map(piece.count, SEPARATORS)) for piece in pieces if piece.strip()}
+    others = {tuple(map(line.count, SEPARATORS)) for line in lines if "\r" not in line}
+    return None if len(counts) == 1 and any(*counts) and counts & others else "\n"
+
+
+def _text(file: OpenFile, encoding: str | None, ending: str) -> TextFile:
     head = file.stream.peek()
     whole = len(head) < SAMPLE
     codec, name = detect_encoding(head) if encoding is None else (encoding, encoding)
@@ -108,9 +129,9 @@ def _text(file: OpenFile, encoding: str | None) -> TextFile:
     if sample.startswith(BYTE_ORDER_MARK):  # the codec of an encoding that was given may keep it
         file.stream.read(len(BYTE_ORDER_MARK.encode(codec)) - len("".encode(codec)))
         sample = sample[1:]
-    # Old Macintosh files end their lines with a carriage return alone.
-    newline = "\r" if "\r" in sample and "\n" not in sample else "\n"
+    newline = _newline_of(sample)
     decoded = io.TextIOWrapper(file.stream, codec, errors="replace", newline=newline)
-    packed = next((kind for magic, kind in PACKED if head.startswith(magic)), "tar file" if is_tar(head) else "")
-    sample = sample.replace("\r", "\n") if newline == "\r" else sample
-    return TextFile(file.place, decoded, sample, whole, name, file.member, packed)
+    sample = sample if newline == "\n" else sample.replace("\r\n", "\n").replace("\r", "\n")
+    damage = damage_of(sample, head) if codec in ("utf-8", "utf-8-sig") and encoding is None else ""
+    binary = kind_of(head) or (f"a tar file, {UNPACK}" if is_tar(head) else "")
+    return TextFile(file.place, decoded, sample, whole, name, ending, file.member, damage, binary)

@@ -1,47 +1,60 @@
 """Selection of the question and answer columns of a table, or fields of a record."""
 
 import functools
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from chatbot.corpus.reading.display import counted, one_line
 from chatbot.corpus.reading.pair import NEW, Pair
-from chatbot.corpus.reading.tables.header import (
-    holds_dates,
-    holds_few_values,
-    holds_running_numbers,
-    holds_words,
-    is_header,
-)
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.tables.doubts import are_choices, doubt_of, holds_dates, holds_running_numbers
+from chatbot.corpus.reading.tables.header import is_header, key_of, may_be_header, sides_of
 from chatbot.corpus.reading.weights import weight_column_of, weighted_row
 from chatbot.errors import UserError
 
 # In order of preference: "title" is the question only without a better name.
 QUESTIONS = (
-    *("question", "instruction", "query", "prompt", "input", "source", "src", "ask", "post", "title", "q"),
-    *("questions", "input_text", "source_text", "utterance", "context", "human", "user"),
+    *("question", "questions", "instruction", "query", "prompt", "input", "source", "src", "ask", "post", "title", "q"),
+    *("input_text", "source_text", "utterance", "context", "human", "user"),
     *("问题", "提问", "问", "問題", "提問", "問", "问句", "上句", "输入", "用户"),
     *("上联", "上聯", "上文", "前句", "質問"),
+    *("frage", "pregunta", "pergunta", "domanda", "вопрос", "питання", "질문", "soru", "pytanie", "otázka", "vraag"),
+    *("câu hỏi", "pertanyaan", "سؤال", "السؤال", "คำถาม", "ερώτηση", "שאלה", "kérdés", "fråga"),
 )
 ANSWERS = (
     *("answer", "output", "response", "completion", "reply", "target", "tgt", "a"),
     *("answers", "responses", "replies", "output_text", "target_text", "assistant", "bot", "chosen", "moss"),
     *("答案", "回答", "答", "回复", "答复", "回覆", "答覆", "答句", "下句", "输出", "机器人"),
     *("下联", "下聯", "下文", "后句", "回應"),
+    *("antwort", "respuesta", "resposta", "risposta", "réponse", "ответ", "відповідь", "답변", "대답", "cevap"),
+    *("odpowiedź", "odpověď", "antwoord", "câu trả lời", "trả lời", "jawaban", "جواب", "الجواب", "إجابة"),
+    *("คำตอบ", "απάντηση", "תשובה", "válasz", "svar"),
 )
 INPUTS = ("input", "context")  # text that belongs to the question, beside a column or a field with another name
 # In a table of two columns, the question if the other column is named as an answer.
-TEXTS = frozenset(("text", "message", "content", "body", "sentence", "内容", "消息", "文本", "句子", "review", "评论"))
+TEXTS = frozenset(
+    ("text", "message", "content", "body", "sentence", "内容", "正文", "消息", "文本", "句子", "review", "评论")
+)
 # Neither question nor answer.
 OTHERS = frozenset(
     (
         *("id", "index", "no", "number", "label", "class", "category", "score", "sentiment", "intent", "tag", "date"),
         *("time", "timestamp", "datetime", "sender", "speaker", "author", "name", "role", "from"),
+        *("姓名", "电话", "手机号", "邮箱", "地址", "年龄", "性别", "城市", "国家", "价格", "数量", "来源", "链接"),
+        *("中文", "英文", "英语", "日文", "单词", "释义", "解释", "翻译", "拼音", "词语", "词性", "标题"),
+        *("phone", "email", "address", "url", "age", "city", "country", "price", "word", "meaning", "translation"),
         *("编号", "序号", "标签", "类别", "分类", "时间", "日期", "发送者", "发言人", "昵称"),
     )
 )
 NAMES = TEXTS.union(OTHERS, QUESTIONS, ANSWERS)
+TOO_MANY = "rows with too many columns"
+LETTERS = "the answers are letters of choices, whose texts belong in their place"
+SHOWN_NAME = 20  # characters of a name of a column in a message
+SHOWN_NAMES = 80  # characters of all names
+PREAMBLE = 10  # rows, such as a title, that may stand above a header: markdown_table.md
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,19 @@ class Layout:
     skip: int  # rows before the first pair
     inputs: tuple[int, ...] = ()  # columns with text that belongs to the question, such as Alpaca's "input"
     weight: int | None = None  # the column with the weights of the pairs
+    header: tuple[str, ...] = ()  # the row that names the columns, if there is one
+    doubt: str = ""  # why the columns may be no pairs, or the header a pair, and the flag that settles it
+
+    def note(self, report: Report) -> None:
+        """Report the columns that are read, as the last of those of the source, and the doubt."""
+        columns = " and ".join(
+            f"{side} from column {index + 1}"
+            + (f" {one_line(self.header[index], SHOWN_NAME)!r}" if self.header else "")
+            for side, index in (("question", self.question), ("answer", self.answer))
+        )
+        columns += f", first row as {'header' if self.header else 'pair'}"
+        report.columns = [*(other for other in report.columns if other != columns), columns]
+        report.doubt = self.doubt
 
     def question_of(self, row: Sequence[str]) -> str:
         """Return the question of a row: its column, and the inputs that are not empty, each on a line of its own."""
@@ -88,7 +114,7 @@ def check_columns(columns: Sequence[str]) -> None:
 @functools.lru_cache(maxsize=16)  # the records of a file have the same fields
 def named(names: tuple[str, ...], columns: tuple[str, ...] = ()) -> tuple[int, int] | None:
     """Return the indices of question and answer among the names: of the given columns, or of well-known names."""
-    places = {name.strip().casefold(): index for index, name in reversed(list(enumerate(names)))}
+    places = {key_of(name): index for index, name in reversed(list(enumerate(names)))}
     wanted: list[tuple[str, ...]] = [(column.casefold(),) for column in columns] or [QUESTIONS, ANSWERS]
     question, answer = (next((places[name] for name in choice if name in places), None) for choice in wanted)
     return None if question is None or answer is None else (question, answer)
@@ -97,37 +123,51 @@ def named(names: tuple[str, ...], columns: tuple[str, ...] = ()) -> tuple[int, i
 def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: str) -> Layout:
     """Return the layout of a table that begins with these rows.
 
-    Raises UserError when a given column does not exist, or when none is given and the question and the answer cannot
-    be distinguished from the other columns.
+    Raises UserError, which shows the first rows, when a given column does not exist, or when none is given and no
+    header names the question and the answer among more than two.
     """
     skip = int(is_separator_line(rows[0]))
-    rows = rows[skip:]
+    by_number = all(column.isdecimal() for column in columns)
+    start, known = header_row(rows[skip:], () if by_number else columns)
+    rows = rows[skip + start :]
     first = tuple(rows[0]) if rows else ()
-    known = named(first) if not columns or all(column.isdecimal() for column in columns) else named(first, columns)
-    width = len(first) if known or not all(column.isdecimal() for column in columns) else _usual_width(rows)
+    width = len(first) if known or not by_number else _usual_width(rows)
     if columns:
         layout = _given(rows, columns, width, known)
     elif known:
         inputs = tuple(i for i, name in enumerate(first) if name.strip().casefold() in INPUTS and i != known[0])
-        layout = Layout(*known, width, 1, inputs)
+        choices = width > 2 and are_choices([row[known[1]] for row in rows[1:] if len(row) > known[1]])
+        layout = Layout(*known, width, 1, inputs, doubt=f"{LETTERS}; {_if_right(known)}" if choices else "")
     else:
-        layout = _unnamed(rows, width, place)
+        layout = _unnamed(rows, width)
     if layout is None:
-        if not columns and width > 2 and holds_dates([row[0] for row in rows if len(row) > 2]):
-            raise UserError(
-                f"{place}: the first of {width} columns has numbers, dates or times; for a chat, add a first line that "
-                f"names the columns, such as time, sender and content; for other tables, {_advice(first)}"
-            )
-        problem = (
-            f"no columns {' and '.join(columns)}"
-            if columns
-            else f"{counted(width, 'column')}, and no header names the question and the answer"
+        raise UserError(
+            f"{place}: {_problem(rows, columns, width)}", [one_line(" | ".join(row), 120) for row in rows[:3]]
         )
-        raise UserError(f"{place}: {problem}; {_advice(first)}")
     below = rows[layout.skip] if len(rows) > layout.skip > 0 else ["text"]
     # The line below the header of Markdown's tables.
     ruled = any(below) and not any(cell.strip("-: ") for cell in below)
-    return replace(layout, skip=skip + layout.skip + ruled)
+    filled = sum(any(map(str.strip, row)) for row in rows[layout.skip :])
+    if not columns and filled < 2 <= len(rows) - layout.skip - filled:
+        both = (layout.question, layout.answer)
+        layout = replace(layout, doubt=f"all rows but one are empty, as in a template; {_if_right(both)}")
+    return replace(layout, header=first if layout.skip else (), skip=skip + start + layout.skip + ruled)
+
+
+def _if_right(columns: tuple[int, int]) -> str:
+    return f"if these are pairs, give --columns {columns[0] + 1} {columns[1] + 1}"
+
+
+def header_row(rows: Sequence[Sequence[str]], columns: tuple[str, ...] = ()) -> tuple[int, tuple[int, int] | None]:
+    """Return the index of the row that names the question and the answer, and their places in it; (0, None) without.
+
+    Rows above the header are those of a title, with text in one column.
+    """
+    for index, row in enumerate(rows[: PREAMBLE + 1]):
+        known = named(tuple(row), columns)
+        if known and all(sum(map(bool, above)) < 2 for above in rows[:index]):
+            return index, known
+    return 0, None
 
 
 def is_separator_line(row: Sequence[str]) -> bool:
@@ -148,43 +188,73 @@ def _given(
     return None if places is None or max(places) >= width else Layout(*places, width, skip)
 
 
-def _unnamed(rows: Sequence[Sequence[str]], width: int, place: str) -> Layout | None:
-    """Return the layout of a table whose header, if there is one, does not name the question and the answer.
+def _unnamed(rows: Sequence[Sequence[str]], width: int) -> Layout | None:
+    """Return the layout of a table whose header, if there is one, has no well-known names; None unless it has two.
 
-    A first column of running numbers, as pandas writes it, is not counted. Raises UserError for two columns that are
-    not a question and its answer.
+    A first column of running numbers, as pandas writes it, is not counted, and neither are columns without text, as
+    before and after the bars of Markdown.
     """
     complete = [row for row in rows if len(row) >= width]
-    start = int(width > 2 and holds_running_numbers(complete))
-    if width - start != 2:
+    is_counted = width > 2 and holds_running_numbers(complete)
+    places = [i for i in range(is_counted, width) if width == 2 or any(row[i].strip() for row in complete)]
+    if len(places) != 2:
         return None
-    two = [row[start : start + 2] for row in complete]
-    header = is_header(two, NAMES) or (start == 1 and not complete[0][0].strip().isdecimal())
+    two = [[row[place] for place in places] for row in complete]
+    sides = sides_of(two)
+    header = sides is not None or is_header(two, NAMES) or (is_counted and not complete[0][0].strip().isdecimal())
     names = [name.strip().casefold() for name in two[0]] if header else []
-    answer_first = bool(names) and names[0] in ANSWERS
-    if problem := _problem(names, two[int(header) :]):
-        raise UserError(f"{place}: {problem}; if there is a question and its answer, {_advice(rows[0])}")
-    question, answer = (start + 1, start) if answer_first else (start, start + 1)
-    return Layout(question, answer, width, int(header))
+    numbers = f"--columns {places[0] + 1} {places[1] + 1}"
+    doubt = ""
+    if sides is None:
+        if OTHERS.intersection(names) or (TEXTS.intersection(names) and not set(names).intersection(ANSWERS)):
+            doubt = f"the header names no question and answer; if these are pairs, give {numbers}"
+        elif (found := doubt_of(two[int(header) :]))[0]:
+            chat = "if it is a chat, give --format messages; " if found[1] else ""
+            doubt = f"{found[0]}; {chat}if these are pairs, {'' if chat else 'give '}{numbers}"
+        elif not header and (may_be_header(two) or doubt_of(two[1:])[0]):  # contacts_with_header.csv
+            given = " ".join(_quoted(name) for name in two[0])
+            doubt = f"the first row may be a header: if it is, give --columns {given}; if it is a pair, {numbers}"
+    question, answer = sides or ((1, 0) if names and names[0] in ANSWERS else (0, 1))
+    return Layout(places[question], places[answer], width, int(header), doubt=doubt)
 
 
-def _problem(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return why two columns are not a question and its answer, "" if they may be. names: of the header, if any."""
-    if OTHERS.intersection(names) or (TEXTS.intersection(names) and not set(names).intersection(ANSWERS)):
-        return "the header names no question and answer"
-    firsts, seconds = [row[0] for row in rows], [row[1] for row in rows]
-    if holds_dates(firsts) and not holds_dates(seconds):
-        return "the first column has numbers, dates or times"
-    if holds_few_values(firsts, seconds):
-        return f"the first column has {len(set(firsts))} different values, as names or labels do"
-    if holds_dates(seconds) and (holds_few_values(seconds, firsts) or holds_words(firsts)):
-        return "the second column has numbers, as labels and counts are"
-    return ""
+def _problem(rows: Sequence[Sequence[str]], columns: tuple[str, ...], width: int) -> str:
+    """Return why a table has no columns of question and answer, and the remedy."""
+    if not any(map(any, rows)):
+        return "no text in any column; write question, tab, answer on each line"
+    if columns:
+        return f"no columns {one_line(' and '.join(columns), 40)}; {_advice(rows[0])}"
+    if width > 2 and len(rows) >= 2 and named(tuple("".join(row[:1]) for row in rows[:2])):
+        return "the first row has the questions and the second the answers; exchange rows and columns"
+    if width == 1:
+        return "only one column; write question, tab, answer on each line"
+    if width > 2 and holds_dates([row[0] for row in rows if len(row) > 2]):
+        return (
+            f"the first of {width} columns has numbers, dates or times; for a chat, add a first line such as "
+            "time,sender,content; for others, give --columns and two numbers"
+        )
+    return f"{counted(width, 'column')}, and no header names the question and the answer; {_advice(rows[0])}"
 
 
 def _advice(first: Sequence[str]) -> str:
-    found = ", ".join(f"{number} {one_line(name, 20)!r}" for number, name in enumerate(first[:12], start=1))
-    return f"give --columns and two of: {found}"
+    names = [f"{number} {one_line(name, SHOWN_NAME)!r}" for number, name in enumerate(first, start=1)]
+    count = len(names)
+    while count > 2 and len(", ".join(names[:count])) > SHOWN_NAMES:
+        count -= 1
+    return f"give --columns and two of: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
+
+
+def _quoted(name: str) -> str:
+    """Return a name as an argument in a shell."""
+    return shlex.quote(name.strip()) if " " in name.strip() else name.strip()
+
+
+def without_prose(line: str, separator: str, layout: Layout) -> list[str] | None:
+    """Return the cells of a row with too many, if those separators before a space are punctuation; None otherwise."""
+    if '"' in line or separator not in ",;":
+        return None
+    row = re.split(rf"{separator}(?!\s)", line.rstrip("\r\n"))
+    return row if len(row) == layout.width and all(map(str.strip, row)) else None
 
 
 def misfit(row: list[str], layout: Layout) -> str | None:
@@ -192,7 +262,7 @@ def misfit(row: list[str], layout: Layout) -> str | None:
     while len(row) > layout.width and not row[-1]:
         row.pop()
     if len(row) > layout.width:
-        return "rows with too many columns"
+        return TOO_MANY
     if len(row) <= max(layout.question, layout.answer):
         return "rows with too few columns"
     return None

@@ -7,7 +7,7 @@ from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.tables.columns import layout_of, misfit
+from chatbot.corpus.reading.tables.columns import TOO_MANY, layout_of, misfit, without_prose
 from chatbot.corpus.reading.tables.dialect import Dialect, dialect_of, rows_of
 
 
@@ -23,20 +23,30 @@ def read_table(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
     layout = layout_of(rows or [[""]], options.columns, text.place)
     if options.weight_column is not None:
         layout = layout.with_weights(rows, options.weight_column, text.place)
+    layout.note(report)
+    header = [*layout.header]
     question, answer, skip = layout.question, layout.answer, layout.skip
     bad = count = 0
 
     def broken(line: int) -> None:
         report.drop("rows with a stray or unclosed quote", f"{text.place}, line {line}")
 
-    for number, row, _ in rows_of(raw_lines(text, report), dialect, broken):
+    for number, row, raw in rows_of(raw_lines(text, report), dialect, broken):
         if not row:
             continue
         count += 1
         if skip:
             skip -= 1
+        elif row == header:
+            report.drop("repeated headers", f"{text.place}, line {number}")
+        elif not any(row):
+            continue
         elif len(row) != layout.width and (problem := misfit(row, layout)):
-            report.drop(problem, f"{text.place}, line {number}")
+            cells = without_prose("".join(raw), dialect.separator, layout) if problem == TOO_MANY else None
+            if cells:
+                yield layout.pair_of(cells, f"{text.place}, line {number}")
+            else:
+                report.drop(problem, f"{text.place}, line {number}")
         elif UNDECODABLE in row[question] or UNDECODABLE in row[answer]:
             bad += 1
             report.drop(f"rows not {text.encoding}", f"{text.place}, line {number}")

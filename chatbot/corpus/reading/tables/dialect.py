@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from chatbot.corpus.reading.tables.columns import is_separator_line, named, widths
+from chatbot.corpus.reading.tables.columns import header_row, is_separator_line, widths
 
 SEPARATORS = "|;,"  # the rarer in text first: of two that fit equally well, the first is taken
 SAME_WIDTH = 0.95  # the least share of the rows with the same number of columns
@@ -97,23 +97,30 @@ def rows_of(
         number += len(row_lines)
 
 
-def dialect_of(sample: Sequence[str], sure: bool = False) -> Dialect | None:
+def dialect_of(sample: Sequence[str], sure: bool = False, named: bool = False) -> Dialect | None:
     """Return the dialect of the table that begins with these lines, None if it is no table.
 
-    sure: whether the user has said that it is a table, so that only the dialect is in question.
+    sure: whether the user has said that it is a table, so that only the dialect is in question. named: whether the name
+    of the file says so, which the same number of columns in nearly all rows proves.
     """
     shapes = [shape for shape in _shapes(sample) if shape.rows]
     for shape in shapes:
         if _header_of(shape) is not None:
             return shape.dialect
     wide = [shape for shape in shapes if shape.width > 1]
-    tables = [shape for shape in wide if _is_table(shape, sample)] or (wide if sure else [])
+    tables = [shape for shape in wide if _is_table(shape, sample)]
+    if not tables and (sure or named):
+        tables = [shape for shape in wide if sure or shape.share >= SAME_WIDTH]
     return max(tables, key=lambda shape: shape.same).dialect if tables else None
 
 
 def nearest(sample: Sequence[str]) -> Shape | None:
     """Return the shape of a text that is no table, for a message; None if no dialect gives similar rows."""
-    shapes = [shape for shape in _shapes(sample) if shape.width > 1 and shape.share >= 0.5]
+    shapes = [
+        shape
+        for shape in _shapes(sample)
+        if shape.width > 1 and shape.share >= 0.5 and not _is_prose(shape, sample) and not _ends_sentences(shape)
+    ]
     return max(shapes, key=lambda shape: shape.same) if shapes else None
 
 
@@ -129,7 +136,7 @@ def _shapes(sample: Sequence[str]) -> list[Shape]:
             doubled = re.search(r'(?<![\\,;|\n])""(?![,;|\r\n])', text) is not None
             dialects.insert(int(doubled), Dialect(separator, escape="\\"))
         if _has_single_quotes(sample, separator):
-            dialects.append(Dialect(separator, "'", "\\" if "\\'" in text else None))
+            dialects.insert(0, Dialect(separator, "'", "\\" if "\\'" in text else None))
         shapes = [_shape(sample, dialect) for dialect in dialects]
         escaped = dialects[0].escape is not None and shapes[0].share == 1  # its rows may be fewer, of more lines
         found.append(shapes[0] if escaped else max(shapes, key=lambda shape: shape.same))
@@ -143,6 +150,8 @@ def _shape(sample: Sequence[str], dialect: Dialect) -> Shape:
     counts = widths(rows[start:])
     width = counts.most_common(1)[0][0] if counts else 0
     same = sum(_has_width(row, width) for row in rows[start:])
+    if (below := rows[start + 1 :]) and len(rows[start]) == max(map(len, below)) and not _has_width(rows[start], width):
+        same += all(rows[start])  # a header, which also names columns that are empty
     return Shape(dialect, rows[start:], width, same, len(rows) - start + len(broken))
 
 
@@ -158,23 +167,19 @@ def _has_single_quotes(sample: Sequence[str], separator: str) -> bool:
 
 def _header_of(shape: Shape) -> tuple[int, int] | None:
     """Return the places of question and answer in the header, if the rows below it have as many columns."""
-    header = shape.rows[0]
-    below = [row for row in shape.rows[1:] if len(row) > 1]
-    known = named(tuple(header))
-    return known if known and len(below) * 2 >= len(shape.rows) - 1 else None
+    start, known = header_row(shape.rows)
+    below = [row for row in shape.rows[start + 1 :] if len(row) > 1]
+    return known if known and len(below) * 2 >= len(shape.rows) - start - 1 else None
 
 
 def _is_table(shape: Shape, sample: Sequence[str]) -> bool:
     separator = shape.dialect.separator
     if shape.dialect.quote == "'":
         return True  # around all cells
-    unquoted = [re.sub(r'"(?:[^"]|"")*"', "", line) for line in sample]
+    unquoted = _unquoted(sample)
     if sum(separator in line and not line.strip(f" {separator}\r\n") for line in unquoted) >= SAME_WIDTH * len(sample):
         return True  # quotes around all cells
-    spaced = sum(line.count(separator + " ") for line in unquoted)
-    if separator != "|" and spaced > SPACED * sum(line.count(separator) for line in unquoted):
-        return False
-    if sum(SPOKEN.match(line) is not None for line in sample) >= SAME_WIDTH * shape.total:
+    if _is_prose(shape, sample):
         return False
     both = f'"{separator}"'
     quoted = sum(any(separator in cell or "\n" in cell for cell in row) for row in shape.rows)
@@ -182,6 +187,19 @@ def _is_table(shape: Shape, sample: Sequence[str]) -> bool:
     if quoted >= QUOTED * shape.total and shape.share >= SAME_WIDTH_QUOTED:
         return True
     return shape.share >= SAME_WIDTH and not _ends_sentences(shape)
+
+
+def _unquoted(sample: Sequence[str]) -> list[str]:
+    return [re.sub(r'"(?:[^"]|"")*"', "", line) for line in sample]
+
+
+def _is_prose(shape: Shape, sample: Sequence[str]) -> bool:
+    """Return whether the commas of the lines are those of sentences, or the lines those of a chat or a log."""
+    separator, unquoted = shape.dialect.separator, _unquoted(sample)
+    spaced = sum(line.count(separator + " ") for line in unquoted)
+    if separator != "|" and spaced > SPACED * sum(line.count(separator) for line in unquoted):
+        return True
+    return sum(SPOKEN.match(line) is not None for line in sample) >= SAME_WIDTH * shape.total
 
 
 def _ends_sentences(shape: Shape) -> bool:

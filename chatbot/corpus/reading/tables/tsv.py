@@ -16,20 +16,23 @@ from chatbot.corpus.reading.tables.csv_rows import read_table
 from chatbot.corpus.reading.tables.dialect import Dialect, rows_of
 
 QUOTED = Dialect("\t")
+EXCEL = "UTF-16 LE"  # the encoding of its "Unicode text", whose quotes enclose cells
 ENCLOSED = 0.95  # the least share of the cells with text that have quotes, where a program encloses all of them
 
 
 def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a TSV file."""
     sample = first_lines(text)
-    if is_quoted(sample):
+    if is_quoted(sample) or (text.encoding == EXCEL and _is_regular(sample)):
         yield from read_table(text, QUOTED, options, report)
         return
     rows = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
     layout = layout_of(rows or [[""]], options.columns, text.place)
     if options.weight_column is not None:
         layout = layout.with_weights(rows or [[""]], options.weight_column, text.place)
+    layout.note(report)
     width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip
+    header = "\t".join(layout.header)
     plain = not layout.inputs and layout.weight is None
     for number, line in lines(text, report):
         if not line:
@@ -37,6 +40,8 @@ def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
         row = line.split("\t")
         if skip and line.strip():
             skip -= 1
+        elif line == header:
+            report.drop("repeated headers", f"{text.place}, line {number}")
         elif len(row) == width:
             yield (row[question], row[answer], NEW) if plain else layout.pair_of(row, f"{text.place}, line {number}")
         elif len(row) == 1:
@@ -72,6 +77,12 @@ def is_quoted(sample: Sequence[str]) -> bool:
             as_quoted += lines_of_row
             evidence |= lines_of_row == 1 and any(enclosed)
     return as_quoted > as_text or (as_quoted == as_text and evidence)
+
+
+def _is_regular(sample: Sequence[str]) -> bool:
+    """Return whether quotes enclose whole cells wherever they stand."""
+    rows = [(row, raw) for _, row, raw in rows_of(sample, QUOTED, lambda number: None) if row]
+    return all(None not in _enclosed(row, raw) for row, raw in rows)
 
 
 def _usual(rows: Sequence[Sequence[str]]) -> int:

@@ -1,57 +1,125 @@
 """The pairs of a JSON or YAML value, in any of the known shapes.
 
-A conversation is a list of utterances or of messages with a role; a record has named fields for question and answer.
-Lists may contain them, and so may objects: under a known key, or if all values of the object are lists or objects.
+A conversation is a list of utterances or of messages with a speaker; a record has named fields for question and answer.
+Lists may contain them, and so may objects, at any depth. A list of texts under an unknown key is no conversation.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, repeat
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat
 
-from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair, linked
-from chatbot.corpus.reading.tables.columns import named
-from chatbot.corpus.reading.values.records import pairs_of_record
+from chatbot.corpus.reading.tables.columns import ANSWERS, named
+from chatbot.corpus.reading.values.fields import (
+    CONVERSATION,
+    SEPARATE,
+    SPEAKERS,
+    TEXTS,
+    message_fields,
+)
+from chatbot.corpus.reading.values.marked_text import (
+    labelled,
+    pairs_of_turns,
+    pairs_of_utterances,
+    role_of,
+    separated,
+    turns_of,
+)
+from chatbot.corpus.reading.values.messages import (
+    NOT_TEXT,
+    are_short,
+    as_message,
+    kind_of,
+    pairs_of_people,
+    pairs_of_roles,
+)
+from chatbot.corpus.reading.values.question_map import QUESTION, pairs_of_entry, reading_of, reading_of_single
+from chatbot.corpus.reading.values.records import HISTORIES, pairs_of_record
+from chatbot.corpus.reading.values.tables import header_of, pairs_of_columns, records_of_columns, records_of_parent
+from chatbot.corpus.reading.values.trees import (
+    are_replies,
+    nested_replies,
+    pairs_of_nested,
+    pairs_of_replies,
+    shown_branch,
+)
+from chatbot.corpus.reading.values.walk import HEAD, MAX_DEPTH, NO_PAIR, Ahead, Walk
 from chatbot.corpus.reading.weights import weight_of
 
-MAX_DEPTH = 8  # of nested lists and objects
-MESSAGES = (("role", "content"), ("from", "value"))
-ASKING = frozenset({"user", "human", "usr", "用户", "问"})
-ANSWERING = frozenset({"assistant", "gpt", "bot", "chatbot", "chatgpt", "model", "sys", "助手", "机器人", "答"})
-CONTAINERS = (
-    *("messages", "conversations", "conversation", "dialog", "dialogue"),
-    *("dialogs", "dialogues", "utterances", "turns", "chat", "log", "data", "content"),
-)
-SEPARATE = frozenset({"conversations", "dialogs", "dialogues", "data"})  # containers of several conversations
-# Objects of one text in a conversation, as KdConv and MultiWOZ have them.
-TEXTS = frozenset({"message", "text", "utterance", "sentence", "content"})
-SENDERS = frozenset({"sender", "sender_name", "author", "user", "speaker", "from", "agent", "name"})
-NO_PAIR = "records without question and answer"
 REJECTED = "replies that were rated bad"  # records of data/ratings.jsonl, and of preferences, without a chosen reply
 CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
-
+NO_TEXTS = frozenset({"items", "log"})  # of MultiWOZ and ShareGPT, but elsewhere lists of anything
+NO_CONVERSATIONS = frozenset((*HISTORIES, "rejected", "candidates", "knowledge"))  # of a record without an answer
 LINKS = (NEW, *(OVERLAP,) * 100)  # of a list of utterances
 
-Drop = Callable[[str], None]
 
+def pairs_of(value: object, walk: Walk, depth: int = 0, alone: bool = True) -> Iterator[Pair]:
+    """Yield the pairs of a value; the report counts each part without pairs.
 
-def pairs_of(value: object, options: ReadOptions, drop: Drop, depth: int = 0) -> Iterator[Pair]:
-    """Yield the pairs of a value; call `drop` with the reason for each part without pairs."""
+    alone: whether it is not one of a list, so that an object may be a map of questions.
+    """
     if depth > MAX_DEPTH:
-        drop("values nested too deeply")
+        walk.drop("values nested too deeply")
     elif isinstance(value, list):
         if len(value) > 1 and set(map(type, value)) == {str}:
+            if ":" in value[0] or "：" in value[0]:
+                yield from _pairs_of_utterances(value, walk)
+                return
             links = LINKS if len(value) < len(LINKS) else chain((NEW,), repeat(OVERLAP))
             yield from zip(value, value[1:], links, strict=False)  # the fastest way
         else:
-            yield from pairs_in(value, options, drop, depth)
+            yield from pairs_in(value, walk, depth)
     elif isinstance(value, dict):
-        yield from _pairs_of_object(value, options, drop, depth)
+        yield from _pairs_of_object(value, walk, depth, alone)
+    elif isinstance(value, str) and (pairs := _pairs_of_text(value)):
+        yield from pairs
     else:
-        drop("values that are not a conversation")
+        walk.drop("values that are not a conversation")
 
 
-def pairs_in(values: Iterable[object], options: ReadOptions, drop: Drop, depth: int = 0) -> Iterator[Pair]:
-    """Yield the pairs of a list of any size, whose values are utterances, messages, or values with pairs."""
+def _pairs_of_utterances(texts: Sequence[str], walk: Walk) -> Iterator[Pair]:
+    """Yield the pairs of utterances, which may begin with the names of their speakers."""
+    if (messages := labelled(texts)) is not None:
+        yield from pairs_in([{"role": role_of(name), "content": text} for name, text in messages], walk, 0, True)
+    else:
+        yield from pairs_of_utterances(texts)
+
+
+def _pairs_of_text(text: str) -> list[Pair]:
+    """Return the pairs of a text that is a dialogue with marks."""
+    if turns := turns_of(text):
+        return pairs_of_turns(turns)
+    return pairs_of_utterances(separated(text) or [])
+
+
+def pairs_in(values: "Ahead | list[object]", walk: Walk, depth: int = 0, inside: bool = False) -> Iterator[Pair]:
+    """Yield the pairs of a list of any size, whose values are utterances, messages, or values with pairs.
+
+    inside: whether the list stands where a conversation is expected.
+    """
+    rest = iter(values)
+    head = values.head() if isinstance(values, Ahead) else values[:HEAD]
+    if are_short(head, inside):
+        head, rest = [as_message(value) for value in head], map(as_message, rest)
+        inside = True
+    if any(isinstance(value, dict) for value in head):
+        kind = kind_of(head, inside)
+        if not inside and are_replies(head):
+            yield from pairs_of_replies(rest, walk)
+        elif kind == "roles":
+            yield from pairs_of_roles(rest, head, walk)
+        elif kind == "people":
+            yield from pairs_of_people(rest, head, walk)
+        else:
+            yield from _pairs_of_values(rest, walk, depth, reading_of_single(head))
+    elif (header := header_of(head)) is not None:
+        for row in islice(rest, 1, None):
+            yield from pairs_of(dict(zip(header, row, strict=False)) if isinstance(row, list) else row, walk, depth + 1)
+    else:
+        yield from _pairs_of_values(rest, walk, depth, None)
+
+
+def _pairs_of_values(values: Iterator[object], walk: Walk, depth: int, reading: str | None) -> Iterator[Pair]:
     asked: str | None = None  # the utterance that the next one may answer
     turns = pairs = 0
     link = NEW
@@ -63,54 +131,36 @@ def pairs_in(values: Iterable[object], options: ReadOptions, drop: Drop, depth: 
                 yield asked, value, link
                 link = OVERLAP
             asked = value
-        elif (message := _message(value)) is not None:
-            role, content = message
-            if role == "system":
-                continue
-            turns += 1
-            if not isinstance(content, str):
-                drop("utterances that are not text")
-                asked, link = None, NEW
-            elif role in ASKING:
-                asked = content
-            else:
-                if role in ANSWERING and asked is not None:
-                    pairs += 1
-                    yield asked, content, link
-                    link = NEXT
-                asked = None
+        elif isinstance(value, list) and asked is not None and turns == 1:  # a question and its answers
+            pairs += 1
+            for part in value:
+                if isinstance(part, str):
+                    yield asked, part, NEW
+                else:
+                    walk.drop(NOT_TEXT)
+            asked = None
         else:
             asked, link = None, NEW
-            if isinstance(value, list | dict):
-                yield from pairs_of(value, options, drop, depth + 1)
+            if reading in ("questions", "doubt") and isinstance(value, dict) and len(value) == 1:
+                if reading == "questions" or walk.doubts(QUESTION):
+                    for key, answer in value.items():
+                        yield from pairs_of_entry(key, answer)
+            elif isinstance(value, list | dict):
+                yield from pairs_of(value, walk, depth + 1, alone=False)
             else:
-                drop("utterances that are not text")
+                walk.drop(NOT_TEXT)
     if turns and not pairs:
-        drop("conversations of one utterance" if turns == 1 else "conversations without a question and its answer")
-
-
-def _message(value: object) -> tuple[str, object] | None:
-    if isinstance(value, dict):
-        for role, content in MESSAGES:
-            if role in value and content in value:
-                return str(value[role]).casefold(), _text(value[content])
-    return None
-
-
-def _text(content: object) -> object:
-    """Return the text of a content of several parts, which may also be pictures; any other content as it is."""
-    if not isinstance(content, list):
-        return content
-    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    return "\n".join(texts) or content
+        walk.drop("conversations of one utterance" if turns == 1 else "conversations without a question and its answer")
 
 
 def _turn(value: object) -> object:
-    """Return the text of an object that has no other text; any other value as it is."""
-    if not isinstance(value, dict):
+    """Return the text of a turn without a speaker, as KdConv and MultiWOZ have it; any other value as it is."""
+    if not isinstance(value, dict) or named(tuple(value)) is not None:
         return value
-    texts = [name for name, part in value.items() if isinstance(part, str)]
-    return value[texts[0]] if len(texts) == 1 and texts[0] in TEXTS else value
+    fields = message_fields(tuple(value))
+    if fields is None or fields.speaker is not None or not isinstance(value[fields.text], str):
+        return value
+    return value[fields.text]
 
 
 def _in_one_conversation(pairs: Iterable[Pair]) -> Iterator[Pair]:
@@ -118,48 +168,129 @@ def _in_one_conversation(pairs: Iterable[Pair]) -> Iterator[Pair]:
         yield linked(pair, NEXT) if number and pair[2] == NEW else pair
 
 
-def _pairs_of_object(value: dict[str, object], options: ReadOptions, drop: Drop, depth: int) -> Iterator[Pair]:
-    if options.weight_column is not None and (field := _weight_field(value, options.weight_column)) is not None:
+def _pairs_of_object(value: dict[str, object], walk: Walk, depth: int, alone: bool) -> Iterator[Pair]:
+    if walk.options.weight_column is not None and (field := _weight_field(value, walk.options.weight_column)):
         weight = weight_of(value[field])
         rest = {name: inner for name, inner in value.items() if name != field}
-        for pair in _pairs_of_object(rest, options, drop, depth):
+        for pair in _pairs_of_object(rest, walk, depth, alone):
             yield pair if len(pair) == 4 else (*pair, weight)
         return
-    names = tuple(value)
-    places = named(names, options.columns) if options.columns else None
-    if places is not None:
-        question, answer = value[names[places[0]]], value[names[places[1]]]
-        if isinstance(question, str) and isinstance(answer, str):
-            yield question, answer, NEW
-        else:
-            drop(NO_PAIR)
-        return
-    pairs = pairs_of_record(value, drop)
-    if pairs is not None:
+    if value.get("label", value.get("kto_tag")) is False and (value.keys() & {"completion", "messages", "kto_tag"}):
+        walk.drop(REJECTED)
+    elif walk.options.columns and (pairs := pairs_of_columns(value, walk, alone)) is not None:
         yield from pairs
-        return
-    container = next((name for name in CONTAINERS if _contains(value.get(name))), None)
+    elif "mapping" in value and (branch := shown_branch(value)) is not None:
+        yield from pairs_in(branch, walk, depth + 1, True)
+    elif ("replies" in value or "prompt" in value) and (root := nested_replies(value)) is not None:
+        yield from pairs_of_nested(root, walk)
+    elif (records := records_of_columns(value)) is not None:
+        yield from pairs_in(records, walk, depth + 1)
+    elif (found := pairs_of_record(value, walk)) is not None:
+        yield from found
+    else:
+        yield from _pairs_inside(value, walk, depth, alone)
+
+
+def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool) -> Iterator[Pair]:
+    """Yield the pairs of an object that is no record: of its conversation, its entries, or all values in it."""
+    container = next((name for name in _containers(tuple(value)) if _contains(value[name])), None)
+    reading = reading_of(value) if alone and container is None else None
     if container is not None:
-        inner = value[container]
-        inner = [*inner.values()] if isinstance(inner, dict) else inner
-        if isinstance(inner, list) and container not in SEPARATE:
-            inner = [*map(_turn, inner)]
-        pairs_inside = pairs_of(inner, options, drop, depth + 1)
-        is_record = isinstance(inner, list) and all(
-            isinstance(part, dict) and named(tuple(part)) is not None for part in inner
-        )
-        yield from _in_one_conversation(pairs_inside) if is_record and container not in SEPARATE else pairs_inside
+        yield from _pairs_of_container(value[container], container, walk, depth)
+    elif pairs := _pairs_of_only_text(value, walk):
+        yield from pairs
+    elif (records := records_of_parent(value)) is not None:
+        yield from pairs_in(records, walk, depth + 1)
+    elif reading == "questions" or (reading == "doubt" and walk.doubts(QUESTION)):
+        for key, answer in value.items():
+            yield from pairs_of_entry(key, answer)
+    elif reading == "doubt":
+        return
     elif value and all(isinstance(part, list | dict) for part in value.values()):
         for part in value.values():
-            yield from pairs_of(part, options, drop, depth + 1)
+            if reading or not _is_texts(part):
+                yield from pairs_of(part, walk, depth + 1)
+            else:
+                walk.drop(NO_PAIR)
     else:
-        fields = {name.casefold() for name in value}
-        no_pair = REJECTED if "rejected" in fields else NO_PAIR
-        drop(CHAT if fields & TEXTS and fields & SENDERS else no_pair)
+        inside = ((name, part) for name, part in value.items() if isinstance(part, list | dict) and part)
+        inner = [part for name, part in inside if name.casefold() not in NO_CONVERSATIONS and not _is_texts(part)]
+        holding = walk.holding()
+        found = False
+        for part in inner:
+            for pair in pairs_of(part, holding, depth + 1):
+                found = True
+                yield pair
+        walk.fields = walk.fields or holding.fields
+        if found:
+            walk.release(holding.held or ())
+        else:
+            _drop_object(value, walk)
 
 
-def _weight_field(value: dict[str, object], name: str) -> str | None:
+def _pairs_of_container(inner: object, name: str, walk: Walk, depth: int) -> Iterator[Pair]:
+    is_map = isinstance(inner, dict)
+    inner = [*inner.values()] if isinstance(inner, dict) else inner
+    if not isinstance(inner, list) or (is_map and name in SEPARATE):
+        for part in inner if isinstance(inner, list) else ():
+            yield from pairs_of(part, walk, depth + 1)
+        return
+    if name in NO_TEXTS and any(isinstance(part, str) for part in inner):
+        walk.drop(NO_PAIR)
+        return
+    if name not in SEPARATE:
+        inner = [*map(_turn, inner)]
+    texts = [part for part in inner if isinstance(part, str)]
+    if len(texts) == len(inner) > 1:
+        yield from _pairs_of_utterances(texts, walk)
+        return
+    pairs = pairs_in(inner, walk, depth + 1, name not in SEPARATE or _has_roles(inner))
+    is_record = all(isinstance(part, dict) and named(tuple(part)) is not None for part in inner)
+    yield from _in_one_conversation(pairs) if is_record and name not in SEPARATE else pairs
+
+
+def _has_roles(values: Sequence[object]) -> bool:
+    return kind_of(values[:HEAD], True) == "roles"
+
+
+def _pairs_of_only_text(value: Mapping[str, object], walk: Walk) -> list[Pair]:
+    """Return the pairs of a dialogue with marks in a field, or with names in one for a conversation."""
+    for name, part in value.items():
+        if not isinstance(part, str):
+            continue
+        pairs = _pairs_of_text(part)
+        if not pairs and name.strip().casefold() in CONVERSATION:
+            messages = labelled(part.strip().splitlines(), sure=True) or ()
+            pairs = [*pairs_in([{"role": role_of(who), "content": text} for who, text in messages], walk, 0, True)]
+        if pairs:
+            return pairs
+    return []
+
+
+def _drop_object(value: Mapping[str, object], walk: Walk) -> None:
+    fields = {name.casefold() for name in value}
+    if "rejected" in fields:
+        walk.drop(REJECTED)
+    elif fields & {*TEXTS} and fields & {*SPEAKERS}:
+        walk.drop(CHAT)
+    else:
+        texts = [name for name, part in value.items() if isinstance(part, str)]
+        if len(texts) > 1 and not fields.intersection(ANSWERS):
+            walk.fields = walk.fields or tuple(texts)
+        walk.drop(NO_PAIR)
+
+
+def _weight_field(value: Mapping[str, object], name: str) -> str | None:
     return next((field for field in value if field.strip().casefold() == name.casefold()), None)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
+
+
+@functools.lru_cache(maxsize=256)  # the objects of a file have the same fields
+def _containers(names: tuple[str, ...]) -> list[str]:
+    return [name for name in CONVERSATION if name in names]
 
 
 def _contains(value: object) -> bool:

@@ -1,6 +1,6 @@
 """JSON Lines: one JSON value on each line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -10,15 +10,45 @@ from chatbot.corpus.reading.files.text_file import TextFile
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.reading.values.conversations import pairs_of
-from chatbot.corpus.reading.weights import WeightError
-from chatbot.errors import UserError
+from chatbot.corpus.reading.values.conversations import pairs_in, pairs_of
+from chatbot.corpus.reading.values.messages import kind_of
+from chatbot.corpus.reading.values.question_map import reading_of_single
+from chatbot.corpus.reading.values.trees import are_replies
+from chatbot.corpus.reading.values.walk import Ahead, Walk
+from chatbot.corpus.reading.weights import at_place
 
 
 def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of the conversation or record on each line."""
+    """Yield the pairs of the conversation or record on each line, or of messages with one on each line."""
+    values = Ahead(_values(text, options, report))
+
+    def locate() -> str:
+        return f"{text.place}, line {values.number}"
+
+    walk = Walk(options, report, text.place, locate)
+    with at_place(locate):
+        yield from walk.checked(pairs_of_rows(values, walk))
+
+
+def pairs_of_rows(values: Ahead, walk: Walk) -> Iterator[Pair]:
+    """Yield the pairs of values that are conversations or records, or together messages or the entries of a map."""
+    head = values.head()
+    if len(head) > 1 and (are_messages(head) or reading_of_single(head)):
+        yield from pairs_in(values, walk)
+        return
+    for value in values:
+        yield from pairs_of(value, walk, alone=len(head) == 1)
+
+
+def are_messages(head: Sequence[object]) -> bool:
+    """Return whether these rows are messages of conversations, one on each."""
+    objects = all(isinstance(value, dict) for value in head)
+    return objects and bool(are_replies(head) or kind_of(head, False))
+
+
+def _values(text: TextFile, options: ReadOptions, report: Report) -> Iterator[tuple[int, int, object]]:
+    """Yield (number of the line, its length, its value)."""
     loads = orjson.loads
-    reasons: list[str] = []
     for number, line in lines(text, report):
         if not line or line.isspace():
             continue
@@ -27,11 +57,4 @@ def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Ite
         except orjson.JSONDecodeError:
             report.drop("lines that are not JSON", f"{text.place}, line {number}")
             continue
-        try:
-            yield from pairs_of(part_of_object(value, options.part), options, reasons.append)
-        except WeightError as error:
-            raise UserError(f"{text.place}, line {number}: {error}") from None
-        if reasons:
-            for reason in reasons:
-                report.drop(reason, f"{text.place}, line {number}")
-            reasons.clear()
+        yield number, len(line), part_of_object(value, options.part)

@@ -1,9 +1,10 @@
-"""YAML in ChatterBot's format: {categories: [...], conversations: [[question, answer, ...], ...]}, or a bare list.
+"""YAML: ChatterBot's {categories: [...], conversations: [[question, answer, ...], ...]}, and what JSON may contain.
 
 Values are built from the parser's events: no Python object is created, and plain scalars ("1", "yes") remain text.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import yaml
 
@@ -15,10 +16,36 @@ from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.values.conversations import pairs_of
 from chatbot.corpus.reading.values.value_builder import build_values
+from chatbot.corpus.reading.values.walk import Walk
 from chatbot.errors import UserError
 
 MAX_CHARACTERS = 64 * 2**20
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
+
+_KEY = r"(?:[^\s:：\"'#-][^:：\n]{0,40}|\"[^\"\n]{0,60}\"|'[^'\n]{0,60}'):(?=\s|$)"
+_START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
+_NAMED_START = re.compile(rf"{_KEY}|-(\s|$)")
+_ITEM = re.compile(rf"- +{_KEY}")
+_FIELD = re.compile(rf" +{_KEY}")
+_BLOCK = re.compile(rf" *(?:- +)?{_KEY} *[|>][-+]?\s*$")
+_SKIPPED = ("#", "---", "%YAML")
+
+
+def is_yaml(sample: Sequence[str], ending: str) -> bool:
+    """Return whether these lines begin a YAML file: by its name and its first line, or by what no other text has.
+
+    That is a list of lists, a list of objects whose fields are indented, or a block ("answer: |").
+    """
+    lines = [line for line in sample if line.strip() and not line.startswith(_SKIPPED)]
+    first = lines[0] if lines else ""
+    if "\t" in first:
+        return False
+    if _START.match(first.strip()) or (ending in ("yaml", "yml") and _NAMED_START.match(first)):
+        return True
+    if not _NAMED_START.match(first):
+        return False
+    fields = _ITEM.match(first) and len(lines) > 1 and _FIELD.match(lines[1])
+    return bool(fields) or any(map(_BLOCK.match, lines))
 
 
 def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -27,15 +54,14 @@ def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
     if len(content) > MAX_CHARACTERS:
         raise UserError(f"{text.place}: more than {MAX_CHARACTERS // 2**20} MiB of YAML; give JSON Lines or TSV")
 
-    def drop(reason: str) -> None:
-        report.drop(reason, text.place)
+    walk = Walk(options, report, text.place, lambda: text.place)
 
     def pairs() -> Iterator[Pair]:
         for document in build_values(_events(content, text.place), 0, text.place):
-            yield from pairs_of(document, options, drop)
+            yield from pairs_of(document, walk)
 
     try:
-        yield from decoded(pairs(), text, report, drop)
+        yield from walk.checked(decoded(pairs(), text, report, walk.drop))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{text.place}, line {mark.line + 1}" if mark else text.place

@@ -91,6 +91,23 @@ def test_other_encodings_are_detected(tmp_path: Path, text: str, codec: str, nam
     assert not report.dropped
 
 
+SENTENCES = {
+    "cp1250": ("Dzień dobry, chciałbym zamówić pizzę", "Köszönöm, jól vagyok, és ön?", "Řekněte mi něco o počasí"),
+    "iso8859_2": ("Gdzie jest najbliższy kościół?", "Děkuji, mám se dobře"),
+    "cp1252": ("Être ou ne pas être", "På svenska heter det så här", "¿Cómo estás?", "Mitä kuuluu? Hyvää", "garçon"),
+    "cp1253": ("Καλημέρα σας", "Δεν ξέρω"),
+    "cp1254": ("Teşekkür ederim, iyiyim", "Kaç yaşındasın?"),
+    "cp1255": ("מה השעה עכשיו?", "אני לא יודע, תודה רבה"),
+    "cp1256": ("كم الساعة الآن؟", "لا أعرف، شكرا جزيلا"),
+    "cp874": ("กี่โมงแล้ว", "ราคาเท่าไหร่คะ"),
+}
+
+
+@pytest.mark.parametrize(("codec", "sentence"), [(codec, each) for codec in SENTENCES for each in SENTENCES[codec]])
+def test_a_single_sentence_of_an_alphabet_is_detected(codec: str, sentence: str) -> None:
+    assert sentence.encode(codec).decode(detect_encoding(sentence.encode(codec))[0]) == sentence
+
+
 @pytest.mark.parametrize("sentence", [*COUPLETS, *SIMPLIFIED, "好", "你好", "在吗", "雷隐隐", "C++难学"])
 def test_a_single_short_line_of_gbk_is_detected(sentence: str) -> None:
     assert detect_encoding(sentence.encode("gbk")) == ("gb18030", "GB18030")

@@ -101,7 +101,7 @@ def test_dropped_rows_are_reported_with_line_number(tmp_path: Path) -> None:
     [
         (
             (),
-            "3 columns, and no header names the question and the answer; give --columns and two of: 1 'id', 2",
+            "3 columns, and no header names the question and the answer; give --columns and two of: 1 'id', 2 'frage'",
         ),
         (("frage", "reply"), "no columns frage and reply; give --columns and two of: 1 'id', 2 'frage'"),
         (("1", "4"), "no columns 1 and 4"),
@@ -111,7 +111,7 @@ def test_dropped_rows_are_reported_with_line_number(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_columns_are_errors(tmp_path: Path, separator: str, columns: tuple[str, ...], message: str) -> None:
-    content = "id,frage,antwort\n1,甲,乙\n2,丙,丁\n".replace(",", separator)
+    content = "id,frage,reaktion\n1,甲,乙\n2,丙,丁\n".replace(",", separator)
     with pytest.raises(UserError) as error:
         pairs_of(written(tmp_path, "a", content), columns)
     assert message in str(error.value)

@@ -13,17 +13,20 @@ from chatbot.corpus.reading.values.json_document import read_json
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import VALID, Pairs, conversations, conversations_of, dropped, pairs_of, written
 
-CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
 USER, ASSISTANT = {"role": "user", "content": "甲"}, {"role": "assistant", "content": "乙"}
 SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
     "utterances": (["甲", "乙", "丙"], [("甲", "乙"), ("乙", "丙")], {}),
     "a record": ({"question": "甲", "answer": "乙"}, [("甲", "乙")], {}),
     "other names": ({"Instruction": "甲", "input": "", "output": "乙"}, [("甲", "乙")], {}),
-    "messages": ({"messages": [{"role": "system", "content": "x"}, USER, ASSISTANT, USER]}, [("甲", "乙")], {}),
+    "messages": (
+        {"messages": [{"role": "system", "content": "x"}, USER, ASSISTANT, USER]},
+        [("甲", "乙")],
+        {"turns that no pair uses": 1},
+    ),
     "a question twice": (
         {"messages": [{"role": "user", "content": "x"}, USER, ASSISTANT, ASSISTANT]},
         [("甲", "乙")],
-        {},
+        {"turns that no pair uses": 2},
     ),
     "ShareGPT": (
         {"id": "1", "conversations": [{"from": "human", "value": "甲"}, {"from": "gpt", "value": "乙"}]},
@@ -69,11 +72,6 @@ SHAPES: dict[str, tuple[object, Pairs, dict[str, int]]] = {
         {"prompt": "甲", "chosen": "乙", "rejected": "丙"},
         [("甲", "乙")],
         {"fields that are not used: rejected": 1},
-    ),
-    "a chat of Messenger": (
-        {"messages": [{"sender_name": "Anna", "timestamp_ms": 2, "content": "甲"}], "title": "x"},
-        [],
-        {CHAT: 1},
     ),
     "content of parts": (
         {"messages": [{"role": "user", "content": [1]}, ASSISTANT]},

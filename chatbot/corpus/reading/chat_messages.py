@@ -1,0 +1,191 @@
+"""From the messages of a chat export to pairs.
+
+Consecutive messages of one person are one turn, and adjacent turns are a pair. A conversation ends with the chat, or
+with a pause.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
+from chatbot.corpus.reading.report import UNUSED_TURNS, Report
+from chatbot.errors import UserError
+
+PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
+MAX_TURN = 10_000  # characters; a longer turn is no reply
+MAX_NAMES = 1000  # of people, for the message about a name that does not occur
+SHOWN_NAMES = 12
+NO_TEXT = "messages without text, such as pictures"
+NOTICES = "notices of the application, such as calls and deleted messages"
+ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
+
+# Media as they are shown within a message.
+_MEDIA = re.compile(
+    r"\[(?:图片|圖片|照片|表情|动画表情|動畫表情|自定义表情|语音|語音|视频|視頻|影片|文件|位置|链接|红包|QQ红包|转账|名片"
+    r"|聊天记录|合并转发|小程序|音乐|闪照|戳一戳|卡片消息|视频通话|语音通话|貼圖|贴纸"
+    r"|Photo|Image|Picture|Sticker|Video|Voice|Audio|File|GIF|Location)\]"
+    r"|!\[[^\[\]]{0,200}\]\([^()\s]{1,300}\)|\[[^\[\]]{0,200}\]\(\./media/[^()]{1,300}\)",
+    re.IGNORECASE,
+)
+# Messages that the application wrote, in full.
+_NOTICE = re.compile(
+    r".{0,40}撤回了一条(?:成员)?消息.{0,20}|.{0,40}加入(?:了)?(?:本群|群聊|群组).{0,10}|对方已成功接收了你发送的离线文件.*|你已下载文件.*"
+    r"|(?:此|這則|您已|你已)(?:消息|訊息)?(?:已)?(?:删除|刪除)(?:此|這則)?(?:消息|訊息)?"
+    r"|未接(?:语音|视频|語音|視訊)(?:通话|通話).{0,20}|通话时长.{0,12}|对方已取消|已取消|对方已拒绝|已拒绝|对方无应答|通话中断"
+    r"|(?:This message was|You) deleted(?: this message)?\.?|Missed (?:group )?(?:voice|video) call.{0,20}"
+    r"|[你您]已?[删刪]除了?(?:此|这条|這則)(?:消息|訊息)。?|(?:此|这条|這則)(?:消息|訊息)已被?[删刪]除。?"
+    r"|Diese Nachricht wurde gelöscht\.?|Du hast diese Nachricht gelöscht\.?"
+    r"|Verpasster (?:Gruppen-)?(?:Sprach|Video)anruf.{0,20}"
+    r"|(?:Se eliminó|Eliminaste) este mensaje\.?|Ce message a été supprimé\.?|Vous avez supprimé ce message\.?"
+    r"|Es[st]a mensagem foi apagada\.?|Você apagou esta mensagem\.?"
+    r"|Questo messaggio è stato eliminato\.?|Hai eliminato questo messaggio\.?"
+    r"|Liked a message|Reacted .{1,20} to your message|.{1,60} sent an attachment\.|A aimé un message"
+    r"|Hat eine Nachricht mit .Gefällt mir. markiert|Le gust[aó] un mensaje|Curtiu uma mensagem"
+    r"|Waiting for this message.*|null",
+    re.IGNORECASE,
+)
+# The levels of a program's log, which stand where a chat has a name: "INFO", "local.ERROR".
+_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_LONGEST_NOTICE = 120  # characters
+_XML = re.compile(r"\s*(?:<\?xml|<msg|<sysmsg|<appmsg)")
+_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+
+
+class Message(NamedTuple):
+    """A message of a chat."""
+
+    sender: str  # the same for all messages of a person
+    names: tuple[str, ...]  # what --me may give: the name first, then numbers and addresses
+    time: float | None  # seconds, for pauses
+    text: str
+
+
+class _Turn(NamedTuple):
+    names: tuple[str, ...]
+    text: str
+
+
+def is_log_level(name: str) -> bool:
+    """Return whether a name contains the level of a program's log."""
+    return _LEVEL.search(name) is not None
+
+
+def pairs_of_messages(
+    messages: Iterable[Message | None], options: ReadOptions, report: Report, place: str
+) -> Iterator[Pair]:
+    """Yield the pairs of messages, which come in the order of their times; None ends a chat.
+
+    With `options.me`, only pairs whose answer that person wrote.
+    Raises UserError at the end if that person wrote no message.
+    """
+    me = options.me.strip().casefold() if options.me else None
+    people: dict[str, None] = {}  # their names, in order of appearance
+    found = False
+    previous: str | None = None
+    in_pair = True  # whether the previous turn is in a pair; with `me`, those that are in none were not asked for
+    link = NEW
+    pairs = 0
+    lonely = 0  # turns in no pair
+    for turn in _turns(messages, report, place):
+        if turn is None:
+            lonely += not in_pair
+            previous, in_pair, link = None, True, NEW
+            continue
+        if len(people) < MAX_NAMES:
+            people.setdefault(turn.names[0])
+        mine = me is None or me in map(str.casefold, turn.names)
+        found = found or mine
+        if mine and previous is not None:
+            pairs += 1
+            yield previous, turn.text, link
+            link = OVERLAP
+        elif link == OVERLAP:
+            link = NEXT  # this turn is no answer to learn, but it is the question of the next pair
+        in_pair = previous is not None or me is not None
+        previous = turn.text
+    lonely += not in_pair
+    if found and not pairs:
+        report.drop("chats in which nobody answers", place)
+    elif lonely:
+        report.drop(UNUSED_TURNS, place, lonely)
+    if people and not found:
+        names = ", ".join(one_line(name, 30) for name in list(people)[:SHOWN_NAMES])
+        more = "" if len(people) <= SHOWN_NAMES else f" and {len(people) - SHOWN_NAMES:,} more"
+        raise UserError(f"{place}: nobody is called {one_line(options.me or '', 30)}; give --me one of: {names}{more}")
+
+
+def _turns(messages: Iterable[Message | None], report: Report, place: str) -> Iterator[_Turn | None]:
+    """Yield the turns, and None after each conversation."""
+    sender = ""
+    names: tuple[str, ...] = ()
+    parts: list[str] = []
+    characters = 0
+    last: float | None = None  # time of the last message
+    for message in messages:
+        text = _usable_text(message, report, place) if message else None
+        if message is not None and text is None:
+            continue  # not a turn, and the conversation goes on
+        pause = message is not None and last is not None and abs((message.time or last) - last) > PAUSE
+        if parts and (message is None or pause or message.sender != sender):
+            if characters <= MAX_TURN:
+                yield _Turn(names, joined(parts))
+            else:
+                report.drop(f"turns of more than {MAX_TURN:,} characters", place)
+                yield None
+            parts, characters = [], 0
+        if message is None or pause:
+            yield None
+            last = None
+        if message is not None and text is not None:
+            sender, names = message.sender, message.names
+            last = message.time if message.time is not None else last
+            characters += len(text)
+            if characters <= MAX_TURN:
+                parts.append(text)
+            elif not parts:
+                parts = [""]  # the turn is too long, and is counted at its end
+    if parts and characters <= MAX_TURN:
+        yield _Turn(names, joined(parts))
+
+
+def _usable_text(message: Message, report: Report, place: str) -> str | None:
+    """Return the text of a message without media; None, which the report counts, for a message without any."""
+    text = message.text.strip()
+    if _XML.match(text):
+        text = ""
+    elif "[" in text:
+        text = _MEDIA.sub(" ", text).strip()
+    if not text:
+        report.drop(NO_TEXT, place)
+        return None
+    if len(text) <= _LONGEST_NOTICE and _NOTICE.fullmatch(text):
+        report.drop(NOTICES, place)
+        return None
+    return text
+
+
+def with_line(message: Message, line: str) -> Message:
+    """Return the message with another line, unless it is too long to be used already."""
+    return message._replace(text=f"{message.text}\n{line}") if len(message.text) <= MAX_TURN else message
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Join messages or lines to one utterance.
+
+    A comma separates Chinese that has no punctuation, nothing separates Chinese that has, and a space everything else.
+    """
+    text = ""
+    for part in parts:
+        for line in part.splitlines():
+            line = line.strip()
+            if text and line:
+                chinese = _CHINESE.match(line) is not None
+                if chinese and _CHINESE.match(text[-1]):
+                    text += "，"
+                elif not (chinese and not text[-1].isascii() and not text[-1].isalnum()):
+                    text += " "
+            text += line
+    return text

@@ -1,0 +1,151 @@
+"""Why two columns may not be a question and its answer: dates, numbers, names, labels, two languages."""
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+
+DATE_WORDS = re.compile(
+    r"(?<![a-z])(am|pm|a\.m\.|p\.m\.|t|z|utc|gmt|mon|tue|wed|thu|fri|sat|sun|"
+    r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)(?![a-z])|上午|下午|凌晨|早上|中午|晚上|"
+    r"星期.|周[一二三四五六日]|[年月日号時时分秒元块岁]"
+)
+NUMBER_CHARACTERS = frozenset("0123456789 \t/.:,-+[]()%$€£¥￥")
+ADDRESS = re.compile(
+    r"[^\s@]{1,64}@[^\s@]{1,255}|(?:https?://|www\.)\S*|(?:[A-Za-z]:\\|/)[^\s?？]*|[\w-]{1,64}\.[A-Za-z]\w{1,3}"
+)
+KEY = re.compile(r"(?=[^\W_]*\d)(?=\d*[A-Za-z])[0-9A-Za-z_-]{6,64}")
+QUESTION_MARKS = ("?", "？", "؟", ";")
+LONGEST_CELL = 300  # characters; a longer cell is text
+LEAST_ROWS = 3  # fewer tell nothing: "a\ta" and "a\tb" may be two answers to one question
+MOST = 0.9  # of the cells; a few may be damaged
+# Rows for each value of a column that repeats its values: two_names_and_messages.tsv; people repeat short answers, too.
+NAMES, LABELS = 3, 6
+FEW_LABELS = 10  # different ones
+MANY = 10  # rows for each of a few short values that stand together, of which an ordinary question has less
+NAME, CHINESE_NAME = 20, 6  # characters
+LABEL = 4  # characters of a short word of Chinese, with twice as many in other scripts
+
+_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_SCRIPTS = [
+    re.compile(f"[{letters}]")
+    for letters in (
+        *("A-Za-z\u00c0-\u024f", "\u3040-\u30ff\u3400-\u9fff", "\uac00-\ud7af", "\u0400-\u052f"),
+        *("\u0370-\u03ff", "\u0590-\u05ff", "\u0600-\u06ff", "\u0900-\u097f", "\u0e00-\u0e7f"),
+    )
+]
+_CHOICE = re.compile(r"[(（]?(?:[A-H]{1,4}|[a-h])[)）.]?|[A-H](?:[,、 ] ?[A-H]){1,4}")
+_PART_OF_SPEECH = re.compile(r"(?:[a-z]{1,6}\.[/&,、;；\s]*)+")  # of the words in a list: "n. ", "vt./vi. "
+_SENTENCE = re.compile(r"[，。！？…!?]|[.,;]\s|\S+\s+\S+\s+\S+\s+\S+")
+
+
+def doubt_of(rows: Sequence[Sequence[str]]) -> tuple[str, bool]:
+    """Return why these rows of two columns may be no pairs, "" if they are, and whether they may be names and messages.
+
+    Every text is a possible answer, so only what people do not write as a question or an answer is a reason.
+    """
+    rows = [*dict.fromkeys((row[0], row[1]) for row in rows)]  # repeated pairs tell nothing about their columns
+    if len(rows) < LEAST_ROWS:
+        return "", False
+    firsts, seconds = ([row[column].strip()[:LONGEST_CELL] for row in rows] for column in range(2))
+    for kind, fits in KINDS.items():
+        if _mostly(firsts, fits):
+            return f"the first column has {kind}", False
+    if _repeats(firsts, seconds, NAMES):
+        values = len(set(firsts))
+        alternating = values > 1 and _runs(firsts) > 1.5 * values
+        what = "one value" if values == 1 else f"{values:,} values, as names or labels have"
+        return f"the first column has {what}", alternating
+    asked = sum(cell.endswith(QUESTION_MARKS) for cell in firsts) * 2 >= len(firsts)
+    for kind, fits in KINDS.items():
+        if not asked and _mostly(seconds, fits):
+            return f"the second column has {kind}", False
+    if not asked and len(set(seconds)) <= FEW_LABELS and _repeats(seconds, firsts, LABELS):
+        values = len(set(seconds))
+        return f"the second column has {'one value' if values == 1 else f'{values:,} values, as labels have'}", False
+    equal = sum("".join(a.split()) == "".join(b.split()) for a, b in zip(firsts, seconds, strict=True))
+    if equal >= MOST * len(firsts):
+        return "the columns have the same text", False
+    if are_choices(seconds):
+        return "the second column has letters, as of choices", False
+    if _differ_in_script(firsts, [_PART_OF_SPEECH.sub("", cell) for cell in seconds]):
+        return "the columns are in two languages", False
+    return "", False
+
+
+def are_choices(cells: Sequence[str]) -> bool:
+    """Return whether nearly all of these answers are letters of choices, not all the same."""
+    found = [cell.strip() for cell in cells if cell.strip()]
+    letters = {cell for cell in found if _CHOICE.fullmatch(cell)}
+    return len(found) >= LEAST_ROWS and len(letters) > 1 and _mostly(found, letters.__contains__)
+
+
+def holds_dates(cells: Sequence[str]) -> bool:
+    """Return whether nearly all of these cells are numbers, dates or times."""
+    return bool(cells) and _mostly([cell.strip()[:LONGEST_CELL] for cell in cells], is_date)
+
+
+def is_date(cell: str) -> bool:
+    """Return whether a cell is a number, a date or a time."""
+    rest = cell if NUMBER_CHARACTERS.issuperset(cell) else DATE_WORDS.sub(" ", cell.casefold())
+    return NUMBER_CHARACTERS.issuperset(rest) and any(map(str.isdigit, rest))
+
+
+KINDS: dict[str, Callable[[str], bool]] = {
+    "numbers, dates or times": is_date,
+    "addresses": lambda cell: ADDRESS.fullmatch(cell) is not None,
+    "words with tags": lambda cell: len(cell) > 2 and all("/" in word[1:] for word in cell.split()) and " " in cell,
+    "ids": lambda cell: KEY.fullmatch(cell) is not None,
+}
+
+
+def holds_running_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first column counts the rows, as the index that pandas writes: without a name."""
+    first = rows[0][0].strip() if rows else ""
+    numbers = [row[0].strip() for row in rows]
+    if first in ("", "Unnamed: 0"):
+        numbers = numbers[1:]
+    if len(numbers) < 2 or not all(number.isdecimal() and number.isascii() for number in numbers):
+        return False
+    values = [int(number[:18]) for number in numbers]
+    steps = sum(after - before == 1 for before, after in itertools.pairwise(values))
+    return steps >= MOST * (len(values) - 1)
+
+
+def _mostly(cells: Sequence[str], fits: Callable[[str], bool]) -> bool:
+    return sum(map(fits, cells)) >= MOST * len(cells)
+
+
+def _repeats(cells: Sequence[str], others: Sequence[str], rows: int) -> bool:
+    """Return whether these cells repeat short values, as names and labels do, beside others that differ.
+
+    Several answers to a question, or questions with one answer, stand together; names and labels change from row to row
+    unless they are sorted, with many rows of each.
+    """
+    values = set(cells)
+    if len(values) == 1:
+        return len(set(others)) > 1
+    if not all(map(_may_be_name, values)) or len(values) > len(set(others)):
+        return False
+    if len(values) * rows <= len(cells) and _runs(cells) > 1.5 * len(values):
+        return True
+    short = sum(len(value) <= (LABEL if _CHINESE.search(value) else 2 * LABEL) for value in values)
+    return len(values) * MANY <= len(cells) and short >= MOST * len(values)
+
+
+def _may_be_name(value: str) -> bool:
+    longest = CHINESE_NAME if _CHINESE.search(value[:NAME]) else NAME
+    return len(value) <= longest and _SENTENCE.search(value) is None
+
+
+def _runs(cells: Sequence[str]) -> int:
+    return 1 + sum(first != second for first, second in itertools.pairwise(cells))
+
+
+def _differ_in_script(firsts: Sequence[str], seconds: Sequence[str]) -> bool:
+    shares = [[sum(map(bool, map(script.search, cells))) for script in _SCRIPTS] for cells in (firsts, seconds)]
+    most = MOST * len(firsts)
+    few = len(firsts) - most
+    only = [
+        [own >= most and other <= few for own, other in zip(*order, strict=True)] for order in (shares, shares[::-1])
+    ]
+    return any(only[0]) and any(only[1])

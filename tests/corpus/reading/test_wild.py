@@ -1,0 +1,88 @@
+"""Files as people have them: each is read as a person would read it, or refused, or asked about.
+
+Beside each file, NAME.expected.json has one of:
+
+    {"pairs": [[question, answer], ...]}       the file is read without a question
+    {"refused": "part of the message"}         nothing in it is a pair
+    {"asks": "--flag", "options": {"columns": ["1", "2"]}, "pairs": [...]}
+                                               without options, the reading is shown and this flag is asked for; with
+                                               the options, which are those of ReadOptions, these are the pairs
+
+"options" may stand beside "pairs" alone, too, and beside "refused". The texts are those after the default cleaning.
+"links", a list of numbers, may give how each pair follows the previous one, and "report" parts of the report's lines.
+
+The thresholds in `chatbot/corpus/reading` are set by this collection and by nothing else.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatbot.config.corpus import TEXT_RULES, CorpusSettings
+from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.pair import Pair
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.text.cleaning import cleaner
+from chatbot.errors import UserError
+from tests.corpus.reading.wild_binaries import BINARIES
+
+WILD = Path(__file__).parent / "wild"
+SUFFIX = ".expected.json"
+NAMES = sorted(path.name.removesuffix(SUFFIX) for path in WILD.glob(f"*{SUFFIX}"))
+LONGEST_MESSAGE = 200  # characters, without the folder of the file
+SHOWN = 3  # pairs
+
+
+def test_every_file_has_an_expectation() -> None:
+    files = {path.name for path in WILD.iterdir() if not path.name.endswith(SUFFIX) and path.name[0] != "."}
+    assert files | BINARIES.keys() == set(NAMES)
+    assert not files & BINARIES.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wild_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = WILD
+    if name in BINARIES:
+        folder = tmp_path
+        BINARIES[name](tmp_path / name)
+    monkeypatch.chdir(folder)
+    expected = json.loads((WILD / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
+    options = _options(expected.get("options", {}))
+    if "refused" in expected:
+        message = str(_refused(name, options))
+        assert expected["refused"] in message
+        return
+    if "asks" in expected:
+        error = _refused(name, ReadOptions())
+        assert expected["asks"] in str(error)
+        # The pairs as they would be read, each on one line, and how they are read.
+        assert 1 <= len(error.details) <= SHOWN + 1
+        assert all("\n" not in line for line in error.details)
+    pairs, report = _read(name, options)
+    clean = cleaner([rule for rule in CorpusSettings().clean if rule in TEXT_RULES])
+    assert [[clean(pair[0]), clean(pair[1])] for pair in pairs] == expected["pairs"]
+    if "links" in expected:
+        assert [pair[2] for pair in pairs] == expected["links"]
+    for part in expected.get("report", []):
+        assert any(part in line for line in report.lines())
+
+
+def _options(values: dict[str, Any]) -> ReadOptions:
+    return ReadOptions(**{**values, "columns": tuple(values.get("columns", ()))})
+
+
+def _read(name: str, options: ReadOptions) -> tuple[list[Pair], Report]:
+    report = Report()
+    return [pair for source in find_sources([name]) for pair in read(source, report, options)], report
+
+
+def _refused(name: str, options: ReadOptions) -> UserError:
+    with pytest.raises(UserError) as raised:
+        _read(name, options)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) <= LONGEST_MESSAGE
+    return raised.value

@@ -1,0 +1,3 @@
+-- MySQL dump
+INSERT INTO t VALUES ('a','b');
+INSERT INTO t VALUES ('c','d');
