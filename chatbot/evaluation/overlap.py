@@ -47,6 +47,7 @@ class Overlap:
 
     def __add__(self, other: "Overlap") -> "Overlap":
         """Return both sets, which have the same tokenisation."""
+        assert self.tokenization == other.tokenization
         return Overlap(self.replies + other.replies, self.references + other.references, self.tokenization)
 
     @property

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
 from chatbot.evaluation.character_index import CharacterIndex
 from chatbot.evaluation.likelihood import Likelihood
-from chatbot.evaluation.measures import measure
+from chatbot.evaluation.measures import Measures, measure
 from chatbot.evaluation.overlap import Overlap, tokenization_of
 from chatbot.evaluation.relevance import BLOCK, Relevance, ranked_first, relevance
 from chatbot.evaluation.table import COLUMNS, table
@@ -76,15 +75,14 @@ def test_repetition_of_small_examples(
 def test_sums_of_two_sets_are_those_of_the_whole(first: list[str], second: list[str]) -> None:
     """All but relevance, whose other questions are drawn within a set: there, the sums add up."""
 
-    def part(
-        replies: list[str], nats: float
-    ) -> tuple[list[str], list[str], list[str], Callable[[str], list[str]], Likelihood]:
+    def measured(replies: list[str], nats: float) -> Measures:
         references = [reply[::-1] + "好" for reply in replies]
-        return ["问"] * len(replies), replies, references, list, Likelihood(nats, 2, 4)
+        questions = ["问"] * len(replies)
+        return measure(questions, replies, references, list, Likelihood(nats, 2, 4), tokenization="zh")
 
-    added = measure(*part(first, 3.0)) + measure(*part(second, 5.0))
-    whole = measure(*part(first + second, 8.0))
-    assert added.relevance == measure(*part(first, 3.0)).relevance + measure(*part(second, 5.0)).relevance
+    added = measured(first, 3.0) + measured(second, 5.0)
+    whole = measured(first + second, 8.0)
+    assert added.relevance == measured(first, 3.0).relevance + measured(second, 5.0).relevance
     values = added.values() | {"relevance_at_1": None, "question_nats_per_character": None}
     expected = whole.values() | {"relevance_at_1": None, "question_nats_per_character": None}
     assert values == pytest.approx(expected)
