@@ -15,7 +15,7 @@ import orjson
 from chatbot.corpus.reading.dialogues.chat_logs import DOUBTFUL, chat_log_of, format_of
 from chatbot.corpus.reading.dialogues.douban import is_douban
 from chatbot.corpus.reading.dialogues.headings import ENDINGS, QUESTIONS, questions_as_headings
-from chatbot.corpus.reading.dialogues.line_pairs import are_in_two_languages, is_line_pairs, may_be_line_pairs
+from chatbot.corpus.reading.dialogues.line_pairs import doubt_of_line_pairs, is_line_pairs, may_be_line_pairs
 from chatbot.corpus.reading.dialogues.marked_turns import is_eou, is_template, is_ubuntu
 from chatbot.corpus.reading.dialogues.message_rows import delimiter_of_messages
 from chatbot.corpus.reading.dialogues.nearest_talk import is_program
@@ -110,7 +110,7 @@ def _table(text: TextFile, sample: Sequence[str], options: ReadOptions) -> Detec
         return headings
     named = text.ending in TABLES
     if not named and is_line_pairs(sample, text.whole):
-        return Detection("lines", "the lines are in two languages" if are_in_two_languages(sample) else "")
+        return Detection("lines", doubt_of_line_pairs(sample))
     if odd_separator(sample):
         return None
     return Detection("csv") if dialect_of(sample, sure=bool(options.columns), named=named) is not None else None

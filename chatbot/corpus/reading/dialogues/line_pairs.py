@@ -12,19 +12,21 @@ from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.tables.doubts import doubt_of
 
 _VERSE = re.compile(
     r"[,，;；].*[。.,，;；]$|^\W|^\d+[.、)）]|\d{2}:\d{2}"
 )  # a sentence of several clauses, an item of a list, a time
-_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 BLOCKS = 2  # at least
 REGULAR = 0.95  # of the blocks have two lines
 LONGEST = 60  # characters of most first lines; the lines of prose are longer
 MARKED = 0.5  # of the first lines: more begin with a speaker, end with a time, or go on in the second line
 
-# A speaker or another label, as in a chat or a recipe; a time, as in a chat's header or in subtitles; an open clause.
+# A speaker or another label, as in a chat or a recipe; a time first or last, as in a chat's header or in subtitles; an
+# open clause.
 _MARK = re.compile(
-    r"[^\s:：,，。?？!！]{1,20}( [^\s:：]{1,20})?[:：]\s*\D"
+    r"[^\s:：,，。?？!！]{1,20}( [^\s:：]{1,20})?[:：]\s*(\D|$)"
+    r"|\W?\d{1,2}:\d{2}(:\d{2})?( ?[AP]M)?\W"
     r"|.*\d{1,2}:\d{2}([:.,]\d{2,3})?\W*( ?[AP]M)?$"
     r"|.*[,，、;；]$",
     re.IGNORECASE,
@@ -33,7 +35,7 @@ _MARK = re.compile(
 
 def is_line_pairs(sample: Sequence[str], whole: bool) -> bool:
     """Return whether nearly all blocks between blank lines have two short lines. whole: whether the file ends here."""
-    blocks = [[*block] for filled, block in groupby(map(_text_of, sample), bool) if filled]
+    blocks = _blocks_of(sample)
     if not whole:
         blocks = blocks[:-1]  # the last one may be incomplete
     long = sum(len(block[0]) > LONGEST for block in blocks)
@@ -63,11 +65,13 @@ def may_be_line_pairs(sample: Sequence[str]) -> bool:
     return len(lines) >= 2 * BLOCKS and all(lines) and plain * 2 > len(lines)
 
 
-def are_in_two_languages(sample: Sequence[str]) -> bool:
-    """Return whether one line of most blocks is Chinese and the other is not, as in a translation."""
-    blocks = [[*block] for filled, block in groupby(map(_text_of, sample), bool) if filled]
-    mixed = sum({_CHINESE.search(line) is not None for line in block} == {True, False} for block in blocks)
-    return mixed * 2 > len(blocks)
+def doubt_of_line_pairs(sample: Sequence[str]) -> str:
+    """Return why the two lines of each block may be no pairs, "" if they are."""
+    return doubt_of([block for block in _blocks_of(sample) if len(block) == 2], "line")[0]
+
+
+def _blocks_of(sample: Sequence[str]) -> list[list[str]]:
+    return [[*block] for filled, block in groupby(map(_text_of, sample), bool) if filled]
 
 
 def read_line_pairs(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:

@@ -22,12 +22,13 @@ _SPEAKER = re.compile(
     r"(?:\W?[\d:/.-]{4,10}(?: ?[AP]M)?\W{1,3})?"
     r"(?:[\[【](?P<bracket>[^\[\]【】:：\d]{1,20})[\]】]\s*[:：]?\s*|<[ @+%&~]?(?P<nick>[^<>\s]{1,30})>\s"
     r"|(?P<name>[^\s:：,，。\d<>\[\]{}()=\"'][^:：,，。！？!?\t=\"{}()]{0,29})[:：](?!//|\d))(?P<text>.*)"
+    r"|\[\d{1,2}:\d{2}(?: ?[AP]M)?\] (?P<timed>[^:：,，。！？!?]{1,30})"
 )
 
 
 def speakers_of(sample: Sequence[str]) -> list[str]:
     """Return the names with which most lines begin; [] if they are too few or too many for a talk."""
-    names = Counter(_name(match) for line in sample if (match := _SPEAKER.match(line.strip())))
+    names = Counter(_name(match) for line in sample if (match := _SPEAKER.fullmatch(line.strip())))
     repeated = {name: count for name, count in names.items() if count > 1}
     filled = sum(line.strip() != "" for line in sample)
     if repeated and 1 < len(names) <= FEW and names.total() == filled:
@@ -43,14 +44,14 @@ def read_speakers(text: TextFile, options: ReadOptions, report: Report) -> Itera
 
 
 def _name(match: "re.Match[str]") -> str:
-    return (match["bracket"] or match["nick"] or match["name"]).strip()
+    return (match["bracket"] or match["nick"] or match["name"] or match["timed"]).strip()
 
 
 def _messages(text: TextFile, report: Report) -> Iterator[Message | None]:
     names = {*speakers_of(first_lines(text))}
     current: Message | None = None
     for number, line in lines(text, report):
-        match = _SPEAKER.match(line.strip()) if line else None
+        match = _SPEAKER.fullmatch(line.strip()) if line else None
         if line is None:
             current = None
             yield None  # a line is missing
@@ -62,7 +63,7 @@ def _messages(text: TextFile, report: Report) -> Iterator[Message | None]:
         elif match and (_name(match) in names or not names):
             if current is not None:
                 yield current
-            current = Message(_name(match), (_name(match),), None, match["text"])
+            current = Message(_name(match), (_name(match),), None, match["text"] or "")
         elif current is not None:
             current = with_line(current, line)
         elif line.strip():

@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 DATE_WORDS = re.compile(
     r"(?<![a-z])(am|pm|a\.m\.|p\.m\.|t|z|utc|gmt|mon|tue|wed|thu|fri|sat|sun|"
@@ -38,37 +38,39 @@ _PART_OF_SPEECH = re.compile(r"(?:[a-z]{1,6}\.[/&,、;；\s]*)+")  # of the word
 _SENTENCE = re.compile(r"[，。！？…!?]|[.,;]\s|\S+\s+\S+\s+\S+\s+\S+")
 
 
-def doubt_of(rows: Sequence[Sequence[str]]) -> tuple[str, bool]:
+def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> tuple[str, bool]:
     """Return why these rows of two columns may be no pairs, "" if they are, and whether they may be names and messages.
+
+    column: what the sides of a row are called.
 
     Every text is a possible answer, so only what people do not write as a question or an answer is a reason.
     """
     rows = [*dict.fromkeys((row[0], row[1]) for row in rows)]  # repeated pairs tell nothing about their columns
     if len(rows) < LEAST_ROWS:
         return "", False
-    firsts, seconds = ([row[column].strip()[:LONGEST_CELL] for row in rows] for column in range(2))
+    firsts, seconds = ([row[side].strip()[:LONGEST_CELL] for row in rows] for side in range(2))
     for kind, fits in KINDS.items():
         if _mostly(firsts, fits):
-            return f"the first column has {kind}", False
-    if _repeats(firsts, seconds, NAMES):
-        values = len(set(firsts))
+            return f"the first {column} has {kind}", False
+    values = len(set(firsts))
+    if _are_labels_of(firsts, seconds) or _repeats(firsts, seconds, NAMES):
         alternating = values > 1 and _runs(firsts) > 1.5 * values
         what = "one value" if values == 1 else f"{values:,} values, as names or labels have"
-        return f"the first column has {what}", alternating
+        return f"the first {column} has {what}", alternating
     asked = sum(cell.endswith(QUESTION_MARKS) for cell in firsts) * 2 >= len(firsts)
     for kind, fits in KINDS.items():
         if not asked and _mostly(seconds, fits):
-            return f"the second column has {kind}", False
+            return f"the second {column} has {kind}", False
     if not asked and len(set(seconds)) <= FEW_LABELS and _repeats(seconds, firsts, LABELS):
         values = len(set(seconds))
-        return f"the second column has {'one value' if values == 1 else f'{values:,} values, as labels have'}", False
+        return f"the second {column} has {'one value' if values == 1 else f'{values:,} values, as labels have'}", False
     equal = sum("".join(a.split()) == "".join(b.split()) for a, b in zip(firsts, seconds, strict=True))
     if equal >= MOST * len(firsts):
-        return "the columns have the same text", False
+        return f"the {column}s have the same text", False
     if are_choices(seconds):
-        return "the second column has letters, as of choices", False
+        return f"the second {column} has letters, as of choices", False
     if _differ_in_script(firsts, [_PART_OF_SPEECH.sub("", cell) for cell in seconds]):
-        return "the columns are in two languages", False
+        return f"the {column}s are in two languages", False
     return "", False
 
 
@@ -128,13 +130,28 @@ def _repeats(cells: Sequence[str], others: Sequence[str], rows: int) -> bool:
         return False
     if len(values) * rows <= len(cells) and _runs(cells) > 1.5 * len(values):
         return True
+    return len(values) * MANY <= len(cells) and _are_short(values)
+
+
+def _are_labels_of(cells: Sequence[str], others: Sequence[str]) -> bool:
+    """Return whether these cells are short words, some of them repeated apart, beside sentences."""
+    values = set(cells)
+    labels = all(map(_may_be_name, values)) and _are_short(values) and _runs(cells) > len(values)
+    return labels and _mostly(others, _is_sentence)
+
+
+def _are_short(values: Collection[str]) -> bool:
     short = sum(len(value) <= (LABEL if _CHINESE.search(value) else 2 * LABEL) for value in values)
-    return len(values) * MANY <= len(cells) and short >= MOST * len(values)
+    return short >= MOST * len(values)
 
 
 def _may_be_name(value: str) -> bool:
     longest = CHINESE_NAME if _CHINESE.search(value[:NAME]) else NAME
-    return len(value) <= longest and _SENTENCE.search(value) is None
+    return len(value) <= longest and not _is_sentence(value)
+
+
+def _is_sentence(cell: str) -> bool:
+    return _SENTENCE.search(cell) is not None
 
 
 def _runs(cells: Sequence[str]) -> int:
