@@ -6,6 +6,7 @@ with a pause.
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from chatbot.corpus.reading.display import one_line
@@ -16,26 +17,39 @@ from chatbot.errors import UserError
 
 PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
 MAX_TURN = 10_000  # characters; a longer turn is no reply
+FIRST = 50  # messages, whose times tell whether the newest comes first
+MAX_HELD = 100_000  # messages that are turned around at once; a longer chat is divided there
 MAX_NAMES = 1000  # of people, for the message about a name that does not occur
 SHOWN_NAMES = 12
 NO_TEXT = "messages without text, such as pictures"
 NOTICES = "notices of the application, such as calls and deleted messages"
 ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
 
+# Names of what the application wrote, in place of a sender's or as the kind of a message, in Discord's, Slack's,
+# Messenger's and WeChat's exports.
+SYSTEM = frozenset({"系统消息", "系統消息", "系统通知"})
+NOTICE_KINDS = SYSTEM.union(
+    ("call", "guildmemberjoin", "channelpinnedmessage", "recipientadd", "recipientremove", "threadcreated"),
+    ("channelnamechange", "channeliconchange", "subscribe", "unsubscribe", "service", "system"),
+    ("系统", "拍一拍", "10000", "10002"),
+)
 # Media as they are shown within a message.
 _MEDIA = re.compile(
     r"\[(?:图片|圖片|照片|表情|动画表情|動畫表情|自定义表情|语音|語音|视频|視頻|影片|文件|位置|链接|红包|QQ红包|转账|名片"
     r"|聊天记录|合并转发|小程序|音乐|闪照|戳一戳|卡片消息|视频通话|语音通话|貼圖|贴纸"
+    r"|スタンプ|写真|動画|ボイスメッセージ|アルバム"
     r"|Photo|Image|Picture|Sticker|Video|Voice|Audio|File|GIF|Location)\]"
     r"|!\[[^\[\]]{0,200}\]\([^()\s]{1,300}\)|\[[^\[\]]{0,200}\]\(\./media/[^()]{1,300}\)",
     re.IGNORECASE,
 )
 # Messages that the application wrote, in full.
 _NOTICE = re.compile(
-    r".{0,40}撤回了一条(?:成员)?消息.{0,20}|.{0,40}加入(?:了)?(?:本群|群聊|群组).{0,10}|对方已成功接收了你发送的离线文件.*|你已下载文件.*"
+    r".{0,40}(?:撤回了一条|已收回|收回了)(?:成员)?(?:消息|訊息).{0,20}|.{0,40}加入(?:了)?(?:本群|群聊|群组).{0,10}|对方已成功接收了你发送的离线文件.*|你已下载文件.*"
     r"|(?:此|這則|您已|你已)(?:消息|訊息)?(?:已)?(?:删除|刪除)(?:此|這則)?(?:消息|訊息)?"
-    r"|未接(?:语音|视频|語音|視訊)(?:通话|通話).{0,20}|通话时长.{0,12}|对方已取消|已取消|对方已拒绝|已拒绝|对方无应答|通话中断"
+    r"|未接(?:语音|视频|語音|視訊)(?:通话|通話).{0,20}|(?:☎ ?)?(?:通话时长|通話時間).{0,12}|☎ ?\D{0,20}"
+    r"|对方已取消|已取消|对方已拒绝|已拒绝|对方无应答|通话中断"
     r"|(?:This message was|You) deleted(?: this message)?\.?|Missed (?:group )?(?:voice|video) call.{0,20}"
+    r"|[\"“「].{1,40}[\"”」] ?拍了拍.{1,40}|.{1,40}拍了拍 ?(?:[\"“「].{1,40}|[我你您]|自己)"
     r"|[你您]已?[删刪]除了?(?:此|这条|這則)(?:消息|訊息)。?|(?:此|这条|這則)(?:消息|訊息)已被?[删刪]除。?"
     r"|Diese Nachricht wurde gelöscht\.?|Du hast diese Nachricht gelöscht\.?"
     r"|Verpasster (?:Gruppen-)?(?:Sprach|Video)anruf.{0,20}"
@@ -76,7 +90,7 @@ def is_log_level(name: str) -> bool:
 def pairs_of_messages(
     messages: Iterable[Message | None], options: ReadOptions, report: Report, place: str
 ) -> Iterator[Pair]:
-    """Yield the pairs of messages, which come in the order of their times; None ends a chat.
+    """Yield the pairs of messages, which come in the order of their times or in reverse; None ends a chat.
 
     With `options.me`, only pairs whose answer that person wrote.
     Raises UserError at the end if that person wrote no message.
@@ -89,7 +103,7 @@ def pairs_of_messages(
     link = NEW
     pairs = 0
     lonely = 0  # turns in no pair
-    for turn in _turns(messages, report, place):
+    for turn in _turns(_oldest_first(messages), report, place):
         if turn is None:
             lonely += not in_pair
             previous, in_pair, link = None, True, NEW
@@ -115,6 +129,21 @@ def pairs_of_messages(
         names = ", ".join(one_line(name, 30) for name in list(people)[:SHOWN_NAMES])
         more = "" if len(people) <= SHOWN_NAMES else f" and {len(people) - SHOWN_NAMES:,} more"
         raise UserError(f"{place}: nobody is called {one_line(options.me or '', 30)}; give --me one of: {names}{more}")
+
+
+def _oldest_first(messages: Iterable[Message | None]) -> Iterator[Message | None]:
+    """Yield the messages, in reverse if the times of the first ones fall; at most MAX_HELD are held."""
+    rest = iter(messages)
+    held = list(islice(rest, FIRST))
+    steps = [b.time - a.time for a, b in pairwise(held) if a and b and a.time is not None and b.time is not None]
+    if not steps or max(steps) > 0 or min(steps) == 0:
+        yield from held
+        yield from rest
+        return
+    while held:
+        held += islice(rest, MAX_HELD - len(held))
+        yield from (*reversed(held), None)
+        held = list(islice(rest, FIRST))
 
 
 def _turns(messages: Iterable[Message | None], report: Report, place: str) -> Iterator[_Turn | None]:
@@ -161,7 +190,7 @@ def _usable_text(message: Message, report: Report, place: str) -> str | None:
     if not text:
         report.drop(NO_TEXT, place)
         return None
-    if len(text) <= _LONGEST_NOTICE and _NOTICE.fullmatch(text):
+    if message.names[0] in SYSTEM or (len(text) <= _LONGEST_NOTICE and _NOTICE.fullmatch(text)):
         report.drop(NOTICES, place)
         return None
     return text

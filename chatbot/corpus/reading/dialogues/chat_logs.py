@@ -73,14 +73,13 @@ LAYOUTS = {
     "line": _Layout(
         re.compile(rf"{_CLOCK}\t(?P<name>[^\t]{{1,60}})\t(?P<text>.*)"),
         date=re.compile(rf"{_DATE}\s?(?:[（(].{{1,3}}[)）]|.{{2,3}})?|[A-Z][a-z]{{2}}, \d\d/\d\d/\d{{4}}"),
-        notice=re.compile(rf"{_CLOCK}\t[^\t]*"),
-        no_text=re.compile(r"\[(?:スタンプ|写真|動画|ボイスメッセージ|アルバム)\]|☎ ?.{0,30}"),
+        notice=re.compile(rf"{_CLOCK}\t.*"),
         is_quoted=True,
     ),
     "line_desktop": _Layout(
         re.compile(rf"{_CLOCK} (?P<name>\S{{1,60}}) (?P<text>.*)"),
         date=re.compile(rf"{_DATE}.{{0,12}}"),
-        no_text=re.compile(r"\[?(?:貼圖|圖片|照片|影片|Stickers|Photos|Videos|スタンプ|写真|動画)\]?|☎ ?.{0,30}"),
+        no_text=re.compile(r"\[?(?:貼圖|圖片|照片|影片|Stickers|Photos|Videos|スタンプ|写真|動画)\]?"),
         is_quoted=True,
     ),
     "imessage": _Layout(

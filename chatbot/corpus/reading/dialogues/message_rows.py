@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from chatbot.corpus.reading.chat_messages import ME, NO_TEXT, PAUSE, Message, pairs_of_messages
+from chatbot.corpus.reading.chat_messages import ME, NO_TEXT, NOTICE_KINDS, NOTICES, PAUSE, Message, pairs_of_messages
 from chatbot.corpus.reading.files.lines import UNDECODABLE, raw_lines, refuse_if_mostly_bad
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
@@ -44,10 +44,10 @@ YES = frozenset({"1", "true", "yes", "是"})
 # WeChat's numbers of kinds other than text, and words for them.
 _NO_TEXT = frozenset(
     (
-        *("3", "34", "42", "43", "47", "48", "49", "50", "10000", "10002"),
-        *("图片", "语音", "视频", "表情", "动画表情", "文件", "位置", "名片", "系统", "系统消息", "系统通知", "拍一拍"),
+        *("3", "34", "42", "43", "47", "48", "49", "50"),
+        *("图片", "语音", "视频", "表情", "动画表情", "文件", "位置", "名片"),
         *("红包", "转账", "image", "picture", "photo", "voice", "audio", "video", "sticker", "emoji", "file"),
-        *("location", "system", "call"),
+        "location",
     )
 )
 MAX_OPEN = 100_000  # messages that are collected, of all chats
@@ -140,8 +140,8 @@ def _messages(text: TextFile, report: Report) -> Iterator[tuple[str, Message | N
             bad += 1
             report.drop(f"rows not {text.encoding}", place)
             yield _cell(row, columns.chat), None
-        elif _cell(row, columns.kind).casefold() in _NO_TEXT:
-            report.drop(NO_TEXT, place)
+        elif (kind := _cell(row, columns.kind).casefold()) in _NO_TEXT or kind in NOTICE_KINDS:
+            report.drop(NOTICES if kind in NOTICE_KINDS else NO_TEXT, place)
         else:
             yield _cell(row, columns.chat), _message(row, columns, number)
     refuse_if_mostly_bad(text, report, bad, count)

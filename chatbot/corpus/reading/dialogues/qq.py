@@ -8,7 +8,7 @@ import datetime
 import re
 from collections.abc import Iterator, Sequence
 
-from chatbot.corpus.reading.chat_messages import NOTICES, Message, is_log_level, pairs_of_messages, with_line
+from chatbot.corpus.reading.chat_messages import Message, is_log_level, pairs_of_messages, with_line
 from chatbot.corpus.reading.files.lines import lines
 from chatbot.corpus.reading.files.text_file import TextFile, first_lines
 from chatbot.corpus.reading.options import ReadOptions
@@ -24,7 +24,6 @@ _PERSON = rf"(?:【[^】]{{1,20}}】)?(?P<name>.{{0,60}}?)(?:{_NUMBER})?"
 _TIME_FIRST = re.compile(rf"{_TIME}\s+{_PERSON}\s*")
 _NAME_FIRST = re.compile(rf"{_PERSON}\s+{_TIME}\s*")
 _CHAT = re.compile(r"(?:消息分组|消息对象|消息記錄|消息對象)[:：]|={20,}\s*$|消息记录（此消息记录为文本格式")
-_SYSTEM = frozenset({"系统消息", "系統消息"})
 
 LONGEST_HEADER = 200  # characters
 MESSAGES = 2
@@ -76,32 +75,26 @@ def _pattern_of(sample: Sequence[str]) -> "re.Pattern[str]":
 def _messages(text: TextFile, report: Report) -> Iterator[Message | None]:
     pattern = _pattern_of([line.rstrip("\r\n") for line in first_lines(text)])
     current: Message | None = None
-    in_notice = False
     for number, line in lines(text, report):
         match = pattern.fullmatch(line) if line and len(line) <= LONGEST_HEADER else None
         if line and match is None and not _CHAT.match(line):
             if current is not None:
                 current = with_line(current, line)
-            elif not in_notice:
+            else:
                 report.drop("lines before the first message", f"{text.place}, line {number}")
         elif line != "":
             if current is not None and line is not None:
                 yield current
             current = _message(match) if match else None
-            in_notice = match is not None and current is None
             if match is None:
                 yield None  # another chat, or a line is missing
-            elif in_notice:
-                report.drop(NOTICES, f"{text.place}, line {number}")
     if current is not None:
         yield current
 
 
-def _message(match: "re.Match[str]") -> Message | None:
-    """Return a message without text yet; None for a notice."""
+def _message(match: "re.Match[str]") -> Message:
+    """Return a message without text yet."""
     name, key = match["name"].strip(), match["number"] or match["address"] or ""
-    if name in _SYSTEM:
-        return None
     names = tuple(filter(None, (name, key))) or ("",)
     return Message(key or name, names, _time(match), "")
 

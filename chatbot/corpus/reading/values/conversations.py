@@ -109,7 +109,7 @@ def pairs_in(values: "Ahead | list[object]", walk: Walk, depth: int = 0, inside:
         elif kind == "roles":
             yield from pairs_of_roles(rest, head, walk)
         elif kind == "people":
-            yield from pairs_of_people(rest, head, walk)
+            yield from pairs_of_people(rest, walk)
         else:
             yield from _pairs_of_values(rest, walk, depth, reading_of_single(head))
     elif (header := header_of(head)) is not None:

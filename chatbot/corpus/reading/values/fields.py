@@ -19,7 +19,9 @@ ANSWERING = frozenset(
 TOOLS = frozenset({"tool", "function", "function_call", "function_response", "observation", "ipython"})
 SPEAKERS = (
     *("role", "from", "sender", "speaker", "author", "agent", "sender_name", "nickname", "username", "user_name"),
-    *("user", "user_id", "name", "participant", "from_id", "发送者", "发送人", "发言人", "说话人", "昵称", "角色"),
+    *("user", "user_id", "name", "participant", "from_id", "sendername", "sender_full_name"),
+    *("senderdisplayname", "sendernickname", "senderusername", "creator"),
+    *("发送者", "发送人", "发言人", "说话人", "昵称", "角色"),
 )
 # A text, in order of preference; a message of Topical-Chat has both "message" and others.
 TEXTS = (

@@ -4,7 +4,7 @@ import datetime
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from chatbot.corpus.reading.chat_messages import NOTICES, Message, pairs_of_messages
+from chatbot.corpus.reading.chat_messages import NOTICE_KINDS, NOTICES, Message, pairs_of_messages
 from chatbot.corpus.reading.pair import NEW, NEXT, Pair
 from chatbot.corpus.reading.report import UNUSED_TURNS
 from chatbot.corpus.reading.tables.columns import named
@@ -22,12 +22,6 @@ from chatbot.corpus.reading.values.fields import (
 )
 from chatbot.corpus.reading.values.walk import Walk
 
-# Kinds and sub-kinds of messages that a program wrote, by the names of Discord, Slack, Messenger and WeChat.
-_NOTICES = {
-    *("call", "guildmemberjoin", "channelpinnedmessage", "recipientadd", "recipientremove", "threadcreated"),
-    *("channelnamechange", "channeliconchange", "subscribe", "unsubscribe", "service"),
-    *("系统消息", "系统通知", "系统", "拍一拍"),
-}
 _PROGRAM = (
     "event",
     "threadactivity",
@@ -38,7 +32,6 @@ _ATTACHED = frozenset({"share", "photos", "videos", "audio_files", "gifs", "stic
 _SPOKEN = frozenset(
     {"", "bot_message", "me_message", "thread_broadcast", "file_share"}
 )  # sub-types of Slack's messages
-MAX_HELD = 100_000  # messages that are turned around at once; a longer chat is divided there
 NOT_TEXT = "utterances that are not text"
 
 
@@ -153,12 +146,9 @@ def _role(value: object, fields: MessageFields) -> str:
     return name.casefold() if isinstance(name, str) else speaker_of(name).casefold()
 
 
-def pairs_of_people(values: Iterable[object], head: Sequence[object], walk: Walk) -> Iterator[Pair]:
-    """Yield the pairs of a chat's messages, which may come with the newest first. head: the first values."""
-    newest_first = _is_newest_first(head)
-    messages = _messages(values, walk)
-    ordered = _turned(messages) if newest_first else messages
-    yield from pairs_of_messages(ordered, walk.options, walk.report, walk.place)
+def pairs_of_people(values: Iterable[object], walk: Walk) -> Iterator[Pair]:
+    """Yield the pairs of a chat's messages."""
+    return pairs_of_messages(_messages(values, walk), walk.options, walk.report, walk.place)
 
 
 def _messages(values: Iterable[object], walk: Walk) -> Iterator[Message | None]:
@@ -170,7 +160,7 @@ def _messages(values: Iterable[object], walk: Walk) -> Iterator[Message | None]:
             continue
         kind, sub = scalar(value, "type").casefold(), scalar(value, "subtype")
         program = scalar(value, "messagetype" if "messagetype" in value else "messageType").casefold()
-        if kind in _NOTICES or sub not in _SPOKEN or program.startswith(_PROGRAM):
+        if kind in NOTICE_KINDS or sub not in _SPOKEN or program.startswith(_PROGRAM):
             walk.drop(NOTICES)
             continue
         if (own := scalar(value, fields.chat)) != chat:
@@ -190,7 +180,8 @@ def _message(value: Mapping[str, object], fields: MessageFields) -> Message:
     names = [name, *(other for part in (speaker, *others) for other in _names_of(part) if other != name)]
     content = value[fields.text]
     text = text_of(content) or ""
-    if "messagetype" in value or (isinstance(content, dict) and content.get("contentType") == "html"):
+    kind = content.get("contentType") if isinstance(content, dict) else value.get("content_type")
+    if "messagetype" in value or kind in ("html", "text/html"):
         text = text_of_html(text)
     text = repaired(text) if "timestamp_ms" in value else text
     names = [repaired(part) if "timestamp_ms" in value else part for part in names]
@@ -214,19 +205,3 @@ def _time(value: Mapping[str, object], fields: MessageFields) -> float | None:
         return datetime.datetime.fromisoformat(cell).timestamp() if cell else None
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def _is_newest_first(head: Sequence[object]) -> bool:
-    found = ((value, fields_of_message(value)) for value in head)
-    times = [time for value, fields in found if fields and isinstance(value, dict) and (time := _time(value, fields))]
-    return len(times) > 1 and times[0] > times[-1]
-
-
-def _turned(messages: Iterable[Message | None]) -> Iterator[Message | None]:
-    held: list[Message | None] = []
-    for message in messages:
-        held.append(message)
-        if len(held) >= MAX_HELD:
-            yield from (*reversed(held), None)
-            held.clear()
-    yield from reversed(held)

@@ -211,7 +211,7 @@ EXPORTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         "messages",
         WECHAT,
         [["在吗", "在，怎么了"], ["明天来吗, 老地方", "来"], ["晚安", "晚安！"]],
-        {NO_TEXT: 2},
+        {NO_TEXT: 1, NOTICES: 1},
     ),
     "WeChat with tabs": ("messages", "is_sender\tmsg\n0\t你好\n1\t你好呀\n", [["你好", "你好呀"]], {}),
     "utterances": (

@@ -31,6 +31,12 @@ VARIANTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         [["b", "c"]],
         {UNUSED_TURNS: 2},
     ),
+    "the newest message first": (
+        "whatsapp",
+        "1.1.20, 18:01 - B: d\n1.1.20, 18:00 - A: c\n1.1.20, 10:01 - B: b\n1.1.20, 10:01 - A: a\n",
+        [["a", "b"], ["c", "d"]],
+        {},
+    ),
     "one person": (
         "whatsapp",
         "1.1.20, 10:00 - A: a\n1.1.20, 10:01 - A: b\n",
