@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.display import listing, one_line
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair
 from chatbot.corpus.reading.report import UNUSED_TURNS, Report
@@ -20,7 +20,6 @@ MAX_TURN = 10_000  # characters; a longer turn is no reply
 FIRST = 50  # messages, whose times tell whether the newest comes first
 MAX_HELD = 100_000  # messages that are turned around at once; a longer chat is divided there
 MAX_NAMES = 1000  # of people, for the message about a name that does not occur
-SHOWN_NAMES = 12
 NO_TEXT = "messages without text, such as pictures"
 NOTICES = "notices of the application, such as calls and deleted messages"
 ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
@@ -126,9 +125,8 @@ def pairs_of_messages(
     elif lonely:
         report.drop(UNUSED_TURNS, place, lonely)
     if people and not found:
-        names = ", ".join(one_line(name, 30) for name in list(people)[:SHOWN_NAMES])
-        more = "" if len(people) <= SHOWN_NAMES else f" and {len(people) - SHOWN_NAMES:,} more"
-        raise UserError(f"{place}: nobody is called {one_line(options.me or '', 30)}; give --me one of: {names}{more}")
+        problem = f"{place}: nobody is called {one_line(options.me or '', 30)}; give --me one of: "
+        raise UserError(listing(problem, [one_line(name, 30) for name in people]))
 
 
 def _oldest_first(messages: Iterable[Message | None]) -> Iterator[Message | None]:

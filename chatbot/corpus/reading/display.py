@@ -1,6 +1,10 @@
 """Formatting of the user's text for one line of a message or of a terminal."""
 
 import unicodedata
+from collections.abc import Iterable, Sequence
+
+LINE = 200  # characters of a message
+SHOWN_NAME = 20  # characters of a name of a column in a message
 
 
 def one_line(text: str, longest: int = 200) -> str:
@@ -8,6 +12,19 @@ def one_line(text: str, longest: int = 200) -> str:
     visible = text[:longest].replace("\r\n", "↵").replace("\n", "↵")
     line = "".join(character if character.isprintable() else "?" for character in visible)
     return line if len(text) <= longest else line + "…"
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """Return the names of columns with their numbers, as --columns takes either."""
+    return [f"{number} {one_line(name, SHOWN_NAME)!r}" for number, name in enumerate(names, start=1)]
+
+
+def listing(message: str, names: Sequence[str]) -> str:
+    """Return a message that ends with a list of names: two, and as many others as the line has room for."""
+    count = len(names)
+    while count > 2 and len(f"{message}{', '.join(names[:count])}, ...") > LINE:
+        count -= 1
+    return f"{message}{', '.join(names[:count])}{', ...' if count < len(names) else ''}"
 
 
 def width(text: str) -> int:

@@ -129,7 +129,8 @@ def _headings(text: TextFile, sample: Sequence[str]) -> Detection | None:
         return Detection("headings", f"only {answered:,} of {headings:,} headings are questions")
     if named and headings:
         raise UserError(
-            f"{text.place}: no question is a heading of this .{text.ending}; give tables or lines with Q: and A:"
+            f"{text.place}: no question is a heading of this .{text.ending}; give "
+            "a table alone, or lines with Q: and A:"
         )
     return None
 

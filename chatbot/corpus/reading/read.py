@@ -38,6 +38,7 @@ from chatbot.corpus.reading.tables.tsv import read_tsv
 from chatbot.corpus.reading.values.columnar import columnar_kind, read_columnar
 from chatbot.corpus.reading.values.json_document import read_json
 from chatbot.corpus.reading.values.json_lines import read_json_lines
+from chatbot.corpus.reading.values.walk import UnknownFieldsError
 from chatbot.corpus.reading.values.yaml_document import read_yaml
 from chatbot.corpus.reading.weights import REMEDY
 from chatbot.errors import UserError
@@ -71,6 +72,7 @@ _THOUGHTS = re.compile(  # its first mark may stand in the template of the quest
     r"\s*<(think|thinking)>(?:.*?</\1>|.*)|[^<]*\n</think>\s*\n", re.DOTALL
 )
 NO_PAIRS = "sheets that are no pairs"
+NO_FIELDS = "files without question and answer"
 NO_DATA = "files that are not pairs by their names"
 
 
@@ -110,8 +112,8 @@ def _pairs(source: Source, report: Report, options: ReadOptions) -> Iterator[Pai
 def _pairs_of_file(source: Source, report: Report, options: ReadOptions) -> Iterator[Pair]:
     options = dataclasses.replace(options, part=source.part)
     refused: list[UserError] = []  # raised if no file can be read
-    errors: list[UserError] = []  # of the sheets of workbooks
-    read_sheets = 0
+    errors: list[UserError] = []  # of the sheets of workbooks, and of files without question and answer
+    before = report.pairs
     for path in source.paths:
         name = source.name if len(source.paths) == 1 else one_line(str(path))
         if is_no_data(path.name) and len(source.paths) > 1:
@@ -143,17 +145,17 @@ def _pairs_of_file(source: Source, report: Report, options: ReadOptions) -> Iter
             _note(report.encodings, text.encoding)
             pairs = FORMATS[found](text, options, report)
             pairs = _settled(pairs, found, text.place, text.encoding, report)
-            if workbook:  # one sheet of pairs is enough
-                try:
-                    first = list(itertools.islice(pairs, 1))
-                except UserError as error:
-                    report.drop(NO_PAIRS, text.place)
-                    errors.append(error)
-                    continue
-                read_sheets += bool(first)
-                yield from first
+            try:  # one sheet or file of pairs is enough
+                first = list(itertools.islice(pairs, 1))
+            except UserError as error:
+                if not workbook and not isinstance(error, UnknownFieldsError):
+                    raise
+                report.drop(NO_PAIRS if workbook else NO_FIELDS, text.place)
+                errors.append(error)
+                continue
+            yield from first
             yield from pairs
-    if errors and not read_sheets:
+    if errors and report.pairs == before:
         raise errors[0]
     if refused and not report.formats:
         raise refused[0]

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.display import listing, numbered, one_line
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.errors import UserError
 
@@ -48,8 +48,8 @@ def weight_column_of(first: Sequence[str], name: str, place: str) -> int:
         return names.index(name.casefold())
     if name.isdecimal() and 0 < int(name) <= len(names):
         return int(name) - 1
-    found = ", ".join(f"{number} {one_line(cell, 20)!r}" for number, cell in enumerate(first[:12], start=1))
-    raise UserError(f"{place}: no column {one_line(name, 20)}; give --weight-column one of: {found}")
+    problem = f"{place}: no column {one_line(name, 20)}; give --weight-column one of: "
+    raise UserError(listing(problem, numbered(first)))
 
 
 @contextmanager

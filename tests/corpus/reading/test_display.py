@@ -1,6 +1,9 @@
-"""The width of text in a terminal."""
+"""The width of text in a terminal, and the length of messages."""
 
-from chatbot.corpus.reading.display import counted, cut, padded, width
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatbot.corpus.reading.display import LINE, counted, cut, listing, numbered, padded, width
 
 
 def test_wide_and_combining_characters() -> None:
@@ -17,3 +20,12 @@ def test_one_is_counted_in_the_singular() -> None:
         "1 step",
         "0.5 steps",
     ]
+
+
+@given(st.text(min_size=1, max_size=120), st.lists(st.text(max_size=60), min_size=1, max_size=30))
+def test_a_list_of_names_ends_with_the_line_but_has_two(message: str, names: list[str]) -> None:
+    found = numbered(names)
+    line = listing(message, found)
+    assert line.startswith(message + ", ".join(found[:2]))
+    assert len(line) <= max(LINE, len(message + ", ".join(found[:2]) + ", ..."))
+    assert line.endswith(", ...") or line == message + ", ".join(found)

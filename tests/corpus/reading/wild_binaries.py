@@ -45,6 +45,23 @@ SLACK = {
         ]
     ),
 }
+DEEPSEEK_NODES = {
+    key: {"parent": parent, "children": children, "message": {"fragments": fragments} if fragments else None}
+    for key, parent, children, fragments in (
+        ("root", None, ["1"], []),
+        ("1", "root", ["2"], [{"type": "REQUEST", "content": "土豆发芽了还能吃吗"}]),
+        (
+            "2",
+            "1",
+            [],
+            [{"type": "THINK", "content": "龙葵素。"}, {"type": "RESPONSE", "content": "不能，芽和周围都有毒。"}],
+        ),
+    )
+}
+DEEPSEEK = {
+    "account.json": '{"user_id": "u", "email": "a@mail.example"}',
+    "conversations.json": json.dumps([{"id": "a", "title": "土豆", "mapping": DEEPSEEK_NODES}]),
+}
 CHAT = [["time", "sender", "content"], ["2024-01-01 10:00", "甲", "你好"], ["2024-01-01 10:01", "乙", "你好呀"]]
 
 
@@ -204,6 +221,7 @@ BINARIES: dict[str, Callable[[Path], None]] = {
     "chat.db": database,
     "pairs.pkl": content(pickle.dumps(ROWS)),
     "slack.zip": content(zipped(SLACK)),
+    "deepseek.zip": content(zipped(DEEPSEEK)),
     "vectors.npy": content(array_file()),
     "photo.jpg": content(b"\xff\xd8\xff\xe0\0\x10JFIF\0" + bytes(64)),
     "table.h5": content(b"\x89HDF\r\n\x1a\n" + bytes(64)),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from chatbot.corpus.reading.display import counted, one_line
+from chatbot.corpus.reading.display import SHOWN_NAME, counted, listing, numbered, one_line
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.tables.doubts import are_choices, doubt_of, holds_dates, holds_running_numbers
@@ -52,8 +52,6 @@ OTHERS = frozenset(
 NAMES = TEXTS.union(OTHERS, QUESTIONS, ANSWERS)
 TOO_MANY = "rows with too many columns"
 LETTERS = "the answers are letters of choices, whose texts belong in their place"
-SHOWN_NAME = 20  # characters of a name of a column in a message
-SHOWN_NAMES = 80  # characters of all names
 PREAMBLE = 10  # rows, such as a title, that may stand above a header: markdown_table.md
 
 
@@ -131,6 +129,9 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     start, known = header_row(rows[skip:], () if by_number else columns)
     rows = rows[skip + start :]
     first = tuple(rows[0]) if rows else ()
+    if known and not columns:  # a question column may be empty, and the title have the questions
+        with_text = {index for row in rows[1:] for index, cell in enumerate(row) if cell.strip()}
+        known = named(tuple(name if index in with_text else "" for index, name in enumerate(first))) or known
     width = len(first) if known or not by_number else _usual_width(rows)
     if columns:
         layout = _given(rows, columns, width, known)
@@ -141,9 +142,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     else:
         layout = _unnamed(rows, width)
     if layout is None:
-        raise UserError(
-            f"{place}: {_problem(rows, columns, width)}", [one_line(" | ".join(row), 120) for row in rows[:3]]
-        )
+        raise UserError(_problem(rows, columns, width, place), [one_line(" | ".join(row), 120) for row in rows[:3]])
     below = rows[layout.skip] if len(rows) > layout.skip > 0 else ["text"]
     # The line below the header of Markdown's tables.
     ruled = any(below) and not any(cell.strip("-: ") for cell in below)
@@ -218,30 +217,24 @@ def _unnamed(rows: Sequence[Sequence[str]], width: int) -> Layout | None:
     return Layout(places[question], places[answer], width, int(header), doubt=doubt)
 
 
-def _problem(rows: Sequence[Sequence[str]], columns: tuple[str, ...], width: int) -> str:
+def _problem(rows: Sequence[Sequence[str]], columns: tuple[str, ...], width: int, place: str) -> str:
     """Return why a table has no columns of question and answer, and the remedy."""
     if not any(map(any, rows)):
-        return "no text in any column; write question, tab, answer on each line"
+        return f"{place}: no text in any column; write question, tab, answer on each line"
+    advice = "; give --columns and two of: "
     if columns:
-        return f"no columns {one_line(' and '.join(columns), 40)}; {_advice(rows[0])}"
+        return listing(f"{place}: no columns {one_line(' and '.join(columns), 40)}{advice}", numbered(rows[0]))
     if width > 2 and len(rows) >= 2 and named(tuple("".join(row[:1]) for row in rows[:2])):
-        return "the first row has the questions and the second the answers; exchange rows and columns"
+        return f"{place}: the first row has the questions and the second the answers; exchange rows and columns"
     if width == 1:
-        return "only one column; write question, tab, answer on each line"
+        return f"{place}: only one column; write question, tab, answer on each line"
     if width > 2 and holds_dates([row[0] for row in rows if len(row) > 2]):
         return (
-            f"the first of {width} columns has numbers, dates or times; for a chat, add a first line such as "
+            f"{place}: the first of {width} columns has numbers, dates or times; for a chat, add a first line such as "
             "time,sender,content; for others, give --columns and two numbers"
         )
-    return f"{counted(width, 'column')}, and no header names the question and the answer; {_advice(rows[0])}"
-
-
-def _advice(first: Sequence[str]) -> str:
-    names = [f"{number} {one_line(name, SHOWN_NAME)!r}" for number, name in enumerate(first, start=1)]
-    count = len(names)
-    while count > 2 and len(", ".join(names[:count])) > SHOWN_NAMES:
-        count -= 1
-    return f"give --columns and two of: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
+    problem = f"{counted(width, 'column')}, and no header names the question and the answer"
+    return listing(f"{place}: {problem}{advice}", numbered(rows[0]))
 
 
 def _quoted(name: str) -> str:

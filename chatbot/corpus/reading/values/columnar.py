@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.corpus.reading.display import counted, one_line
+from chatbot.corpus.reading.display import counted, listing, numbered, one_line
 from chatbot.corpus.reading.files.compression import allowance
 from chatbot.corpus.reading.files.file_kinds import ARROW, ARROW_STREAM, PARQUET
 from chatbot.corpus.reading.files.lines import UNDECODABLE
@@ -175,8 +175,7 @@ def _columns(schema: Any, wanted: Sequence[str], place: str) -> tuple[list[str],
         if len(texts) == 2:
             return texts, ["question", "answer"]
         problem = f"{counted(len(texts), 'column')} of text, and no name of a question and its answer"
-    listed = ", ".join(f"{number} {one_line(name, 20)!r}" for number, name in enumerate(names[:12], start=1))
-    raise UserError(f"{place}: {problem}; give --columns and two of: {listed}")
+    raise UserError(listing(f"{place}: {problem}; give --columns and two of: ", numbered(names)))
 
 
 def _has_text(kind: Any) -> bool:

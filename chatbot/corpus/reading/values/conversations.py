@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
 
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, Pair, linked
-from chatbot.corpus.reading.tables.columns import ANSWERS, named
+from chatbot.corpus.reading.tables.columns import named
 from chatbot.corpus.reading.values.fields import (
     CONVERSATION,
     SEPARATE,
@@ -275,7 +275,7 @@ def _drop_object(value: Mapping[str, object], walk: Walk) -> None:
         walk.drop(CHAT)
     else:
         texts = [name for name, part in value.items() if isinstance(part, str)]
-        if len(texts) > 1 and not fields.intersection(ANSWERS):
+        if len(texts) > 1:
             walk.fields = walk.fields or tuple(texts)
         walk.drop(NO_PAIR)
 

@@ -78,7 +78,7 @@ def text_of(value: object) -> str | None:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, dict):
-        name = next((name for name in ("text", "parts", "content", "value") if name in value), None)
+        name = next((name for name in ("text", "parts", "content", "value", "body") if name in value), None)
         return text_of(value[name]) if name else None
     if isinstance(value, list):
         parts = (part for part in value if isinstance(part, str) or (isinstance(part, dict) and _is_said(part)))

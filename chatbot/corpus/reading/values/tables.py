@@ -58,8 +58,8 @@ def records_of_columns(value: Mapping[str, object]) -> list[object] | None:
 def records_of_parent(value: Mapping[str, object]) -> list[object] | None:
     """Return the records in an object, each with the field of the object that they share; None for any other object.
 
-    They are the questions about a paragraph, as SQuAD has them, the instances of a task of Self-Instruct, and the
-    answer to a prompt in the activities of Gemini.
+    They are the questions about a paragraph, as SQuAD has them, the instances of a task of Self-Instruct, the answer
+    to a prompt in the activities of Gemini, and what text-generation-webui shows, not what the model reads.
     """
     if isinstance(questions := value.get("qas"), list):
         text = value.get("context", value.get("context_text"))
@@ -70,6 +70,8 @@ def records_of_parent(value: Mapping[str, object]) -> list[object] | None:
         question = title.removeprefix("Prompted ")  # of an activity in Gemini; other activities are no questions
         texts = [text_of_html(str(item.get("html", ""))) for item in items if isinstance(item, dict)]
         return [{"question": question, "answer": "\n".join(texts)}] if question != title else []
+    elif "internal" in value and isinstance(visible := value.get("visible"), list):
+        return visible
     else:
         return None
     return [{**shared, **part} if isinstance(part, dict) else part for part in questions]

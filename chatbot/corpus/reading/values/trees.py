@@ -27,6 +27,7 @@ PARENTS = (
     *("parent_id", "parent", "parentid", "parent_message_id", "parent_uuid", "in_reply_to_id", "reply_to"),
     *("in_reply_to_status_id", "in_reply_to_status_id_str", "in_reply_to", "reply_to_id"),
 )
+FRAGMENTS = {"REQUEST": "user", "RESPONSE": "assistant"}  # of DeepSeek's messages, beside searches and thoughts
 MAX_HELD = 100_000  # messages; a reply to an older one than twice as many is not found
 MAX_TEXT = 10_000  # characters of a message; a longer one is no reply
 ABSENT = "replies to a message that is not in the file"
@@ -171,7 +172,7 @@ def pairs_of_nested(root: Mapping[str, object], walk: Walk) -> Iterator[Pair]:
 
 
 def shown_branch(value: Mapping[str, object]) -> list[object] | None:
-    """Return the messages of a conversation in ChatGPT's export that were shown last, None for other objects."""
+    """Return the messages that ChatGPT or DeepSeek showed last, from its export of a conversation; None without one."""
     mapping = value.get("mapping")
     if not isinstance(mapping, dict) or not all(isinstance(node, dict) for node in mapping.values()):
         return None
@@ -184,7 +185,12 @@ def shown_branch(value: Mapping[str, object]) -> list[object] | None:
     seen: set[object] = set()
     while isinstance(key, str) and key in mapping and key not in seen:
         seen.add(key)
-        if isinstance(message := mapping[key]["message"], dict) and not _is_hidden(message):
+        message = mapping[key]["message"]
+        if isinstance(message, dict) and isinstance(fragments := message.get("fragments"), list):  # DeepSeek
+            for part in reversed(fragments):
+                if isinstance(part, dict) and (role := FRAGMENTS.get(scalar(part, "type"))):
+                    branch.append({"role": role, "content": part.get("content")})
+        elif isinstance(message, dict) and not _is_hidden(message):
             branch.append({"role": speaker_of(message.get("author")), "content": message.get("content")})
         key = mapping[key].get("parent")
     return branch[::-1]

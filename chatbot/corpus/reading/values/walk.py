@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.display import SHOWN_NAME, listing, one_line
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import Report
@@ -14,6 +14,10 @@ MAX_DEPTH = 16  # of nested lists and objects
 HEAD, MAX_HEAD = 50, 4 * 2**20  # values and bytes of a list that decide how it is read
 NO_PAIR = "records without question and answer"
 DOUBTFUL = "records whose reading is in doubt"
+
+
+class UnknownFieldsError(UserError):
+    """A file has no pairs, but objects of texts with unknown fields."""
 
 
 @dataclass
@@ -65,14 +69,14 @@ class Walk:
                 self.held.append(entry)
 
     def checked(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
-        """Yield the pairs. Raises UserError at the end if there were none, but objects of texts with unknown fields."""
+        """Yield the pairs. Raises UnknownFieldsError at the end if there were none, but objects of texts."""
         found = False
         for pair in pairs:
             found = True
             yield pair
         if not found and self.fields and not self.options.columns:
-            names = ", ".join(one_line(name, 15) for name in self.fields[:5])
-            raise UserError(f"{self.place}: no question and answer in the fields {names}; give --columns FIELD FIELD")
+            problem = f"{self.place}: no known question and answer; give --columns and two of: "
+            raise UnknownFieldsError(listing(problem, [one_line(name, SHOWN_NAME) for name in self.fields]))
 
 
 class Ahead(Iterator[object]):
