@@ -1,8 +1,10 @@
 """From the bytes of a body to a value, in a time that leaves other requests their turn.
 
-Python's JSON parser holds the interpreter's lock until it is done, so a thread would not help; its work is bounded.
+Python's JSON parser holds the interpreter's lock until it is done, so a thread would not help; its work is bounded, and
+bodies that have arrived together are read one at a time, with a turn for all other requests in between.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from chatbot.chat.server.problems import ApiError
+from chatbot.chat.server.state import state_of
 
 # Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
 MOST_VALUES = 20_000
@@ -23,7 +26,10 @@ class BodyRequest(Request):
 
     async def json(self) -> Any:
         """Return the value of the body. Raises ValueError or RecursionError if it is not JSON."""
-        return value_of(await self.body())
+        body = await self.body()
+        async with state_of(self).body_turn:
+            await asyncio.sleep(0)
+            return value_of(body)
 
 
 class BodyRoute(APIRoute):
@@ -35,7 +41,10 @@ class BodyRoute(APIRoute):
 
         async def handle_bounded(request: Request) -> Response:
             bounded = BodyRequest(request.scope, request.receive)
-            check_values(await bounded.body())
+            body = await bounded.body()
+            async with state_of(request).body_turn:
+                await asyncio.sleep(0)
+                check_values(body)
             return await handle(bounded)
 
         return handle_bounded

@@ -1,5 +1,6 @@
 """What all routes of a server share."""
 
+import asyncio
 import dataclasses
 
 from starlette.requests import Request
@@ -14,7 +15,8 @@ from chatbot.chat.server.rates import Rates
 class ServerState:
     """What all routes of a server share. stopping: whether a signal has asked it to end.
 
-    conversations: gets a line of JSON for each answered question; None: no conversation is logged.
+    conversations: gets a line of JSON for each answered question; None: no conversation is logged. body_turn: held by
+    the request whose body is being read.
     """
 
     models: Models
@@ -23,6 +25,7 @@ class ServerState:
     request_timeout: float
     conversations: ConversationLog | None = None
     stopping: bool = False
+    body_turn: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
 
 def state_of(request: Request) -> ServerState:

@@ -122,6 +122,14 @@ def test_no_body_keeps_other_requests_waiting(tmp_path: Path, path: str, body: b
     assert min(waits) < LONGEST_WAIT
 
 
+@pytest.mark.parametrize("name", ["halves", "objects"])
+def test_many_bodies_at_once_keep_no_other_request_waiting(tmp_path: Path, name: str) -> None:
+    app = create_app(fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path))
+    path, body, _ = WORST[name]
+    waits = [asyncio.run(longest_wait(app, path, body, requests=12))[1] for _ in range(3)]
+    assert min(waits) < LONGEST_WAIT
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -143,16 +151,17 @@ def short(question: Question) -> Question:
     return dataclasses.replace(question, text=question.text[:20])
 
 
-async def longest_wait(app: Any, path: str, body: bytes, changes: Any = None) -> tuple[int, float]:
-    """The status of a request, and the longest time for which /health was not answered meanwhile."""
+async def longest_wait(app: Any, path: str, body: bytes, changes: Any = None, requests: int = 1) -> tuple[int, float]:
+    """The status of equal requests, and the longest time for which /health was not answered meanwhile."""
     await asked(app, "GET", "/health")
-    asking = asyncio.create_task(asked(app, "POST", path, body, changes))
+    asking = asyncio.gather(*(asked(app, "POST", path, body, changes) for _ in range(requests)))
     waits = []
     while not asking.done():
         begin = time.thread_time()
         await asked(app, "GET", "/health")
         waits.append(time.thread_time() - begin)
-    return await asking, max(waits)
+    (status,) = set(await asking)
+    return status, max(waits)
 
 
 async def asked(app: Any, method: str, path: str, body: bytes = b"", changes: Any = None) -> int:
