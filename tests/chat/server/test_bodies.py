@@ -110,10 +110,10 @@ WORST = {
 @pytest.mark.parametrize(("path", "body", "status"), WORST.values(), ids=WORST)
 def test_no_body_keeps_other_requests_waiting(tmp_path: Path, path: str, body: bytes, status: int) -> None:
     """The time of the event loop's thread between two answers of /health; other processes do not change it."""
-    app = create_app(fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path),
-                     ratings=tmp_path / "ratings.jsonl")  # fmt: skip
     waits = []
     for _ in range(3):  # a collection of garbage may fall into one
+        models = fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path)
+        app = create_app(models, ratings=tmp_path / "ratings.jsonl")
         found, wait = asyncio.run(longest_wait(app, path, body))
         assert found == status
         waits.append(wait)
@@ -124,9 +124,13 @@ def test_no_body_keeps_other_requests_waiting(tmp_path: Path, path: str, body: b
 
 @pytest.mark.parametrize("name", ["halves", "objects"])
 def test_many_bodies_at_once_keep_no_other_request_waiting(tmp_path: Path, name: str) -> None:
-    app = create_app(fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path))
     path, body, _ = WORST[name]
-    waits = [asyncio.run(longest_wait(app, path, body, requests=12))[1] for _ in range(3)]
+    waits = []
+    for _ in range(3):
+        app = create_app(
+            fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path)
+        )
+        waits.append(asyncio.run(longest_wait(app, path, body, requests=12))[1])
     assert min(waits) < LONGEST_WAIT
 
 
