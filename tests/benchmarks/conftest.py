@@ -9,5 +9,5 @@ import pytest
 def pairs(tmp_path: Path) -> str:
     """A few pairs of short words."""
     file = tmp_path / "pairs.tsv"
-    file.write_text("".join(f"你好 {i % 7}\t我 很 好 {i % 5}\n" for i in range(40)), encoding="utf-8")
+    file.write_text("".join(f"你好 {i}\t我 很 好 {i % 5}\n" for i in range(40)), encoding="utf-8")
     return str(file)
