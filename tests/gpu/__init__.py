@@ -1,7 +1,7 @@
-"""Tests on a real GPU. They have never run: no machine of this project has had one.
+"""Tests on GPUs: a real one where there is one, and otherwise stand-ins (`standin/`), which need a C++ compiler.
 
     pytest -m gpu tests/gpu
 
-They use the first GPU of CUDA_VISIBLE_DEVICES, in processes of their own, because `tests/conftest.py` hides GPUs from
-this one. Without a GPU, they are skipped.
+A real GPU is the first of CUDA_VISIBLE_DEVICES. The tests run in processes of their own, because `tests/conftest.py`
+hides GPUs from this one.
 """

@@ -1,4 +1,4 @@
-"""Calls of a function in a new process, on the GPU."""
+"""Calls of a function in a new process, on a real GPU where there is one, and otherwise on stand-in GPUs."""
 
 import functools
 import importlib
@@ -13,11 +13,13 @@ from typing import Any
 from chatbot.quiet import import_tensorflow
 from chatbot.training.devices import Tower, choose_gpus, open_towers
 from chatbot.training.gpus import find_gpus
+from tests.gpu import standin
 
 ROOT = Path(__file__).parents[2]
 # CUDA_VISIBLE_DEVICES before tests/conftest.py hid all GPUs; ALL if it was not set.
 VISIBLE_GPUS, ALL = "VISIBLE_GPUS", "all"
 MEGABYTE = 1 << 20
+STANDIN_MEMORY = 8192  # megabytes; only what is used is taken from the host
 
 
 def first_gpu() -> str | None:
@@ -31,9 +33,11 @@ def first_gpu() -> str | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a process that sees the first GPU only."""
+    """Return the environment of a process that sees one GPU: the first real one, or a stand-in."""
+    visible = first_gpu()
+    if visible is None:
+        return {**standin.environment(memory=STANDIN_MEMORY), "PYTHONPATH": str(ROOT)}
     order = "PCI_BUS_ID"  # that of NVML, and of nvidia-smi
-    visible = first_gpu() or ""
     return {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": visible}
 
 
@@ -41,8 +45,8 @@ def environment() -> dict[str, str]:
 def why_no_gpu() -> str | None:
     """Return why the tests cannot run; None if they can. TensorFlow is asked, in a process, only if there is a GPU."""
     if first_gpu() is None:
-        return "no GPU: these tests have never run here"
-    completed = _run("-c", "from tests.gpu.process import open_gpu; open_gpu()")
+        return None if standin.compiler() else standin.NO_COMPILER
+    completed = _run("-c", "from tests.gpu.process import open_gpu; open_gpu()", environment=environment())
     if completed.returncode:
         return f"TensorFlow cannot use the GPU: {completed.stderr.strip().splitlines()[-1]}"
     return None
@@ -54,19 +58,31 @@ def on_gpu(function: Callable[..., Any], folder: Path, *megabytes: int) -> Any:
     folder: for the file with the result. megabytes: the memory of each logical device that the GPU is split into; the
     function gets the tower of each. Float32 products are not TF32.
     """
+    return _result_of(function, folder, environment(), "towers", *map(str, megabytes))
+
+
+def on_standins(function: Callable[[], Any], folder: Path, gpus: int = 1, **variables: object) -> Any:
+    """Return the result of a module's function, called in a new process with stand-in GPUs.
+
+    variables: those of `standin.environment`.
+    """
+    return _result_of(function, folder, {**standin.environment(gpus, **variables), "PYTHONPATH": str(ROOT)}, "")
+
+
+def _result_of(function: Callable[..., Any], folder: Path, environment: dict[str, str], *arguments: str) -> Any:
     file = folder / f"{function.__name__}.pickle"
     completed = _run(
-        *("-m", __name__, function.__module__, function.__name__, str(file)), *(str(limit) for limit in megabytes)
+        "-m", __name__, function.__module__, function.__name__, str(file), *arguments, environment=environment
     )
     assert completed.returncode == 0, f"{completed.stdout}\n{completed.stderr}"
     return pickle.loads(file.read_bytes())
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env=environment(),
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -92,9 +108,9 @@ def open_gpu(*megabytes: int) -> list[Tower]:
     ]
 
 
-def main(module: str, name: str, file: str, *megabytes: str) -> None:
-    """Call a function with the towers of the GPU, and store its result in a file."""
-    towers = open_gpu(*map(int, megabytes))
+def main(module: str, name: str, file: str, arguments: str, *megabytes: str) -> None:
+    """Call a function, and store its result in a file. arguments: "towers" for those of the GPU, "" for none."""
+    towers = open_gpu(*map(int, megabytes)) if arguments else []
     import tensorflow as tf
 
     tf.config.experimental.enable_tensor_float_32_execution(False)

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import io
 import itertools
+import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,19 +22,26 @@ from chatbot.training.devices import Tower
 from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.synchronous import Synchronous
+from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model, weights_after_training
+from tests.gpu.process import first_gpu
 
 PROFILED_STEPS = 10
 BATCHES = 30
 # The memory of the smaller device, in megabytes. It holds a batch of LARGE only in pieces: a tensor with a vector for
-# each token has 77 MB. The other device holds it whole.
-SMALL_MEMORY, LARGE_MEMORY = 512, 6144
-LARGE = replace(CASES["SGD"], max_gradient_norm=ALWAYS_CLIPPED, rnn_size=256, embedding_size=256, batch_size=1500)
+# each token has 77 MB on a real GPU, and 3 MB on a stand-in, which computes slowly. The other device holds it whole.
+REAL = standin.LIBRARY not in os.environ and first_gpu() is not None
+SMALL_MEMORY, LARGE_MEMORY = (512, 6144) if REAL else (32, 512)
+UNITS, PAIRS = (256, 1500) if REAL else (48, 300)
+LARGE = replace(CASES["SGD"], max_gradient_norm=ALWAYS_CLIPPED, rnn_size=UNITS, embedding_size=UNITS, batch_size=PAIRS)
 TOKENS = 49  # of each question and reply
 
 
 def profile(tower: Tower) -> dict[str, Any]:
-    """Profile ten steps. Return the kinds of operations in the step's graph, and the events of each plane."""
+    """Profile ten steps. Return the kinds of operations in the step's graph, and the copies to the host.
+
+    The profiler sees the copies of a real GPU, and the stand-in counts its own.
+    """
     from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
     model = new_model(ADAM, tower)
@@ -47,13 +55,20 @@ def profile(tower: Tower) -> dict[str, Any]:
         update.finished_steps()[-1].gradient_norm.numpy()  # waits for the device
 
     train(batches[:PROFILED_STEPS])  # traced, and its kernels loaded
+    if standin.LIBRARY in os.environ:
+        before = standin.counts()
+        train(batches[PROFILED_STEPS:])
+        return {"operations": operations(update, batch), "copies": standin.counts().since(before).device_to_host}
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder)
         train(batches[PROFILED_STEPS:])
         tf.profiler.experimental.stop()
         (file,) = Path(folder).rglob("*.xplane.pb")
         space = XSpace.FromString(file.read_bytes())
-    return {"operations": operations(update, batch), "planes": {plane.name: events(plane) for plane in space.planes}}
+    of_gpu = [events(plane) for plane in space.planes if plane.name.startswith("/device:GPU")]
+    assert any(of_gpu), "the profiler saw no event on the GPU; is CUPTI installed?"
+    copies = sum(number for names in of_gpu for name, number in names.items() if "MemcpyD2H" in name)
+    return {"operations": operations(update, batch), "copies": copies}
 
 
 def operations(update: Synchronous, batch: GlobalBatch) -> set[str]:
@@ -115,6 +130,33 @@ def skipped(tower: Tower) -> list[dict[str, Any]]:
     return found
 
 
+def float16() -> list[dict[str, Any]]:
+    """Train in float16 on one stand-in GPU, then on two; a pair of the second batch of three overflows.
+
+    Return of each run the outcomes of the steps, the state of the loss scale, the weights, and the copies to the host.
+    """
+    settings, found = replace(CASES["SGD"], variable_update="parameter_server"), []
+    for gpus in (1, 2):
+        towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "stand-in", None) for i in range(gpus)]
+        first, bad, third = itertools.islice(Batches([random_pairs(57, 1)], 19, 1).from_step(0, gpus), 3)
+        *shares, last = bad.shares
+        large = np.where(np.arange(len(last.weights))[:, None] == 0, np.float32(1e30), 1)
+        bad = bad._replace(shares=(*shares, last._replace(weights=large * last.weights)))
+        model = new_model(settings, towers[0], "float16")
+        update = open_update(model, settings, towers)
+        prepared = [update.prepare(batch, number) for number, batch in enumerate((first, bad, third))]
+        update(prepared[0], 0.1)
+        before = [standin.counts(gpu) for gpu in range(gpus)]
+        for batch in prepared[1:]:
+            update(batch, 0.1)
+        copies = [standin.counts(gpu).since(before[gpu]).device_to_host for gpu in range(gpus)]
+        loss_scale = update.gather_state()[-1].tolist()
+        outcomes = [(bool(result.finite), bool(result.overflow)) for result in update.finished_steps()]
+        weights = [variable.numpy() for variable in model.trainable_variables]
+        found.append({"outcomes": outcomes, "loss_scale": loss_scale, "weights": weights, "copies": copies})
+    return found
+
+
 def out_of_memory(*towers: Tower) -> list[dict[str, Any]]:
     """Train three steps of LARGE on each device; return pieces, messages, losses and weights of each."""
     rng = np.random.default_rng(1)
@@ -136,7 +178,7 @@ def out_of_memory(*towers: Tower) -> list[dict[str, Any]]:
         found.append(
             {
                 "pieces": update._pieces,
-                "messages": printed.getvalue().count("Out of memory"),
+                "messages": printed.getvalue().count("each share is now split"),
                 "losses": losses,
                 "weights": [variable.numpy() for variable in model.trainable_variables],
             }

@@ -69,7 +69,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chr
     """A headless browser with an empty profile."""
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not binary or not driver:
-        pytest.skip("Chromium is not installed")
+        pytest.skip("needs Chromium")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     for flag in (*CHROMIUM_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
