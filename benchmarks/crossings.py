@@ -70,13 +70,16 @@ def crossings_benchmark(arguments: Sequence[str]) -> int:
 def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precision: str) -> "Crossings":
     """Trace a training step as on GPUs, and count its crossings.
 
-    The towers are logical devices of the CPU, and tf.config reports as many GPUs, since the model asks it for them.
+    Devices are needed only to run a step, so there is no GPU with the names of the towers' devices.
     """
-    devices = [dataclasses.replace(tower, memory=MEMORY) for tower in open_towers([], max(TOWERS))[:towers]]
+    (cpu,) = open_towers([], 1)
+    devices = [dataclasses.replace(cpu, device=f"/GPU:{i}", memory=MEMORY) for i in range(towers)]
+    settings = replace(settings, variable_update="parameter_server")
     import tensorflow as tf
 
     from chatbot.model.new_model import built_model
     from chatbot.training.loss_size import loss_size
+    from chatbot.training.share import Preparation
     from chatbot.training.variable_update.choose import open_update
 
     size = loss_size(settings, devices)
@@ -87,18 +90,9 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
     sources, targets = map(Ragged.from_rows, rows)
     pairs = EncodedPairs.question_to_answer(sources, targets, targets.lengths)
     batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, towers))
-    list_devices = tf.config.list_logical_devices
-
-    def with_gpus(device_type: str | None = None) -> Any:
-        return list_devices("CPU" if device_type == "GPU" else device_type)
-
-    tf.config.list_logical_devices = with_gpus
-    try:
-        prepared = update.prepare(batch, 0)
-        step = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1))
-    finally:
-        tf.config.list_logical_devices = list_devices
-    return crossings_of(step)
+    prepare = Preparation(model, settings.learning.seed, [tower.device for tower in devices], home=cpu.device)
+    prepared = prepare(batch, 0)
+    return crossings_of(update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)))
 
 
 class Value(NamedTuple):

@@ -56,20 +56,20 @@ def test_loops_functions_and_waiting_kernels_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "changes", "most"),
+    ("precision", "changes"),
     [
-        ("float32", {}, 0),
-        ("bfloat16", {}, 0),
-        ("float16", {}, 1),  # whether the gradients overflow
-        ("float32", {"copy": True}, 0),
-        ("float32", {"cell": "gru", "bidirectional": False}, 0),
-        ("float32", {"sampled_softmax": 5}, 0),
+        ("float32", {}),
+        ("bfloat16", {}),
+        ("float16", {}),
+        ("float32", {"copy": True}),
+        ("float32", {"cell": "gru", "bidirectional": False}),
+        ("float32", {"sampled_softmax": 5}),
     ],
     ids=str,
 )
-def test_a_step_makes_the_host_wait_for_nothing(precision: str, changes: dict, most: int) -> None:
+def test_a_step_makes_the_host_wait_for_nothing(precision: str, changes: dict) -> None:
     crossings = step_crossings(replace(SETTINGS, **changes), 300, 1, precision)
-    assert crossings.device_to_host.total() <= most, crossings.table()
+    assert not crossings.device_to_host, crossings.table()
     assert crossings.operations.total() <= 1200
     assert not crossings.operations_on_cpu
     assert crossings.operations["CudnnRNNV3"] == crossings.operations["CudnnRNNBackpropV3"] > 0

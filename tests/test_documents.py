@@ -58,7 +58,7 @@ SETTINGS = (
 )
 OURS = re.compile(r"(\w+=\S* )*(python (train|chat)\.py|python -m (chatbot|benchmarks)|chatbot-\w+|make)\b")
 FLAG = re.compile(r"--[a-z][a-z\d-]*[a-z\d]")
-FOREIGN = {"--target", "--no-deps"}  # Docker's and pip's
+FOREIGN = {"--target", "--shm-size", "--ipc", "--no-deps"}  # Docker's and pip's
 
 
 def each(documents: list[Path]) -> pytest.MarkDecorator:

@@ -200,8 +200,8 @@ class LearningSettings:
     precision: str = setting(
         "auto",
         SPEED,
-        "number type of the factors of matrix products; weights, states and sums stay float32. auto: bfloat16, or on a "
-        "GPU float16, if a measurement shows that it is at least 1.2 times as fast on this device, else float32",
+        "number type of the factors of matrix products; weights, states and sums stay float32. auto: float32, or on a "
+        "CPU bfloat16 if a measurement shows that it is at least 1.2 times as fast",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     deterministic: bool = setting(

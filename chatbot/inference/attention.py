@@ -21,8 +21,10 @@ def attention_weights(
     """
     sources = Ragged.from_rows(questions)
     targets = Ragged.from_rows([[BOS, *reply] for reply in replies])
-    batch = (model.sequences(pad(rows, np.arange(len(rows)), int(rows.lengths.max()))) for rows in (sources, targets))
-    weights = model.attention_weights(*batch).numpy().astype(np.float32)  # [rows, target, source]
+    padded = (pad(rows, np.arange(len(rows)), int(rows.lengths.max())) for rows in (sources, targets))
+    with model.placed():
+        weights = model.attention_weights(*map(model.sequences, padded))  # [rows, target, source]
+    weights = weights.numpy().astype(np.float32)
     return [
         row[:target, :source] for row, source, target in zip(weights, sources.lengths, targets.lengths, strict=True)
     ]

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ from chatbot.inference.reverse_scorer import ReverseScorer
 from chatbot.inference.streaming import TokenStream
 from chatbot.inference.tensor_rows import TensorRows
 from chatbot.inference.ticket import Ticket
+from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
@@ -36,6 +39,7 @@ class Replier:
     `replier_of` makes the replier of a trained model.
 
     settings: the model's settings. Questions are truncated, and replies end, after settings.max_length tokens.
+    copies: the devices that share the batches of `candidates`; None for the model's own.
     Raises UserError for decoding settings that the model or the vocabulary does not admit.
     """
 
@@ -45,16 +49,18 @@ class Replier:
         vocabulary: Vocabulary,
         settings: ModelSettings,
         decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
+        copies: DeviceCopies | None = None,
     ) -> None:
         check_decoding(decoding, vocabulary, settings)
         self.decoding = decoding
         self._vocabulary = vocabulary
         self._model, self._max_length = model, settings.max_length
+        self._copies = copies or DeviceCopies(model)
         automaton = reply_automaton(decoding, vocabulary, settings.max_length)
         self._ranking = Ranking(decoding, vocabulary)
         self._search = ReplySearch(model, automaton, settings.max_length, decoding)
-        self._sequences = model.sequences
-        specs = [specs_of(model.sequences(np.ones([1, 1])))]
+        with model.placed():
+            specs = [specs_of(model.sequences(np.ones([1, 1])))]
         if decoding.samples:
             specs.append(tf.TensorSpec([None, decoding.hypotheses, settings.max_length], tf.float32))
 
@@ -63,14 +69,13 @@ class Replier:
 
         self._specs = specs
         self._stream: TokenStream | None = None
-        handle = tf.TensorSpec([], tf.resource)
-        self._decode = tf.function(decode, input_signature=[handle, *specs], autograph=False)
+        self._decode = self._copies.graph(decode, [tf.TensorSpec([], tf.resource), *specs])
         self._reverse = ReverseScorer(model) if decoding.rerank else None
 
     @property
     def traces(self) -> int:
         """The number of times that the search was traced."""
-        return self._decode.experimental_get_tracing_count()
+        return self._decode.traces
 
     @property
     def batch(self) -> int:
@@ -92,13 +97,14 @@ class Replier:
         """
         questions = [question[: self._max_length] for question in questions]
         size = self.batch
-        found_ids: list[npt.NDArray[np.int32]] = []
-        found_scores: list[npt.NDArray[np.float32]] = []
-        for start in range(0, len(questions), size):
-            ids, scores = self._found(questions[start : start + size], tickets[start : start + size])
-            found_ids += [*ids]
-            found_scores += [*scores]
-        return self._ranking.replies(questions, found_ids, found_scores, self._reverse, tickets)
+
+        def found(weights: list[tf.Tensor], starts: Iterator[int]) -> list[tuple[int, Any]]:
+            return [(i, self._found(questions[i : i + size], tickets[i : i + size], weights)) for i in starts]
+
+        of_devices = self._copies.run(found, range(0, len(questions), size))
+        batches = [batch for _, batch in sorted(itertools.chain(*of_devices), key=lambda numbered: numbered[0])]
+        ids, scores = ([row for batch in batches for row in batch[side]] for side in (0, 1))
+        return self._ranking.replies(questions, ids, scores, self._reverse, tickets)
 
     def stream(self, question: Sequence[int]) -> Iterator[str]:
         """Yield the best reply to a question in pieces, as its tokens are found.
@@ -108,33 +114,37 @@ class Replier:
         if self.decoding.hypotheses > 1:
             yield from filter(None, self.replies([question]))
             return
-        if self._stream is None:
-            self._stream = TokenStream(self._search, self._specs)
-        ids = self._stream.ids(self._arguments([question[: self._max_length]]))
-        yield from pieces(ids, self._vocabulary, self.decoding.stop)
+        with self._model.placed():
+            if self._stream is None:
+                self._stream = TokenStream(self._search, self._specs)
+            arguments = self._arguments([question[: self._max_length]])
+        yield from pieces(self._stream.ids(arguments), self._vocabulary, self.decoding.stop)
 
     def row_model(self) -> TensorRows:
         """Return the model for the engine that answers questions in batches. Its graphs are traced."""
         return TensorRows(self._model)
 
     def _found(
-        self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()
+        self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = (), weights: Sequence[tf.Tensor] = ()
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Return ids [questions, hypotheses, max_length], padded, and scores [questions, hypotheses]."""
+        """Return ids [questions, hypotheses, max_length], padded, and scores [questions, hypotheses].
+
+        weights: of `DeviceCopies.run`.
+        """
         with tf.device("CPU"):  # its values are read by the host, which runs the loops of the search
             abandoned = tf.Variable(np.zeros(len(questions), np.bool_), trainable=False)
         with contextlib.ExitStack() as stack:
             for number, ticket in enumerate(tickets):
                 mark = functools.partial(abandoned.scatter_nd_update, [[number]], [True])
                 stack.enter_context(ticket.calling(mark))
-            ids, scores = self._decode(abandoned.handle, *self._arguments(questions))
+            ids, scores = self._decode(weights, abandoned.handle, *self._arguments(questions))
             return ids.numpy(), scores.numpy()
 
     def _arguments(self, questions: Sequence[Sequence[int]]) -> list[Sequences | npt.NDArray[np.float32]]:
         """Return the arguments of the search."""
         rows = Ragged.from_rows(questions)
         assert rows.lengths.all(), "an empty question"
-        source = self._sequences(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
+        source = self._model.sequences(pad(rows, np.arange(len(rows)), int(rows.lengths.max())))
         if not self.decoding.samples:
             return [source]
         return [source, uniform_numbers(self.decoding.seed, questions, self.decoding.hypotheses, self._max_length)]

@@ -26,7 +26,8 @@ class ReverseScorer:
 
     def __init__(self, model: Seq2Seq) -> None:
         self._model = model
-        sequences = specs_of(model.sequences(np.ones([1, 1])))
+        with model.placed():
+            sequences = specs_of(model.sequences(np.ones([1, 1])))
         self._log_probs = tf.function(
             self.score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)], autograph=False
         )
@@ -57,10 +58,10 @@ class ReverseScorer:
 
     def _batch(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         target_in, target_out = _padded([[ASK, *q] for q in questions]), _padded([[*q, EOS] for q in questions])
-        source, target = self._model.sequences(_padded(replies)), self._model.sequences(target_in)
-        result: npt.NDArray[np.float32] = self._log_probs(
-            source, target, packed_array(target_out, target.packing, 0).astype(np.int64)
-        ).numpy()
+        with self._model.placed():
+            source, target = self._model.sequences(_padded(replies)), self._model.sequences(target_in)
+            targets = packed_array(target_out, target.packing, 0).astype(np.int64)
+            result: npt.NDArray[np.float32] = self._log_probs(source, target, targets).numpy()
         return result
 
     def score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:

@@ -10,7 +10,7 @@ from chatbot.inference.reply_search import Encoded, ReplySearch
 
 
 class TokenStream:
-    """Runs a search of one hypothesis token by token. Two graphs are traced, at the first use.
+    """Runs a search of one hypothesis token by token on its model's device. Two graphs are traced, at the first use.
 
     search: a search with one hypothesis. specs: the tf.TensorSpec of its arguments.
     """
@@ -23,9 +23,10 @@ class TokenStream:
         def advance(encoded: Encoded, hypotheses: Hypotheses, *uniform: tf.Tensor) -> Hypotheses:
             return search.run(encoded, uniform[0] if uniform else None, hypotheses, hypotheses.position + 1)
 
-        self._max_length = search.max_length
+        self._max_length, self._placed = search.max_length, search.model.placed
         self._begin = tf.function(begin, input_signature=specs, autograph=False)
-        outputs = self._begin.get_concrete_function().structured_outputs
+        with self._placed():
+            outputs = self._begin.get_concrete_function().structured_outputs
         state = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), outputs)
         self._advance = tf.function(advance, input_signature=[*state, *specs[1:]], autograph=False)
 
@@ -36,9 +37,11 @@ class TokenStream:
 
     def ids(self, arguments: Sequence[Any]) -> Iterator[int]:
         """Yield the ids of the reply one by one, until it is finished. arguments: of one question."""
-        encoded, hypotheses = self._begin(*arguments)
+        with self._placed():
+            encoded, hypotheses = self._begin(*arguments)
         for _ in range(self._max_length):
-            hypotheses = self._advance(encoded, hypotheses, *arguments[1:])
+            with self._placed():
+                hypotheses = self._advance(encoded, hypotheses, *arguments[1:])
             yield int(hypotheses.last[0])
             if hypotheses.finished[0]:
                 return

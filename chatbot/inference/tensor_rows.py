@@ -32,10 +32,11 @@ class TensorRows:
             logits, after = model.step(state, last)
             return tf.cast(logits, tf.float32), after["cells"]
 
-        self._sequences = model.sequences
-        source = specs_of(model.sequences(np.ones([1, 1])))
-        self._encode = tf.function(encode, input_signature=[source], autograph=False)
-        outputs = self._encode.get_concrete_function().structured_outputs
+        self._model = model
+        with model.placed():
+            source = specs_of(model.sequences(np.ones([1, 1])))
+            self._encode = tf.function(encode, input_signature=[source], autograph=False)
+            outputs = self._encode.get_concrete_function().structured_outputs
         state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *_sizes(x)], x.dtype), outputs)
         numbers = tf.TensorSpec([None], tf.int64)
         width = tf.TensorSpec([], tf.int32)
@@ -44,8 +45,9 @@ class TensorRows:
         self._take_of_both = tf.function(
             _taken_of_both, input_signature=[state, state, numbers, width], autograph=False
         )
-        for function in (self._step, self._take, self._take_of_both):
-            function.get_concrete_function()
+        with model.placed():
+            for function in (self._step, self._take, self._take_of_both):
+                function.get_concrete_function()
 
     @property
     def traces(self) -> int:
@@ -57,12 +59,14 @@ class TensorRows:
         """Return the state before the first token; see `RowModel`."""
         rows = Ragged.from_rows(questions)
         lengths = rows.lengths.astype(np.int64)
-        source = self._sequences(pad(rows, _filled(np.arange(len(rows))), rounded_up(int(lengths.max()))))
-        return TensorState(self._encode(source), lengths)
+        ids = pad(rows, _filled(np.arange(len(rows))), rounded_up(int(lengths.max())))
+        with self._model.placed():
+            return TensorState(self._encode(self._model.sequences(ids)), lengths)
 
     def step(self, state: TensorState, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], TensorState]:
         """Decode one token; see `RowModel`."""
-        logits, cells = self._step(state.tensors, _filled(last))
+        with self._model.placed():
+            logits, cells = self._step(state.tensors, _filled(last))
         return logits.numpy()[: len(last)], TensorState({**state.tensors, "cells": cells}, state.lengths)
 
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
@@ -74,7 +78,8 @@ class TensorRows:
             function, first = self._take_of_both, len(states[0].lengths)
             rows = np.where(rows < first, rows, rows - first + rounded_up(first))
         width = np.int32(rounded_up(int(lengths.max(initial=1))))
-        return TensorState(function(*(state.tensors for state in states), _filled(rows), width), lengths)
+        with self._model.placed():
+            return TensorState(function(*(state.tensors for state in states), _filled(rows), width), lengths)
 
 
 def rounded_up(size: int) -> int:

@@ -29,14 +29,15 @@ def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float3
     """Return an LSTM or GRU layer with weights of zeros, which satisfies the conditions of cuDNN's fused kernels.
 
     The conditions (Keras, backend/tensorflow/rnn.py): tanh and sigmoid, a bias, not unrolled, no recurrent dropout,
-    for a GRU reset_after. Sequences must be right-padded, with at least one token in each row.
+    for a GRU reset_after. Sequences must be right-padded, with at least one token in each row. The layer itself does
+    not use cuDNN: Keras would wherever the process sees a GPU, also for a model on the CPU.
     """
     layer_class = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[cell]
     layer = layer_class(
         units,
         return_sequences=True,
         return_state=True,
-        use_cudnn="auto",
+        use_cudnn=False,
         dtype=policy(precision),
         # The weights are drawn by `built_model`, or read from a checkpoint. Drawing orthogonal matrices here would take
         # longer than reading the checkpoint.

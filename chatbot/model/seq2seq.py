@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -18,6 +19,7 @@ from chatbot.model.distillation import Taught, distillation_loss
 from chatbot.model.dropout import TokenTypeDropout
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import LossSize, projection_loss
+from chatbot.model.gpu import placed_on
 from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
 from chatbot.model.ngram_tables import NgramTables
@@ -99,12 +101,24 @@ class Seq2Seq(keras.Model):
         """Whether the loss in training reads the rows of the embedding of targets and samples."""
         return self.tied and self.sampled is not None
 
+    @property
+    def device(self) -> str:
+        """The device of the weights."""
+        return str(self.embedding.embeddings.value.device)
+
+    def placed(self) -> AbstractContextManager[None]:
+        """Compute on the device of the weights in this block: calls, and functions that are traced by a call."""
+        return placed_on(self.device)
+
     def embed(self, ids: tf.Tensor, key: tf.Tensor | None = None) -> tf.Tensor:
         """ids [...] -> [..., embedding]. key: [1] uint64 draws the dropout mask; None: no dropout."""
         return self.type_dropout(tf.gather(tf.convert_to_tensor(self.embedding.embeddings), ids), ids, key)
 
     def sequences(self, ids: npt.NDArray[Any]) -> Sequences:
-        """Return a batch as the model takes it, computed on the host. ids: [rows, time], padded on the right."""
+        """Return a batch as the model takes it where it is computed (`on_gpu`), with indices from the host.
+
+        ids: [rows, time], padded on the right.
+        """
         return sequences_of(ids, is_packed(self._settings))
 
     def encode(self, source: Sequences, key: tf.Tensor | None = None) -> DecoderState:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chatbot.config.attempts import BEST, LAST
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import DamagedError, manifest_path, read_pointer, verified_manifest
@@ -17,6 +19,9 @@ from chatbot.training.variable_update.replica import Values
 
 # The groups of a checkpoint with averages: the trained weights, and those at the last validations.
 TRAINED, RECENT = "trained", "recent"
+# The group of a checkpoint in float16: the loss scale, the last value of the optimizer's state. It has a group of its
+# own because a run may be resumed at another precision.
+LOSS_SCALE = "loss_scale"
 
 Shapes = Sequence[Sequence[int]]
 
@@ -26,19 +31,22 @@ class Content:
     """The content of a checkpoint."""
 
     progress: Progress
-    optimizer: Values
+    optimizer: Values  # with the loss scale
     weights: Values
     trained: Values  # empty without averages
     recent: list[Values]  # the trained weights at the last validations
     changes: list[str]  # since it was written, one a line
 
 
-def read_checkpoint(prefix: Path, weights: Shapes, optimizer: Shapes, provenance: Provenance | None) -> Content:
+def read_checkpoint(
+    prefix: Path, weights: Shapes, optimizer: Shapes, provenance: Provenance | None, float16: bool = False
+) -> Content:
     """Read a checkpoint.
 
     prefix: the path of its files without an ending. weights, optimizer: the shapes of these variables. provenance: of
-    the run that resumes it. Raises DamagedError; UserError for a damaged `last` or `best` that names it, and for one of
-    another run, and for one without a state of the optimizer.
+    the run that resumes it. float16: the last variable of the optimizer is the loss scale; one that the checkpoint
+    lacks is zeros, as in a new run. Raises DamagedError; UserError for a damaged `last` or `best` that names it, and
+    for one of another run, and for one without a state of the optimizer.
     """
     manifest = verified_manifest(prefix)
     changes = provenance.check(manifest, prefix) if provenance and manifest else []
@@ -49,9 +57,12 @@ def read_checkpoint(prefix: Path, weights: Shapes, optimizer: Shapes, provenance
             f"{prefix}: it has no optimizer state, as after `attempts average`, and cannot be resumed; begin another "
             f"attempt with --init-from {prefix.parent.name}"
         )
-    values = read_values(prefix, "optimizer", optimizer), own
+    end = len(optimizer) - float16
+    state = read_values(prefix, "optimizer", optimizer[:end])
+    for shape in optimizer[end:]:
+        state += next(iter(_read_sets(prefix, LOSS_SCALE, [shape])), [np.zeros(shape)])
     trained, recent = _read_sets(prefix, TRAINED, weights), _read_sets(prefix, RECENT, weights)
-    return Content(progress, *values, trained[0] if trained else [], recent, changes)
+    return Content(progress, state, own, trained[0] if trained else [], recent, changes)
 
 
 def _progress_at(prefix: Path, manifest: Mapping[str, Any]) -> Progress:

@@ -28,7 +28,7 @@ from chatbot.model.saved import assign_weights, tensor_name, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
 from chatbot.training.averages import Averages
-from chatbot.training.checkpoint_reader import RECENT, TRAINED, read_checkpoint
+from chatbot.training.checkpoint_reader import LOSS_SCALE, RECENT, TRAINED, read_checkpoint
 from chatbot.training.disk_space import check_space, pointers_in, remove_unnamed
 from chatbot.training.progress import Progress
 from chatbot.training.provenance import Provenance
@@ -58,6 +58,7 @@ class Checkpoints:
         self._write_attempt = write_attempt
         self._weights = weights_of(model)
         self._averages = averages or Averages(self._weights, LearningSettings())
+        self._float16 = model.precision == "float16"
         self._keep = keep
         self._best = Progress()  # of the best checkpoint on the disk
         self._snapshot: Snapshot | None = None  # the one that is not on the disk yet
@@ -86,12 +87,11 @@ class Checkpoints:
         pointed = {path.name: read_pointer(path)["step"] for path in pointers_in(self.directory)}
         last = pointed[LAST]
         older = {step_of(name) for name in with_manifest(self.directory)} | {*pointed.values()}
-        shapes = [weight.shape for weight in self._weights]
-        state_shapes = [value.shape for value in self._averages.split(new)[1]]
+        shapes = [weight.shape for weight in self._weights], [value.shape for value in self._averages.split(new)[1]]
         damaged: list[DamagedError] = []
         for step in (last, *sorted((step for step in older if step < last), reverse=True)):
             try:
-                content = read_checkpoint(self.directory / f"ckpt-{step}", shapes, state_shapes, self._provenance)
+                content = read_checkpoint(self.directory / f"ckpt-{step}", *shapes, self._provenance, self._float16)
             except DamagedError as error:
                 damaged.append(error)
                 continue
@@ -221,7 +221,8 @@ class Checkpoints:
         """Return the arrays of a checkpoint by their names."""
         trained, optimizer = self._averages.split(state)
         recent = [value for values in self._averages.recent for value in values]
-        groups = {"weights": weights, "optimizer": optimizer, TRAINED: trained, RECENT: recent}
+        loss_scale = [optimizer.pop()] if self._float16 else []
+        groups = {"weights": weights, "optimizer": optimizer, TRAINED: trained, RECENT: recent, LOSS_SCALE: loss_scale}
         return {tensor_name(group, i): value for group, values in groups.items() for i, value in enumerate(values)}
 
     def _write_or_report(self) -> None:

@@ -8,27 +8,25 @@ import keras
 import tensorflow as tf
 
 from chatbot.model.copying import Copies
+from chatbot.model.gpu import computed_on, is_gpu
 from chatbot.model.recurrent import State
 from chatbot.model.scheduled_sampling import mixed_inputs
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Parts
+from chatbot.training.devices import Parts, Tower
 from chatbot.training.share import Share, looked_up
 from chatbot.training.teachers import Teachers
 
-# float16: the loss scale is divided by this as long as a gradient overflows, down to the smallest scale.
-LOSS_SCALE_DIVISOR, MIN_LOSS_SCALE = 16.0, 2.0**-24
-
 
 class Sums(NamedTuple):
-    """The result of a tower. Division by the token count follows the sum over all towers.
+    """The result of a tower. Division by the weight follows the sum over all towers.
 
-    The gradients are those of the loss sum, float32. The embedding's is the sum of `projection`, if it is also the
-    output projection or scheduled sampling chooses the rows, and of `rows`, which is small, so that its exchange is
-    cheap; `dense` adds them.
+    The gradients are those of the loss sum, float32; in float16, those of the scaled one. The embedding's is the sum of
+    `projection`, if it is also the output projection or scheduled sampling chooses the rows, and of `rows`, which is
+    small, so that its exchange is cheap; `dense` adds them.
     """
 
     loss: tf.Tensor  # scalar float32, nats
-    weight: tf.Tensor  # scalar float32, real target tokens
+    weight: tf.Tensor  # scalar float32, real target tokens; in float16 times the loss scale, as the gradients are
     projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.has_dense_embedding_gradient
     others: list[tf.Tensor]  # of all variables but the embedding, in the order of model.trainable_variables
     rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up (`ids_used`)
@@ -77,45 +75,38 @@ def _on(device: str | None) -> Any:
     return contextlib.nullcontext() if device is None else tf.device(device)
 
 
-def gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
-    """Return the pure function of a tower: (weights, share, used) -> Sums.
+def gradient_functions(model: Seq2Seq, towers: Sequence[Tower]) -> list[Any]:
+    """Return the function of each tower: one for all GPUs and one for all CPUs.
 
-    weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. parts: the devices
-    of the model's parts; None runs all of them on the device of the caller. The weights of teachers, which are
-    constants, are copied to the device on which this function is called.
-
-    float16 gradients that overflow are computed again with a smaller loss scale. The scale starts at 1: Micikevicius
-    et al. (2018) scale the small gradients of a mean loss up, but the loss here is a sum.
+    A tower with parts has its own, and so has each one of a model with teachers, whose weights are constants.
     """
-    tower_gradients = _tower_gradients(model, parts)
-    if model.precision != "float16":
-        return tower_gradients
-
-    @tf.function(autograph=False)
-    def finite_gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor) -> Sums:
-        def attempt(loss_scale: tf.Tensor, _: tf.Tensor, __: Sums) -> tuple[tf.Tensor, tf.Tensor, Sums]:
-            sums = tower_gradients(weights, share, used, loss_scale)
-            norm = tf.linalg.global_norm([*sums.projection, *sums.others, sums.rows])
-            return loss_scale / LOSS_SCALE_DIVISOR, tf.math.is_finite(norm) | (loss_scale <= MIN_LOSS_SCALE), sums
-
-        # The body is traced once, so the loop starts from sums of nothing.
-        one = tf.constant(1.0)
-        sums = tower_gradients.get_concrete_function(weights, share, used, one).structured_outputs
-        nothing = tf.nest.map_structure(lambda x: tf.zeros([size or 0 for size in x.shape], x.dtype), sums)
-        shapes = one.shape, one.shape, tf.nest.map_structure(lambda x: x.shape, sums)
-        start = one, tf.constant(False), nothing
-        return tf.while_loop(lambda _, finite, __: ~finite, attempt, start, shapes, parallel_iterations=1)[2]
-
-    return finite_gradients
+    functions: dict[Any, Any] = {}
+    of_towers = []
+    for i, tower in enumerate(towers):
+        key = i if tower.parts or model.distillation else is_gpu(tower.device)
+        if key not in functions:
+            with tf.device(tower.device):
+                functions[key] = gradient_function(model, tower.device, tower.parts)
+        of_towers.append(functions[key])
+    return of_towers
 
 
-def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
-    """Return the function (weights, share, used, loss_scale) -> Sums; the sums are unscaled again."""
+def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -> Any:
+    """Return the pure function of a tower: (weights, share, used, loss_scale) -> Sums.
+
+    device: of the tower, or of one of several towers that share the function. It says how the layers compute (`on_gpu`)
+    and whose shares the function takes; the operations run on the device of the caller.
+    weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. loss_scale: scalar
+    float32, of float16; None at other precisions. parts: the devices of the model's parts; None runs all of them on the
+    device of the caller. The weights of teachers, which are constants, are copied to the device on which this function
+    is called.
+    """
     variables = model.trainable_variables
     teachers = None if model.distillation is None else Teachers(model.distillation.models)
     encoder_device, decoder_device, projection_device = parts or (None, None, None)
 
     @tf.function(autograph=False)
+    @computed_on(device)
     def tower_gradients(
         weights: list[tf.Tensor], share: Share, used: tf.Tensor, loss_scale: tf.Tensor | None = None
     ) -> Sums:
@@ -187,8 +178,10 @@ def _tower_gradients(model: Seq2Seq, parts: Parts | None) -> Any:
         of_variables = *encoder_gradients, *decoder_gradients, *own_gradients
         gradients = dict(zip(map(id, (*encoder, *decoder, *own)), of_variables, strict=True))
         others = [tf.convert_to_tensor(gradients[id(v)]) for v in variables if v is not embedding]
-        sums = Sums(projection_stage.outputs, share.counts[0], projection, others, rows)
-        return sums if loss_scale is None else _unscaled(sums, loss_scale)
+        loss, weight = projection_stage.outputs, share.counts[0]
+        if loss_scale is not None:
+            loss, weight = loss / loss_scale, weight * loss_scale
+        return Sums(loss, weight, projection, others, rows)
 
     return tower_gradients
 
@@ -201,9 +194,3 @@ def dense(projection: Sequence[tf.Tensor], rows: tf.Tensor, used: tf.Tensor, sha
     """
     start = projection[0] if projection else tf.zeros(shape)
     return tf.tensor_scatter_nd_add(start, used[:, None], rows)
-
-
-def _unscaled(sums: Sums, loss_scale: tf.Tensor) -> Sums:
-    scale = 1.0 / loss_scale
-    projection, others = ([x * scale for x in gradients] for gradients in (sums.projection, sums.others))
-    return Sums(sums.loss * scale, sums.weight, projection, others, sums.rows * scale)

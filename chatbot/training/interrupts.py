@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -14,6 +14,8 @@ from chatbot.corpus.reading.display import counted
 
 # Seconds after a second signal in which an operation of TensorFlow that is running may end.
 SECOND_TIMEOUT = 2.0
+# Seconds between two calls of `tick`.
+TICK = 1.0
 # As in shells: 128 + SIGINT. A run that ends within the grace time has this exit code after every signal.
 EXIT_INTERRUPTED = 130
 
@@ -57,13 +59,17 @@ class Interrupts:
 
 
 @contextmanager
-def interrupts(announced: bool = True, grace: float | None = None) -> Iterator[Interrupts]:
+def interrupts(
+    announced: bool = True, grace: float | None = None, tick: Callable[[], str] | None = None
+) -> Iterator[Interrupts]:
     """Yield an object that receives the first signal. A second one raises KeyboardInterrupt.
 
     announced: whether the first signal prints a line. grace: seconds after SIGTERM and SIGHUP after which the process
     ends, whatever it does. It ends in the same way when the main thread does not react to a second signal, since it
     waits for TensorFlow. Outside the main thread, where Python allows no handlers, nothing is received. An ignored
     SIGHUP stays ignored, as nohup wants it.
+
+    tick: returns a line to print, or "". The thread that watches the signals calls it every second.
     """
     received = Interrupts()
     if threading.current_thread() is not threading.main_thread():
@@ -76,7 +82,7 @@ def interrupts(announced: bool = True, grace: float | None = None) -> Iterator[I
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    with _watched(announced, grace):
+    with _watched(announced, grace, tick):
         before = {number: signal.signal(number, receive) for number in numbers}
         try:
             yield received
@@ -86,19 +92,29 @@ def interrupts(announced: bool = True, grace: float | None = None) -> Iterator[I
 
 
 @contextmanager
-def _watched(announced: bool, grace: float | None) -> Iterator[None]:
+def _watched(announced: bool, grace: float | None, tick: Callable[[], str] | None) -> Iterator[None]:
     """Announce the first signal within the block, and end the process if a signal does not end it in time.
 
     A thread receives each signal from the interpreter's C handler, also while the main thread waits in TensorFlow, when
     no Python handler runs.
     """
     reader, writer = socket.socketpair()
+    reader.settimeout(None if tick is None else TICK)
     writer.setblocking(False)
     timers: list[threading.Timer] = []
 
+    def next_signal() -> bytes:
+        while True:
+            try:
+                return reader.recv(1)
+            except TimeoutError:
+                line = tick() if tick is not None else ""
+                if line:
+                    _print(line)
+
     def wait_for_signals() -> None:
         count = 0
-        while data := reader.recv(1):
+        while data := next_signal():
             number, count = data[0], count + 1
             if number == getattr(signal, "SIGHUP", None):
                 _leave_terminal()

@@ -16,6 +16,7 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 
 MOMENTUM = 0.9
+TINY = 1e-37  # less than the weight of any token, also times the smallest loss scale; its inverse is finite
 
 NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
 
@@ -35,15 +36,17 @@ class Clipped(NamedTuple):
     gradients: list[tf.Tensor]  # clipped; zeros if `finite` is false
     norm: tf.Tensor  # scalar float32, before clipping
     finite: tf.Tensor  # scalar bool: the norm is finite
+    overflow: tf.Tensor | None = None  # scalar bool, in float16: from `is_overflow`
 
 
 def average_and_clip(sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float) -> Clipped:
     """Return the gradients of the mean loss, clipped by their global norm.
 
     sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in the loss sum, NaN if the
-    loss is not finite. Each gradient is multiplied once, by the product of both factors.
+    loss is not finite. In float16, both are multiplied by the loss scale. Each gradient is multiplied once, by the
+    product of both factors.
     """
-    tokens = tf.maximum(tokens, 1.0)  # with --variable-update independent a tower may have no pair
+    tokens = tf.maximum(tokens, TINY)  # with --variable-update independent a tower may have no pair
     norm = tf.linalg.global_norm(sums) / tokens
     finite = tf.math.is_finite(norm)
     scale = tf.where(finite, tf.minimum(1.0, max_gradient_norm / norm) / tokens, 0.0)

@@ -284,7 +284,8 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
             data.validation_decides,
         ),
         train_step=train_step,
-        validator=Validator(model, data, settings),
+        # With several machines, the other ones' devices would have to take part, too.
+        validator=Validator(model, data, settings, towers if team.alone else towers[:1]),
         averages=averages,
         checkpoints=checkpoints,
         progress=progress,

@@ -5,10 +5,13 @@ The batch size is not a multiple of the number of towers.
 """
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.training import Settings
@@ -77,13 +80,26 @@ def train_model(
 
 
 def weight_difference(settings: Settings, towers: Sequence[Tower]) -> float:
-    """Return the largest absolute difference of a weight between all towers and one device."""
+    """Return the largest absolute difference of a weight between all towers and one device, or NaN.
+
+    It is NaN if a weight is. It is NaN, too, if one of the two has skipped an update, since its loss or gradient was
+    not finite, or has changed no weight: weights that are not computed are equal.
+    """
     pairs = random_pairs(67, settings.learning.seed)
-    weights, _, _ = train_model(settings, towers, pairs)
+    weights, results, _ = train_model(settings, towers, pairs)
     one_device = dataclasses.replace(towers[0], parts=None)
     one_device_settings = replace(settings, variable_update=None, all_reduce="auto", local_parameter_device=None)
-    expected, _, _ = train_model(one_device_settings, [one_device], pairs)
-    return max(float(np.max(np.abs(a - b))) for a, b in zip(weights, expected, strict=True))
+    start, _, _ = train_model(one_device_settings, [one_device], pairs, steps=0)
+    expected, expected_results, _ = train_model(one_device_settings, [one_device], pairs)
+    changed = all(largest_difference(start, trained) > TOLERANCE for trained in (weights, expected))
+    if not changed or not all(bool(result.finite) for result in (*results, *expected_results)):
+        return math.nan
+    return largest_difference(weights, expected)
+
+
+def largest_difference(some: Sequence[npt.NDArray[Any]], others: Sequence[npt.NDArray[Any]]) -> float:
+    """Return the largest absolute difference between the numbers of two lists of arrays; NaN if one of them is NaN."""
+    return float(np.max([np.max(np.abs(a - b)) for a, b in zip(some, others, strict=True)]))
 
 
 def masks_differ(towers: Sequence[Tower]) -> bool:
@@ -92,7 +108,7 @@ def masks_differ(towers: Sequence[Tower]) -> bool:
     settings = replace(SETTINGS, keep_prob=0.5, batch_size=len(towers))
     _, (result,), _ = train_model(settings, towers, pairs, steps=1)
     losses = result.loss_sums.numpy().tolist()
-    return len(set(losses)) == len(losses)
+    return all(map(math.isfinite, losses)) and len(set(losses)) == len(losses)
 
 
 def every_pair_once(towers: int) -> bool:
@@ -139,10 +155,12 @@ def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
             ),
         )
         difference = weight_difference(settings, towers)
-        record(
-            f"{len(towers)} towers and 1 differ by {difference:.1e} after {STEPS} steps of {name}",
-            difference < TOLERANCE,
-        )
+        after = f"after {STEPS} steps of {name}"
+        if math.isnan(difference):
+            reason = "a loss, a gradient or a weight is not finite, or no weight has changed"
+            record(f"{len(towers)} towers and 1 cannot be compared {after}: {reason}", False)
+        else:
+            record(f"{len(towers)} towers and 1 differ by {difference:.1e} {after}", difference < TOLERANCE)
     record("towers draw different dropout masks", masks_differ(towers))
     record("every pair of an epoch is seen once, by one tower", every_pair_once(len(towers)))
     print(

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from chatbot.corpus.batching.batches import Batch, GlobalBatch, split
 from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.model.gpu import computed_on
 from chatbot.model.packing import packed_array
 from chatbot.model.sampled import draw_samples
 from chatbot.model.seq2seq import Seq2Seq
@@ -100,13 +101,15 @@ class Prepared(NamedTuple):
 class Preparation:
     """Prepares the batches of a step.
 
-    devices: those of this process's towers. machine: the index of this process.
+    devices: those of this process's towers. machine: the index of this process. home: the device that keeps the shares
+    until the step; None: each its own.
     """
 
     model: Seq2Seq
     seed: int
     devices: Sequence[str]
     machine: int = 0
+    home: str | None = None
 
     def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
         """Compute on the host all that step `number` needs, and copy it to the towers' devices.
@@ -118,17 +121,15 @@ class Preparation:
         used = ids_used(batch, self.model, samples)
         divided = [split(share, parts) for share in batch.shares]
         first = self.machine * len(self.devices)
-        shares = [
-            tuple(
-                on_device(
-                    share_of(divided[i][piece], self.model, (self.seed, number, first + i, piece), samples, used),
-                    device,
-                )
-                for i, device in enumerate(self.devices)
-            )
-            for piece in range(parts)
-        ]
-        return Prepared(number, batch, pieces, shares, on_device(used, self.devices[0]))
+
+        def prepared(tower: int, device: str, piece: int) -> Share:
+            seed = self.seed, number, first + tower, piece
+            with computed_on(device):
+                share = share_of(divided[tower][piece], self.model, seed, samples, used)
+            return on_device(share, self.home or device)
+
+        shares = [tuple(prepared(i, device, piece) for i, device in enumerate(self.devices)) for piece in range(parts)]
+        return Prepared(number, batch, pieces, shares, on_device(used, self.home or self.devices[0]))
 
 
 def on_device(share: Any, device: str) -> Any:

@@ -12,14 +12,16 @@ MOST_RETURNS = 3
 class SkippedUpdates:
     """Counts skipped updates, and those in a row. All machines count the same ones.
 
+    An overflow of float16 only lowers the loss scale: it is a skipped update, but none of those in a row.
+
     patience: the number in a row after which the run goes back to its last checkpoint. progress: of the run, which
     keeps the counts, so that they outlive the process.
     """
 
     def __init__(self, patience: int, progress: Progress) -> None:
         self._patience, self._progress = patience, progress
-        self._step = progress.step
-        self.since_return = 0  # skipped updates since this process began or last went back
+        self._step = self._last_in_a_row = progress.step
+        self.since_return = 0  # those that count in a row, since this process began or last went back
 
     def record(self, results: Sequence[StepResult]) -> None:
         """Count the next steps, in their order.
@@ -32,10 +34,13 @@ class SkippedUpdates:
             if bool(result.finite):
                 progress.skipped_in_a_row = 0
                 continue
+            progress.skipped_updates += 1
+            if result.overflow is not None and bool(result.overflow):
+                continue
             if not progress.skipped_in_a_row:
                 progress.first_in_a_row = self._step
             progress.skipped_in_a_row += 1
-            progress.skipped_updates += 1
+            self._last_in_a_row = self._step
             self.since_return += 1
             if self.due:
                 break
@@ -51,7 +56,6 @@ class SkippedUpdates:
 
     def describe(self) -> str:
         """Return the steps of the last ones in a row."""
-        first = self._progress.first_in_a_row
-        last = first + self._progress.skipped_in_a_row - 1
+        first, last = self._progress.first_in_a_row, self._last_in_a_row
         steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
         return f"the loss or the gradient was not finite at {steps}"

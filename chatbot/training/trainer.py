@@ -20,6 +20,7 @@ from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
 from chatbot.training.skipped_updates import MOST_RETURNS, SkippedUpdates
+from chatbot.training.step_watch import StepWatch, advice_of
 from chatbot.training.streams import print_wrapped
 from chatbot.training.validator import Validation
 from chatbot.training.variable_update.step_result import StepResult
@@ -42,10 +43,11 @@ def train(
     saved = first
     divergence = Divergence(len(data.vocabulary), progress)
     skipped = SkippedUpdates(settings.run.patience_nonfinite, progress)
+    watch = StepWatch(advice_of(settings, towers, team), lambda: train_step.is_tracing)
     with (
         profiled(run) as profile,
         open_reporter(run) as reporter,
-        interrupts(team.chief, settings.run.grace_seconds) as interrupted,
+        interrupts(team.chief, settings.run.grace_seconds, watch.tick if team.chief else None) as interrupted,
         open_window(run) as window,
         run.checkpoints.finished(),
     ):
@@ -56,7 +58,8 @@ def train(
             team.at_step(progress.step)
             rate = run.rate
             batch = window.next_batch()
-            with reporter.compiling("step"), profile.step(progress.step + 1, batch):
+            number = progress.step + 1
+            with reporter.compiling("step"), profile.step(number, batch), watch.step(number):
                 train_step(batch, rate)
             progress.step += 1
             reporter.advance()
@@ -64,10 +67,10 @@ def train(
             due = run.due(progress.step)
             if not due.log and not (team.alone and (interrupted or run.time_is_up)):
                 continue  # several machines stop together, at a step at which all of them log
-            stop = team.agree(INTERRUPTED if interrupted else TIME_UP if run.time_is_up else "")
-
-            results = train_step.finished_steps()
-            count_skipped(run, reporter, skipped, results)
+            with watch.step(number):  # waits for the other machines, then for the device
+                stop = team.agree(INTERRUPTED if interrupted else TIME_UP if run.time_is_up else "")
+                results = train_step.finished_steps()
+                count_skipped(run, reporter, skipped, results)
             if skipped.due:
                 go_back(run, reporter, skipped, saved)
                 window.restart(run.batches_ahead())

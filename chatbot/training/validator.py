@@ -1,26 +1,40 @@
 """Validation during a run: the likelihood of held-out pairs, and replies to questions of some of them."""
 
+import os
+import sys
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.text.utterance import tokens_of
+from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
 from chatbot.inference.attention import word_attention
 from chatbot.inference.replier import Replier
 from chatbot.inference.word_attention import WordAttention
+from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.collapse import Collapse
 from chatbot.training.data import Data
+from chatbot.training.devices import Tower
+from chatbot.training.variable_update.device_failure import RESUME
+from chatbot.training.variable_update.out_of_memory import is_out_of_memory
 
-# Pairs and questions whose time is measured by `Validator.seconds`; the replier takes as many at a time.
+# Pairs and questions of each device whose time is measured by `Validator.seconds`; the replier takes as many at once.
 TIMED_PAIRS, TIMED_QUESTIONS = 256, 64
+# Batches of fewer positions have one pair each.
+FEWEST_POSITIONS = 16
+
+Result = TypeVar("Result")
 
 
 class Validation(NamedTuple):
@@ -37,16 +51,21 @@ class Validator:
 
     The likelihood of the questions given the replies takes longer than all other measures of replies. It is computed
     only if it decides which checkpoint is the best.
+
+    towers: those that share the work, the first of which has the model on its device. The values are the same for any
+    number of them, up to rounding. When memory runs out, the first one validates alone, and then in smaller batches.
     """
 
-    def __init__(self, model: Seq2Seq, data: Data, settings: Settings) -> None:
+    def __init__(self, model: Seq2Seq, data: Data, settings: Settings, towers: Sequence[Tower]) -> None:
+        self._towers = towers
+        self._copies = DeviceCopies(model, devices_of(towers))
         self._model, self._vocabulary, self._tokens = model, data.vocabulary, tokens_of(settings.corpus)
         self._settings = settings.model
         self._shown = [sample.ids[: settings.model.max_length] for sample in data.shown]
         self._samples = self._shown[: len(data.samples)]  # those whose attention is shown
         self._questions = [sample.ids for sample in data.measured]
-        self._score = Scorer(model)
-        self._replier = Replier(model, data.vocabulary, settings.model)
+        self._score = Scorer(model, self._copies)
+        self._replier = Replier(model, data.vocabulary, settings.model, copies=self._copies)
         scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
         self._measure = Measurer(data.measured, data.vocabulary, self._tokens, scorer)
         self._collapse = Collapse(self._measure.repetition_of_references())
@@ -57,7 +76,34 @@ class Validator:
         return self._model
 
     def validate(self, corpus: Corpus) -> Validation:
-        """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples."""
+        """Score all pairs of the corpus, measure the replies to some of its questions, and reply to the samples.
+
+        Raises UserError if memory does not suffice even for one pair at a time.
+        """
+        return self._with_less_memory(lambda: self._validated(corpus))
+
+    def _with_less_memory(self, compute: Callable[[], Result]) -> Result:
+        """Return a result, which is computed again in less memory as long as memory runs out."""
+        while True:
+            try:
+                return compute()
+            except tf.errors.OpError as error:
+                if not is_out_of_memory(error, self._towers):
+                    raise
+                if self._copies.number == 1 and self._score.positions <= FEWEST_POSITIONS:
+                    raise UserError(
+                        f"out of memory in validation, with one pair at a time; {RESUME}: first free memory on the "
+                        "device"
+                    ) from error
+                if self._copies.number > 1:
+                    self._copies.keep_first()
+                    reaction = f"with {self._towers[0].name} alone"
+                else:
+                    self._score.positions //= 2
+                    reaction = f"in batches of {self._score.positions:,} positions"
+            tqdm.write(f"Warning: out of memory in validation, which goes on {reaction}.", file=sys.stderr)
+
+    def _validated(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)
         measures = self._measure(self._replier.replies(self._questions))
         values = measures.values()
@@ -77,18 +123,18 @@ class Validator:
 
         corpus: as for `validate`. The graphs are traced before the time is taken.
         """
-        shard = max(corpus.shards, key=len)
-        part = shard.select(np.linspace(0, len(shard) - 1, min(TIMED_PAIRS, len(shard))).astype(int))
+        shard, devices = max(corpus.shards, key=len), self._copies.number
+        part = shard.select(np.linspace(0, len(shard) - 1, min(TIMED_PAIRS * devices, len(shard))).astype(int))
         questions = [*self._questions, *self._shown]
+        asked = min(TIMED_QUESTIONS * devices, len(questions))
         seconds = []
         for _ in range(2):
             times = [time.perf_counter()]
             self._score([part])
             times.append(time.perf_counter())
-            self._replier.replies(questions[:TIMED_QUESTIONS])
+            self._replier.replies(questions[:asked])
             times.append(time.perf_counter())
             scored, replied = np.diff(times)
-            asked = min(TIMED_QUESTIONS, len(questions))
             seconds.append(scored * corpus.pairs / len(part) + replied * len(questions) / asked)
         return float(seconds[-1])
 
@@ -105,3 +151,14 @@ class Validator:
     def chat_replies(self, decoding: DecodingSettings) -> list[str]:
         """Return the reply to each question of `Data.shown` by another search."""
         return Replier(self._model, self._vocabulary, self._settings, decoding).replies(self._shown)
+
+
+def devices_of(towers: Sequence[Tower]) -> list[str]:
+    """Return the devices of the towers that share a validation, the first one's at first.
+
+    A model that is spread over devices is validated on one, which needs less memory than training. Towers on the CPU
+    share its cores, so that more of them than cores would only need more memory.
+    """
+    devices = [tower.device for tower in towers if tower.parts is None]
+    on_gpus = all("GPU" in device for device in devices)
+    return devices[: None if on_gpus else os.cpu_count()]

@@ -5,9 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
@@ -26,6 +29,7 @@ from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier, replier_of
+from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
@@ -58,6 +62,33 @@ def test_likelihood_covers_every_token_of_whole_replies(model: Seq2Seq) -> None:
     assert likelihood.nats == pytest.approx(expected, rel=1e-5)
     assert likelihood.tokens == 31 + 4 + 2
     assert likelihood.characters == 30 + 2 + 1
+
+
+@pytest.fixture(scope="module")
+def scorers(model: Seq2Seq) -> list[Scorer]:
+    """On one device, and on three."""
+    return [Scorer(model), Scorer(model, DeviceCopies(model, ["/CPU:0", "/CPU:1", "/CPU:2"]))]
+
+
+@hypothesis.settings(max_examples=10)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=2), st.integers(1, 200), st.integers(0, 2**32 - 1))
+def test_likelihood_is_the_same_for_any_number_of_devices(
+    model: Seq2Seq, scorers: list[Scorer], shards: list[int], positions: int, seed: int
+) -> None:
+    """shards: the pairs of each. positions: of a batch; with 1, it has one pair."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for pairs in shards:
+        rows = [[rng.integers(5, len(VOCABULARY), rng.integers(1, 9)).tolist() for _ in range(pairs)] for _ in "qa"]
+        sources, targets = map(Ragged.from_rows, rows)
+        parts.append(EncodedPairs.question_to_answer(sources, targets, targets.lengths))
+    for scorer in scorers:
+        scorer.positions = positions
+    one, three = (scorer(parts) for scorer in scorers)
+    assert three.nats == pytest.approx(one.nats, rel=1e-6)
+    assert (three.tokens, three.characters) == (one.tokens, one.characters)
+    scorers[0].positions = 10_000  # one batch a shard
+    assert scorers[0](parts).nats == pytest.approx(one.nats, rel=1e-5)
 
 
 def test_likelihood_is_normalised_per_token_and_character() -> None:

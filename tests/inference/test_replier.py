@@ -46,7 +46,7 @@ def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
 
 def test_beam_search_gathers_no_memory_and_no_keys(model: Seq2Seq) -> None:
     """At each token, only recurrent states follow their hypotheses: of float tensors, those of rank 2."""
-    graph = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=4))._decode.get_concrete_function().graph
+    graph = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=4))._decode.concrete.graph
     bodies = [[*function.graph.get_operations()] for function in graph._functions.values()]
     (body,) = (body for body in bodies if any(node.type == "TopKV2" for node in body))  # of the loop over tokens
     inputs = [node.inputs[0] for node in body if node.type == "GatherV2"]

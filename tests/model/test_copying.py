@@ -13,6 +13,7 @@ from chatbot.corpus.encoding.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.copying import Copies, log_copied, mixture, spelling_table, with_copies
 from chatbot.model.fast.projection import LossSize, projection_loss
+from chatbot.model.gpu import computed_on
 from chatbot.model.new_model import built_model
 from chatbot.model.sequences import Sequences
 from chatbot.training.selftest import SETTINGS, VOCABULARY
@@ -63,13 +64,10 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, positions: in
     np.testing.assert_allclose(mixture(copies, generated, copied), expected_targets, atol=1e-5)
 
 
-@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("device", ["/CPU:0", "/GPU:0"])
 @pytest.mark.parametrize("chunk", [14, 1000])
-def test_fused_loss_of_a_mixture_and_its_gradients_equal_the_plain_ones(
-    chunk: int, gpu: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fused_loss_of_a_mixture_and_its_gradients_equal_the_plain_ones(chunk: int, device: str) -> None:
     """Also for tokens that cannot be copied, and for some whose softmax underflows."""
-    monkeypatch.setattr("chatbot.model.fast.projection.on_gpu", lambda: gpu)
     rng = np.random.default_rng(3)
     shapes = (9, 4), (7, 4), (7,), (9,)
     attended, embeddings, bias, generate = (tf.constant(rng.normal(size=s), tf.float32) for s in shapes)
@@ -82,9 +80,10 @@ def test_fused_loss_of_a_mixture_and_its_gradients_equal_the_plain_ones(
         logits = tf.matmul(attended, embeddings, transpose_b=True) + bias
         generated = generate + tf.gather(tf.nn.log_softmax(logits), targets, batch_dims=1)
         plain = -tf.reduce_sum(tf.reduce_logsumexp(tf.stack([generated, copied]), 0) * weights)
-        fused = projection_loss(
-            attended, embeddings, bias, targets, weights, size=LossSize(chunk), mixture=(generate, copied)
-        )
+        with computed_on(device):
+            fused = projection_loss(
+                attended, embeddings, bias, targets, weights, size=LossSize(chunk), mixture=(generate, copied)
+            )
     np.testing.assert_allclose(fused, plain, rtol=1e-5)
     for actual, expected in zip(tape.gradient(fused, values), tape.gradient(plain, values), strict=True):
         np.testing.assert_allclose(actual, expected, atol=1e-4, rtol=1e-4)

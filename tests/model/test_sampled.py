@@ -75,7 +75,7 @@ def test_training_samples_and_validation_does_not() -> None:
     batch = GlobalBatch((pad_batch(random_pairs(6, 1), np.arange(6), 9, 10),), 6, np.arange(VOCABULARY))
     prepared = Preparation(model, 1, ["/CPU:0"])(batch, 0)
     values = [variable.value for variable in model.trainable_variables]
-    sums = gradient_function(model)(values, prepared.shares[0][0], tf.constant(VOCABULARY))
+    sums = gradient_function(model, "/CPU:0")(values, prepared.shares[0][0], tf.constant(VOCABULARY))
     assert sums.projection == []
     read = {int(i) for ids in looked_up(prepared.shares[0][0], model) for i in ids.numpy().ravel()}
     changed = set(np.nonzero(np.abs(sums.rows.numpy()).sum(axis=1))[0].tolist())

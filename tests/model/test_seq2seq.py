@@ -161,5 +161,4 @@ def test_recurrent_layers_satisfy_cudnn_conditions(cell: str) -> None:
         ),
     }
     assert conditions[cell]()
-    assert layer.use_cudnn == "auto"
     assert layer.recurrent_dropout == 0.0

@@ -18,15 +18,18 @@ def dense_gradients(
     values: Sequence[tf.Tensor] | None = None,
     device: str = "/CPU:0",
     function: Any = None,
+    loss_scale: float | None = None,
 ) -> tuple[Sums, list[tf.Tensor]]:
     """The sums of a batch, and the gradients. values: of the model's variables, by default their own.
 
-    function: `gradient_function(model)`, to trace it once for several calls.
+    function: `gradient_function` of the model, to trace it once for several calls.
     """
     values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
     prepared = Preparation(model, 1, [device])(whole_batch(batch), 0)
     with tf.device(device):
-        sums: Any = (function or gradient_function(model))(values, prepared.shares[0][0], tf.shape(prepared.used)[0])
+        inputs = values, prepared.shares[0][0], tf.shape(prepared.used)[0]
+        scale = None if loss_scale is None else tf.constant(loss_scale)
+        sums: Any = (function or gradient_function(model, device))(*inputs, *([] if scale is None else [scale]))
         gradients = list(sums.others)
         embedding = dense(sums.projection, sums.rows, prepared.used, model.embedding.embeddings.shape)
     gradients.insert(embedding_index(model), embedding)

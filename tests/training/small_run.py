@@ -1,16 +1,20 @@
 """Training of a small model in the process of a test."""
 
+from collections.abc import Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from chatbot.config.stored import train_settings
 from chatbot.config.training import Settings
 from chatbot.flags import compose
-from chatbot.training.data import prepare
+from chatbot.model.new_model import built_model
+from chatbot.training.data import Data, prepare
 from chatbot.training.devices import Tower
 from chatbot.training.probe import read_probe
 from chatbot.training.start import EXIT_INTERRUPTED
 from chatbot.training.trainer import train
-from chatbot.training.validator import Validation
+from chatbot.training.validator import Validation, Validator
 from chatbot.training.variable_update.choose import open_update
 
 # With "auto", a busy machine chooses another precision for one of two runs that are compared.
@@ -33,6 +37,15 @@ def small_settings(**settings: Any) -> Settings:
 def validation_of(nats: float, replies: list[str]) -> Validation:
     """A validation with these nats per character, in place of a real one."""
     return Validation({"nats_per_token": nats, "nats_per_character": nats}, None, replies, [])
+
+
+def small_validator(settings: Settings, data: Data, towers: Sequence[Tower]) -> Validator:
+    """The validator of an untrained model, whose weights are so large that replies differ."""
+    with tf.device(towers[0].device):
+        model = built_model(settings.model, len(data.vocabulary), settings.learning.seed)
+    for weight in model.trainable_variables:
+        weight.assign(4.0 * weight)
+    return Validator(model, data, settings, towers)
 
 
 def train_small(number_of_towers: int = 2, **changes: Any) -> int:

@@ -1,5 +1,6 @@
 """The asynchronous step in one process, with a coordinator that runs each step at once: it equals a single device."""
 
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +14,14 @@ from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
+from chatbot.training.loss_scale import DOUBLED_AFTER, LARGEST, SMALLEST
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import asynchronous
 from chatbot.training.variable_update.asynchronous import Asynchronous, ServerShard
 from chatbot.training.variable_update.choose import VariableUpdate, open_update
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.variable_update.synchronous import Synchronous
+from tests.training.scaled_gradients import Course, scaled_gradients
 
 # With dropout, gradients that are clipped, weight decay, and a part that is not trained.
 DROPOUT = replace(SETTINGS, keep_prob=0.5, max_gradient_norm=0.1, weight_decay=0.5, freeze="encoder")
@@ -39,14 +42,14 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf.distribute.coordinator, INDEX, lambda: tf.constant(1))
 
 
-def opened(servers: int, model: Seq2Seq | None = None) -> Asynchronous:
+def opened(servers: int, model: Seq2Seq | None = None, precision: str = "float32") -> Asynchronous:
     """The training step of a model, by default a new one."""
 
     def schedule(function: Any, args: tuple) -> Any:
         results = function(*tf.nest.flatten(args))
         return SimpleNamespace(fetch=lambda: [result.numpy() for result in results])
 
-    model = model or built_model(DROPOUT.model, VOCABULARY, DROPOUT.learning.seed)
+    model = model or built_model(DROPOUT.model, VOCABULARY, DROPOUT.learning.seed, precision)
     update = Asynchronous(model, DROPOUT.learning, SimpleNamespace(schedule=schedule), WORKERS, servers)
     update.scatter_state(update.gather_state())
     return update
@@ -109,3 +112,24 @@ def test_repeated_step_is_not_applied_again() -> None:
     for weight, weight_before in zip(weights_of(update), before, strict=True):
         np.testing.assert_array_equal(weight, weight_before)
     assert [int(shard.updates.numpy()) for shard in update.shards] == [2, 2]
+
+
+def test_workers_share_the_loss_scale_of_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes once for each step, and continues on another number of servers."""
+    monkeypatch.setattr(asynchronous, "gradient_function", scaled_gradients)
+    first = opened(servers=2, precision="float16")
+    update, course = first, Course(DOUBLED_AFTER, SMALLEST, LARGEST)
+    (batch,) = islice(Batches([PAIRS], DROPOUT.learning.batch_size, 1).from_step(0, 1), 1)
+    for number, factor in enumerate((1, 1e30, 1e4, 1e4, float("nan"), 1e30, 1, 1)):
+        if number == 4:
+            update = opened(servers=3, model=first._model)
+            update.scatter_state(first.gather_state())
+        share = batch.shares[0]._replace(weights=batch.shares[0].weights * np.float32(factor))
+        expected = course.after([share], course.scale)
+        for _ in range(2):  # the second time as after the death of a worker
+            update(update.prepare(batch._replace(shares=(share,)), number), 0.1)
+            exponent, finite_steps = update.gather_state()[-1]
+            assert (2**exponent, finite_steps) == (expected.scale, course.steps)
+        result, _ = update.finished_steps()
+        assert (bool(result.finite), bool(result.overflow)) == expected[:2]
+        assert result.weight_sums.numpy()[1] == pytest.approx(share.weights.sum(), nan_ok=True)

@@ -15,15 +15,17 @@ import pytest
 import tensorflow as tf
 
 from chatbot import durable
+from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer
 from chatbot.model.saved import read_values
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import disk_space
 from chatbot.training.attempt import has_checkpoint
 from chatbot.training.checkpoints import Checkpoints
 from chatbot.training.progress import Progress, read_progress
-from tests.training.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
+from tests.training.step_checkpoints import DIRECTORY, VOCABULARY, model_of, restored, save, steps_on_disk
 
 
 class KilledError(BaseException):
@@ -212,3 +214,24 @@ def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatc
     free(size - 1)
     with pytest.raises(UserError, match="not enough space"):
         written.check_space(state, keeps_best=False)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "scale"),
+    [("float16", "float16", [[-3, 7]]), ("float16", "float32", []), ("float32", "float16", [[0, 0]])],
+)
+def test_loss_scale_is_resumed_by_float16_alone(then: str, now: str, scale: list[list[int]], work_dir: Path) -> None:
+    """Without one in the checkpoint, it begins anew."""
+
+    def checkpoints(precision: str) -> tuple[Checkpoints, list[np.ndarray]]:
+        model = Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY, precision)
+        own = [np.array([-3, 7], np.float32)] if precision == "float16" else []
+        return Checkpoints(DIRECTORY, model), [np.asarray(5, np.int64), np.array([1, 2, 3], np.float32), *own]
+
+    DIRECTORY.mkdir(parents=True)
+    saving, state = checkpoints(then)
+    saving.save(Progress(step=5), state, best=False)
+    saving.finish()
+    _, (updates, slot, *rest) = checkpoints(now)[0].restore([np.zeros_like(v) for v in checkpoints(now)[1]])
+    assert (int(updates), slot.tolist()) == (5, [1, 2, 3])
+    assert [value.tolist() for value in rest] == scale

@@ -281,7 +281,9 @@ def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
     settings = small_settings(data=(str(pairs_file),), attempt="worker")
     progress = json.dumps(dataclasses.asdict(Progress()))
     texts = iter(["float32", progress])
-    worker: Any = SimpleNamespace(chief=False, machine=1, machines=1, broadcast_text=lambda text: next(texts))
+    worker: Any = SimpleNamespace(
+        chief=False, machine=1, machines=1, alone=False, broadcast_text=lambda text: next(texts)
+    )
     open_run(
         settings, prepare(settings), TOWERS[:1], lambda model, chosen: open_update(model, chosen, TOWERS[:1]), worker
     )

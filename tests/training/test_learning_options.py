@@ -54,7 +54,7 @@ def are_trained(model: Seq2Seq) -> list[bool]:
 def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The average and the weights after training in float64; gradients are those of one device, in float32."""
     learning, model = settings.learning, built_model(settings.model, VOCABULARY, settings.learning.seed)
-    gradients_of = gradient_function(model)
+    gradients_of = gradient_function(model, "/CPU:0")
     function = Graph(lambda values, share, used: gradients_of(values, share, used))  # traced once for all sizes
     weights = [v.numpy().astype(np.float64) for v in model.trainable_variables]
     means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))

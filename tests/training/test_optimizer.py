@@ -111,7 +111,7 @@ def test_settings_that_a_rule_cannot_use_are_refused(changes: dict[str, Any], me
 @pytest.mark.parametrize("max_norm", [1.0, 100.0])
 def test_mean_gradients_are_clipped_by_their_global_norm(max_norm: float) -> None:
     """The sums of two weights have norm 13; with four tokens, the mean has 3.25."""
-    gradients, norm, finite = average_and_clip(
+    gradients, norm, finite, _ = average_and_clip(
         [tf.constant([3.0, 4.0]), tf.constant([12.0])], tf.constant(4.0), max_norm
     )
     scale = min(1.0, max_norm / 3.25) / 4
@@ -120,7 +120,7 @@ def test_mean_gradients_are_clipped_by_their_global_norm(max_norm: float) -> Non
 
 
 def test_no_tokens_leave_gradients_of_zero() -> None:
-    gradients, norm, finite = average_and_clip([tf.zeros(2)], tf.constant(0.0), 5.0)
+    gradients, norm, finite, _ = average_and_clip([tf.zeros(2)], tf.constant(0.0), 5.0)
     assert (float(norm), gradients[0].numpy().tolist(), bool(finite)) == (0.0, [0.0, 0.0], True)
 
 
@@ -137,7 +137,7 @@ def test_update_that_is_not_finite_changes_nothing(rule: str, where: str, bad: f
         skipped = value is bad
         sums = [tf.constant([1.0, value if where == "gradient" else 0.5])]
         tokens = tf.constant(4.0 if where == "gradient" or not skipped else float("nan"))
-        gradients, _, finite = average_and_clip(sums, tokens, 5.0)
+        gradients, _, finite, _ = average_and_clip(sums, tokens, 5.0)
         assert bool(finite) == (not skipped)
         updates += int(finite)
         before = [variable.numpy() for variable in (weight, average, *slots)]

@@ -12,7 +12,7 @@ from chatbot.errors import DeviceError, UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Parts, Tower
+from chatbot.training.devices import Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
 from chatbot.training.share import Share
@@ -37,7 +37,7 @@ def test_out_of_memory_splits_shares_with_the_same_result(
     settings = replace(CASES["Adam"], variable_update=variable_update, staged_variables=staged, sampled_softmax=sampled)
     pairs = random_pairs(67, 3)
     expected_weights, expected, _ = train_model(settings, cpus[:2], pairs)
-    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(3))
+    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(3))
     weights, results, update = train_model(settings, cpus[:2], pairs)
     for actual, expected_weight in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(actual, expected_weight, atol=TOLERANCE)
@@ -47,7 +47,7 @@ def test_out_of_memory_splits_shares_with_the_same_result(
 
 
 def test_out_of_memory_with_one_pair_at_a_time_is_an_error(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(0))
+    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(0))
     with pytest.raises(UserError, match="out of memory at step 0, with one pair at a time"):
         train_model(CASES["SGD"], cpus[:1], random_pairs(67, 3))
 
@@ -56,25 +56,25 @@ def test_out_of_memory_is_reported_with_accumulation_too(
     cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = replace(CASES["SGD"], batch_size=8, accumulate=2)
-    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", with_memory_for(2))
+    monkeypatch.setattr("chatbot.training.gradients.gradient_function", with_memory_for(2))
     train_model(settings, cpus[:1], random_pairs(67, 3), steps=3)
     assert capsys.readouterr().out.count("Out of memory") == 1
 
 
-def with_memory_for(pairs: int) -> Callable[..., Any]:
+def with_memory_for(pairs: int, function: Callable[..., Any] = gradient_function) -> Callable[..., Any]:
     """A gradient_function that runs out of memory with more pairs than this in a share."""
 
-    def limited_gradient_function(model: Seq2Seq, parts: Parts | None = None) -> Any:
-        gradients = gradient_function(model, parts)
+    def limited_gradient_function(model: Seq2Seq, *tower: Any) -> Any:
+        gradients = function(model, *tower)
 
         def check_rows(rows: int) -> int:
             if rows > pairs:
                 raise MemoryError("injected")  # becomes a ResourceExhaustedError
             return rows
 
-        def checked(weights: Any, share: Share, used: tf.Tensor) -> Any:
+        def checked(weights: Any, share: Share, used: tf.Tensor, *loss_scale: tf.Tensor) -> Any:
             with tf.control_dependencies([tf.py_function(check_rows, [tf.shape(share.source.mask)[0]], tf.int32)]):
-                return gradients(weights, tf.nest.map_structure(tf.identity, share), used)
+                return gradients(weights, tf.nest.map_structure(tf.identity, share), used, *loss_scale)
 
         return checked
 
@@ -143,7 +143,7 @@ def test_memory_of_cudnn_splits_shares(cpus: list[Tower], monkeypatch: pytest.Mo
 def test_other_failure_of_cudnn_is_tried_once_more(
     cpus: list[Tower], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the same size. The second one of a step ends the run, as does one after which weights may have changed."""
+    """At the same size, and then in pieces: memory may be the cause. The last piece is a single pair."""
     update = new_update("parameter_server", cpus[:1])
     errors = failing(monkeypatch, update)
     error = tf.errors.InternalError(None, None, CUDNN)
@@ -152,9 +152,14 @@ def test_other_failure_of_cudnn_is_tried_once_more(
     assert update._pieces == 1
     assert f"Warning: cuDNN failed at step 0 ({CUDNN}); the step is tried once more.\n" in capsys.readouterr().err
     errors += [error] * 2
-    with pytest.raises(DeviceError, match=r"^cuDNN failed twice at step 0 \(Failed to call DoRnnForward") as raised:
+    step_of(update)
+    assert update._pieces == 2
+    assert "cuDNN failed again, perhaps for lack of memory: each share is now split" in capsys.readouterr().out
+    errors += [error] * 9
+    with pytest.raises(DeviceError, match=r"^cuDNN failed with one pair at a time, at step 0 \(Failed to") as raised:
         step_of(update)
     assert len(str(raised.value)) < 200
+    errors.clear()
     errors += [error]
     monkeypatch.setattr(update, "_weights_intact", lambda: False)
     with pytest.raises(DeviceError, match=r"^cuDNN failed while the weights were updated, at step 0"):

@@ -1,4 +1,4 @@
-"""Precision: measured before it is chosen, kept by an attempt; float16 gradients stay within range."""
+"""Precision: measured before it is chosen, kept by an attempt; gradients at each precision."""
 
 import platform
 import subprocess
@@ -18,6 +18,7 @@ from chatbot.flags import compose, replace
 from chatbot.memory import keep_freed_memory
 from chatbot.model.new_model import built_model
 from chatbot.training import precision
+from chatbot.training.gradients import gradient_function
 from chatbot.training.precision import chosen_precision, measured_gain, products
 from tests.commands import ENVIRONMENT, ROOT
 from tests.training.dense_gradients import dense_gradients
@@ -30,6 +31,12 @@ BATCH = Batch(
     target_out=np.array([[5, 2], [6, 2]]),
     weights=np.ones([2, 2], np.float32),
 )
+
+
+@pytest.fixture(autouse=True)
+def _cpu_with_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any machine is taken to have instructions for bfloat16."""
+    monkeypatch.setattr(precision, "CPU_INFO", Path("no such file"))
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(1.9, "bfloat16"), (1.0, "float32"), (0.1, "float32")])
@@ -67,55 +74,34 @@ def test_cache_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatc
     assert [chosen_precision(settings, 20, "/CPU:0") for _ in range(2)] == ["bfloat16", "float32"]
 
 
-class Gpus:
-    """Stub of tf.config: GPUs of these compute capabilities."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int]) -> None:
-        self.tf32 = True
-        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: list(capabilities))
-        monkeypatch.setattr(
-            tf.config.experimental,
-            "get_device_details",
-            lambda capability: {"device_name": f"GPU of {capability}", "compute_capability": capability},
-        )
-        monkeypatch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: self.tf32)
+def test_gpu_computes_in_float32_without_a_measurement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], work_dir: Path
+) -> None:
+    monkeypatch.setattr(precision, "measured_gain", None)
+    assert chosen_precision(SETTINGS, 20, "/GPU:1") == "float32"
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("capability", "enabled", "gain", "line"),
+    ("text", "measured"),
     [
-        ((8, 0), True, 1.9, "Precision: float16; on this device, float16 products of this model's sizes take 53% of"),
-        ((8, 0), True, 1.0, "Precision: float32 (TF32); on this device, float16 products"),
-        ((8, 6), False, 1.0, "Precision: float32; on this device, float16 products"),
-        ((7, 5), True, 1.0, "Precision: float32; on this device, float16 products"),
+        ("model name : EPYC\nflags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("model name : Xeon\nflags\t\t: fpu avx512f amx_bf16 amx_tile\n", True),
+        ("Features\t: fp asimd bf16\nmodel name : bf16\n", True),
+        ("model name : bf16\nflags\t\t: fpu avx2\n", False),
+        ("model name : EPYC\n", True),
+        (None, True),
     ],
 )
-def test_gpu_chooses_between_float32_and_float16(
-    capability: tuple[int, int],
-    enabled: bool,
-    gain: float,
-    line: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    work_dir: Path,
+def test_cpu_is_measured_unless_it_has_no_instructions(
+    text: str | None, measured: bool, monkeypatch: pytest.MonkeyPatch, work_dir: Path
 ) -> None:
-    """The second GPU. The stored measurement is that of its own name and kind of float32."""
-    gpus = Gpus(monkeypatch, (5, 0), capability)
-    gpus.tf32 = enabled
-    measured: list[str] = []
-
-    def measure(name: str, *_: object) -> float:
-        measured.append(name)
-        return gain
-
-    monkeypatch.setattr(precision, "measured_gain", measure)
-    expected = "float16" if gain > 1.2 else "float32"
-    assert [chosen_precision(SETTINGS, 20, "/GPU:1") for _ in range(2)] == [expected] * 2
-    assert line in capsys.readouterr().out
-    assert measured == ["float16"]
-    gpus.tf32 = not enabled
-    chosen_precision(SETTINGS, 20, "/GPU:1")
-    assert measured == ["float16"] * (2 if capability >= (8, 0) else 1)
+    """A system that does not list its instructions may have them."""
+    if text is not None:
+        Path("cpuinfo").write_text(text)
+    monkeypatch.setattr(precision, "CPU_INFO", Path("cpuinfo"))
+    monkeypatch.setattr(precision, "measured_gain", lambda *_: 9.0)
+    assert chosen_precision(SETTINGS, 20, "/CPU:0") == ("bfloat16" if measured else "float32")
 
 
 def test_products_are_those_of_a_towers_share() -> None:
@@ -148,24 +134,7 @@ def test_gain_is_the_median_ratio_of_times(
 
     monkeypatch.setattr(precision, "_computation", computation)
     monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    assert measured_gain("bfloat16", SIZES, "/CPU:0") == pytest.approx(float32_s / bfloat16_s)
-
-
-def test_all_products_of_a_round_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several times, although TensorFlow computes equal operations without side effects once where it can."""
-    computed: list[int] = []
-
-    def recorded(a: tf.Tensor, b: tf.Tensor, _: str) -> tf.Tensor:
-        def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            computed.append(b.shape[1])
-            return a @ b
-
-        return tf.ensure_shape(tf.numpy_function(product, [a, b], tf.float32, stateful=False), [None, None])
-
-    monkeypatch.setattr(precision, "matmul", recorded)
-    factors = [(tf.ones([m, k]), tf.ones([k, n])) for m, k, n in SIZES]
-    precision._computation("bfloat16", factors, 3)()
-    assert sorted(computed) == [20] * 3 + [32] * 3
+    assert measured_gain(SIZES, "/CPU:0") == pytest.approx(float32_s / bfloat16_s)
 
 
 def test_requested_precision_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,14 +175,18 @@ def test_plain_model_has_the_same_gradients() -> None:
     assert largest_difference(gradients_at(), gradients_at(settings=plain)) < 1e-5
 
 
-def test_gradients_beyond_float16_are_computed_again_scaled_down() -> None:
-    """The weights of targets are so large that the gradients of the loss sum exceed float16."""
-    batch = BATCH._replace(weights=1e6 * BATCH.weights)
-    gradients, exact = (gradients_at(precision=precision, batch=batch) for precision in ("float16", "float32"))
-    assert all(np.isfinite(gradient).all() for gradient in gradients)
-    assert largest_difference(exact, gradients) < 0.01
-    largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in exact)
-    assert largest > float(np.finfo(np.float16).max)
+def test_loss_scale_keeps_gradients_within_float16() -> None:
+    """The weights of targets are so large that the gradients of the loss sum exceed float16. The loss is unscaled."""
+    batch, scale = BATCH._replace(weights=1e6 * BATCH.weights), 2.0**-8
+    models = [built_model(SETTINGS.model, 10, 1, precision) for precision in ("float32", "float16")]
+    exact_sums, exact = dense_gradients(models[0], batch)
+    function = gradient_function(models[1], "/CPU:0")
+    _, overflowing = dense_gradients(models[1], batch, function=function, loss_scale=1.0)
+    sums, gradients = dense_gradients(models[1], batch, function=function, loss_scale=scale)
+    assert not all(np.isfinite(gradient).all() for gradient in overflowing)
+    assert largest_difference(exact, [gradient / scale for gradient in gradients]) < 0.01
+    assert float(sums.weight) == scale * float(exact_sums.weight)
+    assert float(sums.loss) == pytest.approx(float(exact_sums.loss), rel=0.01)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")

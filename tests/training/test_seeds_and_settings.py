@@ -23,6 +23,7 @@ from chatbot.training.gradients import Sums
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Share
 from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.pending import pending_of
 from chatbot.training.variable_update.replica import Replica
 from chatbot.training.variable_update.synchronous import Synchronous
 
@@ -34,7 +35,7 @@ UPDATES = ["parameter_server", "replicated", "independent", "distributed_replica
 def _drawn_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the gradient function."""
 
-    def stub(model: Seq2Seq, parts: Any = None) -> Any:
+    def stub(model: Seq2Seq, *tower: Any) -> Any:
         def gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor) -> Sums:
             drawn = 1 + uniform([], share.key, 1)
             embedding = embedding_index(model)
@@ -44,7 +45,7 @@ def _drawn_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return gradients
 
-    monkeypatch.setattr("chatbot.training.variable_update.synchronous.gradient_function", stub)
+    monkeypatch.setattr("chatbot.training.gradients.gradient_function", stub)
 
 
 def opened(settings: Settings, towers: list[Tower], machine: int = 0, machines: int = 1) -> Synchronous:
@@ -107,8 +108,8 @@ def test_every_variable_update_uses_all_settings(cpus: list[Tower], name: str) -
 
 
 def machine_of_two(cpus: list[Tower], machine: int, **changes: Any) -> Synchronous:
-    """One of two machines. The sum over both is, for every tensor, what this machine sends plus 3."""
-    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    """One of two machines, in float16. The sum over both is, for every tensor, what this machine sends plus 3."""
+    model = built_model(SETTINGS.model, VOCABULARY, seed=1, precision="float16")
     replicas = [(Replica(model, LearningSettings(optimizer="momentum")), cpus[:2])]
 
     def exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
@@ -130,9 +131,11 @@ def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower
 
 
 def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) -> None:
-    updates = [machine_of_two(cpus, machine, staged=True) for machine in range(2)]
-    gradients = [np.full(variable.shape, 5, np.float32) for variable in updates[0]._model.trainable_variables]
-    pending = [sums for update in updates for sums in update._pending_of(gradients, 7.0).sums]
+    model = built_model(SETTINGS.model, VOCABULARY, seed=1)
+    gradients = [np.full(variable.shape, 5, np.float32) for variable in model.trainable_variables]
+    state = [*gradients, np.asarray(7, np.float32)]
+    parts = [pending_of(model, state, cpus[:2], first_machine) for first_machine in (True, False)]
+    pending = [sums for part in parts if part for sums in part.sums]
     assert [float(sums.weight) for sums in pending] == [7, 0, 0, 0]
     for values in ([sums.rows for sums in pending], [sums.others[0] for sums in pending]):
         assert [np.unique(value.numpy()).tolist() for value in values] == [[5], [0], [0], [0]]

@@ -23,7 +23,7 @@ def sampled_model() -> tuple[Seq2Seq, Graph]:
     """A model with a sampled softmax, and its gradient function, which is traced once."""
     settings = ModelSettings(rnn_size=8, embedding_size=4, keep_prob=1.0, sampled_softmax=6)
     model = built_model(settings, VOCABULARY, seed=1)
-    gradients = gradient_function(model)
+    gradients = gradient_function(model, "/CPU:0")
     return model, Graph(lambda weights, share, used: gradients(weights, share, used))
 
 

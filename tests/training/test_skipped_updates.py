@@ -38,8 +38,12 @@ UPDATES: dict[str, dict[str, Any]] = {
     "replicated, averaged": {"variable_update": "replicated", "average": 0.9, "weight_decay": 0.1},
     "hierarchical": {"all_reduce": "hierarchical"},
     "mean of checkpoints": {"average_checkpoints": 2},
-    "float16": {"precision": "float16"},
 }
+
+
+def values_of(model: Seq2Seq) -> list[np.ndarray]:
+    """The weights of a model."""
+    return [variable.numpy() for variable in model.trainable_variables]
 
 
 class Opened:
@@ -52,7 +56,7 @@ class Opened:
         self.model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
         self.update = open_update(self.model, settings, towers)
         self._state = self.update.gather_state()
-        self._weights = [variable.numpy() for variable in self.model.trainable_variables]
+        self.start = values_of(self.model)
         pairs = random_pairs(67, 3)
         self.batches = list(islice(Batches([pairs], 12, settings.learning.seed).from_step(0, len(towers)), 4))
         bad = self.batches.pop()
@@ -63,7 +67,7 @@ class Opened:
 
     def train(self, batches: list[GlobalBatch]) -> tuple[list[bool], list[np.ndarray]]:
         """Train the untrained model; return which updates were applied, and the state and all weights."""
-        for variable, value in zip(self.model.trainable_variables, self._weights, strict=True):
+        for variable, value in zip(self.model.trainable_variables, self.start, strict=True):
             variable.assign(value)
         self.update.scatter_state(self._state)
         for number, batch in enumerate(batches):
@@ -88,8 +92,22 @@ def test_skipped_update_changes_nothing_on_any_replica(cpus: list[Tower], name: 
         assert np.isfinite(a).all()
 
 
-def test_staged_gradient_that_is_not_finite_is_neither_applied_nor_saved(cpus: list[Tower]) -> None:
-    """It is applied one step late, and would be a part of the checkpoint until then."""
+def test_float16_lowers_its_scale_and_trains_on(cpus: list[Tower]) -> None:
+    """Two towers train what float32 trains without the batches that overflow."""
+    opened, exact = (Opened(cpus, precision=name, optimizer="sgd") for name in ("float16", "float32"))
+    first, second, third = opened.batches
+    applied, state = opened.train([opened.bad, first, second, opened.bad, third])
+    exact.train(opened.batches)
+    assert applied == [False, True, True, False, True]
+    exponent, finite_steps = opened.update.gather_state()[-1]
+    assert (exponent, finite_steps) == (-2, 1)
+    assert all(np.isfinite(value).all() for value in state)
+    for actual, expected, start in zip(*map(values_of, (opened.model, exact.model)), exact.start, strict=True):
+        assert np.linalg.norm(actual - expected) < 0.01 * np.linalg.norm(expected - start) + 1e-6
+
+
+def test_staged_gradient_that_is_not_finite_is_not_applied(cpus: list[Tower]) -> None:
+    """It is applied one step late. Until then, a checkpoint has finite numbers in its place."""
     opened = Opened(cpus, staged_variables=True)
     first, second, third = opened.batches
     for batches, expected in (([first, opened.bad], 2), ([first, opened.bad, second, third], 4)):
@@ -194,12 +212,12 @@ class EndedError(BaseException):
     """In place of the end of a process."""
 
 
-def train_untraced(not_finite: Container[int], **flags: Any) -> Run:
-    """Train on one tower with steps whose loss is not a number; return the run."""
+def train_untraced(not_finite: Container[int], overflows: Container[int] = (), **flags: Any) -> Run:
+    """Train on one tower with steps whose loss is not a number, or that overflow float16; return the run."""
     runs: list[Run] = []
 
     def opened(model: Seq2Seq, settings: Settings) -> UntracedUpdate:
-        return UntracedUpdate(model, settings, not_finite=not_finite)
+        return UntracedUpdate(model, settings, not_finite=not_finite, overflows=overflows)
 
     def recorded(*arguments: Any) -> Run:
         runs.append(open_run(*arguments))
@@ -244,3 +262,19 @@ def test_updates_are_skipped_in_a_row_over_several_processes(
     assert (run.progress.step, run.progress.rate_halvings) == (6, 0)
     assert train_untraced((5, 6, 7), steps=7, patience_nonfinite=3).progress.rate_halvings == 1
     assert "not finite at steps 5 to 7, 3 in a row: back to the checkpoint of step 6" in capsys.readouterr().err
+
+
+def test_overflows_of_float16_are_counted_and_do_not_return(
+    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They lower the loss scale. Two losses that are not numbers do return, with overflows among them."""
+    run = train_untraced((), overflows=range(2, 9))
+    assert (run.progress.skipped_updates, run.progress.rate_halvings) == (7, 0)
+    assert "not finite" not in capsys.readouterr().err
+    with pytest.raises(UserError, match="at steps 2 to 5, 2 in a row, after the run had gone back 3 times"):
+        train_untraced((2, 5), overflows=(3, 4), attempt="both", log_every=6, save_every=6)
+
+
+def test_step_before_finite_ones_is_named(pairs_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_untraced((4,), log_every=6)
+    assert "was not finite at step 4; the update was skipped" in capsys.readouterr().err

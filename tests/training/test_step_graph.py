@@ -1,7 +1,9 @@
 """The graph of a step: traced once for all batches, with a call for each tower that waits for no other tower."""
 
 import itertools
+from contextvars import ContextVar
 from itertools import islice
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -9,6 +11,7 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.flags import replace
+from chatbot.model import gpu
 from chatbot.model.new_model import built_model
 from chatbot.training.devices import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
@@ -37,25 +40,24 @@ def test_step_is_traced_once_for_all_batches_and_slots_exist_once(
     assert len(slots) == 2 * len(model.trainable_variables)
 
 
-def operations_of_the_step(cpus: list[Tower]) -> list[tf.Operation]:
-    """The operations of the traced step of these towers."""
-    settings = replace(SETTINGS, keep_prob=0.5)
-    model = built_model(settings.model, VOCABULARY, settings.learning.seed)
+def graph_of_the_step(cpus: list[Tower], precision: str = "float32", **options: Any) -> tf.Graph:
+    """The traced step of these towers."""
+    settings = replace(SETTINGS, keep_prob=0.5, **options)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
     update = open_update(model, settings, cpus)
     batch = next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(cpus)))
     prepared = update.prepare(batch, 0)
-    graph = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)).graph
-    return list(graph.get_operations())
+    return update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)).graph
 
 
 def test_tower_gradients_are_one_call_on_their_device(cpus: list[Tower]) -> None:
-    calls = [op for op in operations_of_the_step(cpus) if "PartitionedCall" in op.type]
+    calls = [op for op in graph_of_the_step(cpus).get_operations() if "PartitionedCall" in op.type]
     towers = [op for op in calls if b"tower_gradients" in op.node_def.attr["f"].func.name.encode()]
     assert [op.device.rsplit("device:", 1)[-1] for op in towers] == ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]
 
 
 def test_towers_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
-    operations = operations_of_the_step(cpus)
+    operations = graph_of_the_step(cpus).get_operations()
     towers = [op for op in operations if "tower_gradients" in op.node_def.attr["f"].func.name]
     assert len(towers) == 4
     for tower in towers:
@@ -66,3 +68,22 @@ def test_towers_do_not_wait_for_each_other(cpus: list[Tower]) -> None:
             queue += [n for n in inputs if n not in ancestors]
             ancestors.update(inputs)
         assert not ancestors & set(towers)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_towers_on_gpus_do_not_wait_for_each_other(
+    cpus: list[Tower], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDNN's operations have a state, so TensorFlow calls the towers in a row; each of them holds up no other.
+
+    A call waits for the control outputs of the one before. A loop or a branch over cuDNN's operations would be one.
+    """
+    monkeypatch.setattr(gpu, "_chosen", ContextVar("on_gpu", default=True))
+    monkeypatch.setattr(gpu, "is_gpu", lambda device: True)
+    graph = graph_of_the_step(cpus[:2], precision, fast=("lstm",)).as_graph_def()
+    functions = {function.signature.name: function for function in graph.library.function}
+    (tower,) = (function for name, function in functions.items() if "tower_gradients" in name)
+    kinds = {node.op for function in functions.values() for node in function.node_def}
+    assert kinds >= {"CudnnRNNV3", "CudnnRNNBackpropV3"}
+    assert not kinds & {"While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
+    assert not tower.control_ret

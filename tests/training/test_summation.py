@@ -1,7 +1,12 @@
 """Gradients are exchanged in the order of the backward pass, each group as soon as its stage has computed it."""
 
+import itertools
+import math
+
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 from tensorflow.python.framework.convert_to_constants import _run_inline_graph_optimization
 
 from chatbot.corpus.batching.batches import Batches
@@ -12,7 +17,7 @@ from chatbot.training.devices import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import summation
 from chatbot.training.variable_update.replicated import copies
-from chatbot.training.variable_update.summation import exchange_groups
+from chatbot.training.variable_update.summation import GROUP_BYTES, exchange_groups, group_bytes, grouped
 from chatbot.training.variable_update.synchronous import Synchronous
 
 DEEP = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5)
@@ -67,20 +72,57 @@ def test_a_single_exchange_would_wait_for_everything(cpus: list[Tower], monkeypa
 @pytest.mark.parametrize(
     ("sampled", "tied", "scheduled"), [(None, True, 0.0), (7, True, 0.0), (None, False, 0.0), (None, False, 0.5)]
 )
-def test_groups_have_every_tensor_once_and_are_small(
+def test_groups_have_every_tensor_once_and_follow_the_backward_pass(
     sampled: int | None, tied: bool, scheduled: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Indices into [projection, *others, rows, tokens, report]."""
     changes = {"sampled_softmax": sampled, "tied_embeddings": tied, "scheduled_sampling": scheduled}
     model = built_model(replace(DEEP, **changes).model, VOCABULARY, seed=1)
-    monkeypatch.setattr(summation, "GROUP_BYTES", 5000)
-    groups = exchange_groups(model)
+    monkeypatch.setattr(summation, "GROUP_BYTES", 2000)
+    by_device = [exchange_groups(model, on_gpus) for on_gpus in (False, True)]
     first = (sampled is None and tied) or scheduled > 0  # whether the embedding has a dense gradient beside its rows
     count = len(model.trainable_variables) + 2 + first
-    assert sorted(index for group in groups for index in group) == list(range(count))
-    assert groups[-1] == [count - 3]  # the rows
-    sizes = [4 * variable.value.shape.num_elements() for variable in model.trainable_variables]
-    del sizes[embedding_index(model)]
-    for group in groups[1:-1]:
-        assert len(group) == 1 or sum(sizes[i - first] for i in group) <= 5000
-    assert len(groups) > 6
+    others = [v for i, v in enumerate(model.trainable_variables) if i != embedding_index(model)]
+    index = {id(variable): first + i for i, variable in enumerate(others)}
+    stages = [[index[id(v)] for v in reversed(layer.trainable_variables)] for layer in (model.decoder, model.encoder)]
+    for groups in by_device:
+        order = [index for group in groups for index in group]
+        assert sorted(order) == list(range(count))
+        assert groups[-1] == [count - 3]  # the rows
+        assert order[len(groups[0]) : -1] == [index for stage in stages for index in stage]
+        assert not any({*group} & {*stages[0]} and {*group} & {*stages[1]} for group in groups)
+    assert by_device[0][0] == by_device[1][0]
+    assert len(by_device[1]) < len(by_device[0])
+
+
+@given(st.lists(st.integers(1, 100 << 20), min_size=1, max_size=40), st.booleans())
+def test_groups_are_of_about_their_size(sizes: list[int], on_gpus: bool) -> None:
+    total = sum(sizes)
+    bound = group_bytes(total, on_gpus)
+    groups = grouped(range(len(sizes)), dict(enumerate(sizes)), bound, on_gpus)
+    assert [index for group in groups for index in group] == list(range(len(sizes)))
+    for group, following in itertools.zip_longest(groups, groups[1:]):
+        *others, last = (sizes[index] for index in group)
+        if on_gpus:
+            assert sum(others) < bound
+            assert following is None or sum(others) + last >= bound
+        else:
+            assert not others or sum(others) + last <= bound
+            assert following is None or sum(others) + last + sizes[following[0]] > bound
+    if on_gpus:
+        assert len(groups) <= 1 + math.sqrt(total / GROUP_BYTES)
+    else:
+        assert bound == GROUP_BYTES
+
+
+@pytest.mark.parametrize("megabytes", [1, 4, 64, 400, 3000])
+def test_size_of_groups_on_gpus_costs_least(megabytes: int) -> None:
+    """One group costs as much as an exchange of GROUP_BYTES, and the last one is exchanged after the backward pass."""
+    total = megabytes << 20
+
+    def cost(size: float) -> float:
+        return max(1, total / size) * GROUP_BYTES + min(size, total)
+
+    chosen = group_bytes(total, on_gpus=True)
+    assert all(cost(chosen) <= 1.001 * cost(chosen * factor) for factor in (0.25, 0.5, 0.9, 1.1, 2, 4))
+    assert chosen >= group_bytes(total, on_gpus=False)

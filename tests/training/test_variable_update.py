@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from typing import Any
 
 import keras
@@ -25,6 +26,7 @@ from chatbot.training.selftest import (
     TOLERANCE,
     VOCABULARY,
     every_pair_once,
+    largest_difference,
     masks_differ,
     random_pairs,
     selftest,
@@ -33,6 +35,7 @@ from chatbot.training.selftest import (
 )
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.parameter_server import parameter_server
+from chatbot.training.variable_update.step_result import StepResult
 from tests.training.dense_gradients import dense_gradients
 
 UPDATES: dict[str, dict[str, Any]] = {
@@ -49,11 +52,6 @@ def one_device_weights(name: str) -> list[np.ndarray]:
     return train_model(CASES[name], [Tower("cpu_0", "/CPU:0", "CPU", None)], random_pairs(67, SETTINGS.learning.seed))[
         0
     ]
-
-
-def largest_difference(one: list[np.ndarray], other: list[np.ndarray]) -> float:
-    """The largest absolute difference of a weight."""
-    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
 
 
 # Where the variables are, and how gradients are summed, does not depend on the optimizer.
@@ -236,6 +234,46 @@ def test_batch_may_have_fewer_pairs_than_towers(cpus: list[Tower]) -> None:
     assert result.weight_sums.numpy()[1:].tolist() == [0, 0, 0]
     assert int(result.examples) == 1
     assert largest_difference(many, one) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("loss", "finite", "trained", "difference"),
+    [
+        (2.0, True, [1.0, 2.0], "differ by 0.0e+00"),
+        (math.nan, False, [0.0, 0.0], "cannot be compared"),  # all updates are skipped
+        (math.nan, False, [1.0, 2.0], "cannot be compared"),
+        (2.0, True, [0.0, 0.0], "cannot be compared"),
+        (2.0, True, [1.0, math.nan], "cannot be compared"),
+        (2.0, True, [math.nan, 1.0], "cannot be compared"),
+    ],
+)
+def test_selftest_fails_where_devices_compute_nothing(
+    cpus: list[Tower],
+    loss: float,
+    finite: bool,
+    trained: list[float],
+    difference: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The weights of all devices are equal, but they may not have been computed."""
+
+    def train(_: Any, towers: list[Tower], __: Any, steps: int = STEPS) -> tuple[list[np.ndarray], list[Any], None]:
+        losses = loss + tf.range(len(towers), dtype=tf.float32)
+        result = StepResult(losses, losses, tf.constant(1.0), tf.constant(1.0), tf.constant(finite))
+        return [np.full(3, weight) for weight in (trained if steps else [0.0, 0.0])], [result] * steps, None
+
+    monkeypatch.setattr("chatbot.training.selftest.train_model", train)
+    passes = difference.startswith("differ")
+    assert selftest(SETTINGS, cpus[:2]) == (0 if passes else 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert [
+        line.startswith(f"{'ok  ' if passes else 'FAIL'}  2 towers and 1 {difference} after") for line in lines
+    ] == [
+        *[True] * 3,
+        *[False] * 3,
+    ]
+    assert lines[3] == f"{'FAIL' if math.isnan(loss) else 'ok  '}  towers draw different dropout masks"
 
 
 def test_selftest_passes_and_fails_when_towers_disagree(

@@ -19,11 +19,11 @@ from chatbot.training.variable_update.step_result import StepResult
 class UntracedUpdate:
     """A training step without a graph, on one tower.
 
-    strike: called with each step before it ends. not_finite, high: the steps, counted from 1, whose loss is not a
-    number or is far above that of the others.
+    strike: called with each step before it ends. not_finite, high, overflows: the steps, counted from 1, whose loss is
+    not a number, is far above that of the others, or whose gradients overflow float16.
     """
 
-    tower_names, num_shares = ["cpu_0"], 1
+    tower_names, num_shares, is_tracing = ["cpu_0"], 1, False
 
     def __init__(
         self,
@@ -32,9 +32,10 @@ class UntracedUpdate:
         strike: Callable[[int], None] = lambda step: None,
         not_finite: Container[int] = (),
         high: Container[int] = (),
+        overflows: Container[int] = (),
     ) -> None:
         self._replica, self._strike = Replica(model, settings.learning), strike
-        self._not_finite, self._high = not_finite, high
+        self._not_finite, self._high, self._overflows = not_finite, high, overflows
         self._finished: list[StepResult] = []
         self.step = 0
 
@@ -47,10 +48,14 @@ class UntracedUpdate:
         self.step = prepared.number + 1
         random = np.random.default_rng([prepared.number, int(prepared.batch.shares[0].source.sum())])
         gradients = [tf.constant(random.normal(size=w.shape), tf.float32) for w in self._replica.weights]
-        tokens = tf.constant(float("nan") if self.step in self._not_finite else 1.0)
+        overflow = self.step in self._overflows
+        tokens = tf.constant(float("nan") if overflow or self.step in self._not_finite else 1.0)
         applied = self._replica.apply(gradients, tokens, tf.constant(rate, tf.float32))
         loss = tf.constant([random.uniform(2, 3) + 30 * (self.step in self._high)])
-        self._finished.append(StepResult(loss, tf.ones(1), tf.constant(1.0), applied.norm, applied.finite))
+        norm_and_finite = applied.norm, applied.finite
+        self._finished.append(
+            StepResult(loss, tf.ones(1), tf.constant(1.0), *norm_and_finite, overflow=tf.constant(overflow))
+        )
         self._strike(self.step)
 
     def finished_steps(self) -> list[StepResult]:

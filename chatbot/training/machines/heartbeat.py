@@ -31,7 +31,7 @@ from chatbot.training.machines.watch import (
 CHIEF_NAME = f"{WORKER} 0"
 # Seconds without a step of any machine after which the steps of all are printed.
 REPORT_STEPS = 600.0
-# A longer line is not from a worker.
+# A longer line is not from a worker, and no more than this waits to be sent.
 MOST_BYTES = 1 << 16
 
 
@@ -40,14 +40,20 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        self._connection, self._received = connection, b""
+        self._connection, self._received, self._unsent = connection, b"", b""
         self.open, self.heard = True, time.monotonic()
         self.ready = False  # whether the worker at one end has reached the ports of all others
 
     def send(self, **message: Any) -> None:
-        """Send a message; drop it if the other end reads nothing."""
+        """Send a message, as far as the connection takes it; the next call sends the rest first.
+
+        The message is dropped as a whole if the other end has read nothing for MOST_BYTES.
+        """
+        if len(self._unsent) < MOST_BYTES:
+            self._unsent += json.dumps(message).encode() + b"\n"
         try:
-            self._connection.send(json.dumps(message).encode() + b"\n")
+            while self._unsent:
+                self._unsent = self._unsent[self._connection.send(self._unsent) :]
         except BlockingIOError:
             pass
         except OSError:

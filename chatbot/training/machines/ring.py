@@ -29,6 +29,8 @@ def join(cluster: Cluster, heartbeat: Heartbeat, towers: Sequence[Tower]) -> Tea
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
         task_id=cluster.index,
+        # Without it, tf.distribute would sum on the CPU of each machine.
+        num_accelerators={"GPU": sum("GPU" in tower.device for tower in towers)},
         rpc_layer="grpc",
     )
     # TensorFlow's NCCL refuses several logical devices of one GPU.

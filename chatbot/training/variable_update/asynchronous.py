@@ -19,6 +19,8 @@ from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import Sums, dense, gradient_function
+from chatbot.training.loss_scale import LossScale, is_overflow
+from chatbot.training.machines.cluster import WORKER
 from chatbot.training.optimizer import apply_update, average_and_clip, is_decayed, make_slots, update_scalars
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
@@ -34,7 +36,10 @@ LEDGER_SIZE = 1024
 
 
 class ServerShard:
-    """The variables of one parameter server: a part of the weights, their slots, and the ledger of applied steps."""
+    """The variables of one parameter server: a part of the weights, their slots, and the ledger of applied steps.
+
+    loss_scale: that of all workers, on the first server in float16; else None.
+    """
 
     def __init__(self, device: str, settings: LearningSettings) -> None:
         self.device, self._settings = device, settings
@@ -42,6 +47,7 @@ class ServerShard:
         self.trained: list[int] = []  # the indices of the weights that are trained
         self.slots: list[list[tf.Variable]] = []  # of each weight, an empty list of one that is not trained
         self._decayed: list[bool] = []
+        self.loss_scale: LossScale | None = None
         with tf.device(device):
             # Step n is applied if entry n % LEDGER_SIZE is at least n.
             self._ledger = tf.Variable(tf.fill([LEDGER_SIZE], tf.constant(-1, tf.int64)), trainable=False)
@@ -66,16 +72,25 @@ class ServerShard:
         """Empty the ledger. No step may be in flight."""
         self._ledger.assign(tf.fill([LEDGER_SIZE], tf.constant(-1, tf.int64)))
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Any:
+    def apply(
+        self,
+        gradients: Sequence[tf.Tensor],
+        rate: tf.Tensor,
+        number: tf.Tensor,
+        finite: tf.Tensor,
+        scaling: Sequence[tf.Tensor] = (),
+    ) -> Any:
         """Update the trained weights of this shard by step `number`; return whether it had not been applied before.
 
-        gradients, finite: from `average_and_clip`.
+        gradients, finite: from `average_and_clip`. scaling: for the loss scale of this shard, the scale of the step and
+        whether it overflowed.
         """
         with tf.device(self.device):
             # All tensors are received before the first weight changes, so a worker that dies leaves no partial update.
-            received = [tf.identity(tensor) for tensor in (*gradients, rate, number, finite)]
-            with tf.control_dependencies(received):
-                *gradients, rate, number, finite = (tf.identity(tensor) for tensor in received)
+            values = [*gradients], rate, number, finite, [*scaling]
+            received = tf.nest.map_structure(tf.identity, values)
+            with tf.control_dependencies(tf.nest.flatten(received)):
+                gradients, rate, number, finite, scaling = tf.nest.map_structure(tf.identity, received)
 
             def apply_once() -> tf.Tensor:
                 entry = number % LEDGER_SIZE
@@ -86,6 +101,9 @@ class ServerShard:
                     )
                     with tf.control_dependencies([recorded]):
                         updates = [self.updates.assign_add(1, read_value=False)]
+                        if self.loss_scale is not None:
+                            used, overflow = scaling
+                            updates.append(self.loss_scale.update(used, finite, overflow))
                         scalars = update_scalars(self._settings, rate, number + 1, finite)
                         for i, gradient in zip(self.trained, gradients, strict=True):
                             updates.append(
@@ -105,6 +123,16 @@ class ServerShard:
                 return tf.cond(not_applied, apply_gradients, lambda: tf.constant(False))
 
             return self._lock.execute(apply_once, exclusive_resource_access=False)
+
+
+def device_of_workers(workers: int) -> str:
+    """Return the device for which the step is traced, once for all workers: a GPU if every worker has one.
+
+    The chief computes on its CPU, and TensorFlow lists the devices of the whole cluster to it.
+    """
+    found = (tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices("GPU"))
+    with_gpu = {device.task for device in found if device.job == WORKER}
+    return "/GPU:0" if len(with_gpu) == workers else "/CPU:0"
 
 
 class Asynchronous:
@@ -130,8 +158,12 @@ class Asynchronous:
             shard = min(self.shards, key=lambda shard: shard.bytes)
             self._locations[i] = shard, len(shard.weights)
             shard.add(variables[i], i in self._trained)
-        self._gradients = gradient_function(model)
-        self._preparation = Preparation(model, settings.seed, [CHIEF_DEVICE])
+        if model.precision == "float16":
+            with tf.device(self.shards[0].device):
+                self.shards[0].loss_scale = LossScale()
+        self._device = device_of_workers(workers)
+        self._gradients = gradient_function(model, self._device)
+        self._preparation = Preparation(model, settings.seed, [self._device], home=CHIEF_DEVICE)
         self._train_step_graph = Graph(self._train_step)
         self._in_flight: collections.deque[Any] = collections.deque()
         self._finished: list[StepResult] = []
@@ -141,6 +173,11 @@ class Asynchronous:
     def traces(self) -> int:
         """The number of times the step was traced: once, for all workers."""
         return self._train_step_graph.traces
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether the step is being traced."""
+        return self._train_step_graph.is_tracing
 
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
         """Prepare the batch of step `number`, counted from 0. Any thread may call this."""
@@ -169,7 +206,7 @@ class Asynchronous:
         value = self._in_flight.popleft()
         while True:
             try:
-                loss, weight, pairs, norm, finite, worker = value.fetch()
+                worker, loss, weight, pairs, *applied = value.fetch()
                 break
             except tf.errors.OpError:  # the subclass depends on how soon the worker restarts
                 # The worker died after the step and before its result was fetched. The coordinator runs the step
@@ -179,37 +216,47 @@ class Asynchronous:
                 time.sleep(0.1)
         losses, weights = np.zeros((2, len(self.tower_names)), np.float32)
         losses[int(worker)], weights[int(worker)] = loss, weight
-        self._finished.append(StepResult(*map(tf.constant, (losses, weights, pairs, norm, finite))))
+        self._finished.append(StepResult(*map(tf.constant, (losses, weights, pairs, *applied))))
 
     def _train_step(self, share: Share, used: tf.Tensor, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
         weights = [tf.identity(shard.weights[index]) for shard, index in self._locations]
-        sums: Sums = self._gradients(weights, share, tf.shape(used)[0])
+        loss_scale = self.shards[0].loss_scale
+        scale = [] if loss_scale is None else [loss_scale.read()]
+        sums: Sums = self._gradients(weights, share, tf.shape(used)[0], *scale)
         sums_of_weights = list(sums.others)
         shape = self._model.embedding.embeddings.shape
         sums_of_weights.insert(embedding_index(self._model), dense(sums.projection, sums.rows, used, shape))
         trained_sums = [sums_of_weights[i] for i in self._trained]
-        clipped = average_and_clip(trained_sums, counted_tokens(sums), self._settings.max_gradient_norm)
+        tokens = counted_tokens(sums)
+        clipped = average_and_clip(trained_sums, tokens, self._settings.max_gradient_norm)
+        overflow = [is_overflow(used_scale, clipped.finite, tokens) for used_scale in scale]
         gradients = dict(zip(self._trained, clipped.gradients, strict=True))
         applied = []
         for shard in self.shards:
             if shard.weights:
                 variables = {index: i for i, (other, index) in enumerate(self._locations) if other is shard}
                 shard_gradients = [gradients[variables[index]] for index in shard.trained]
-                applied.append(shard.apply(shard_gradients, rate, number, clipped.finite))
+                scaling = [*scale, *overflow] if shard.loss_scale else []
+                applied.append(shard.apply(shard_gradients, rate, number, clipped.finite, scaling))
         with tf.control_dependencies(applied):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            values = sums.loss, sums.weight, share.counts[1], clipped.norm, clipped.finite, worker
+            values = worker, sums.loss, *tf.unstack(share.counts, 2), clipped.norm, clipped.finite, *overflow
             return tuple(tf.identity(value) for value in values)
 
     def gather_state(self) -> Values:
-        """Wait for all scheduled steps, copy the weights into the model, and return the next step and the slots."""
+        """Wait for all scheduled steps, copy the weights into the model, and return the rest of a checkpoint.
+
+        That is the next step, the slots, and the loss scale of float16.
+        """
         while self._in_flight:
             self._collect_oldest()
         for variable, (shard, index) in zip(self._model.trainable_variables, self._locations, strict=True):
             variable.assign(shard.weights[index].numpy())
         slots = [slot.numpy() for shard, index in self._locations for slot in shard.slots[index]]
-        return [np.asarray(self._next_step, np.int64), *slots]
+        loss_scale = self.shards[0].loss_scale
+        scale_state = [loss_scale.gather_state()] if loss_scale else []
+        return [np.asarray(self._next_step, np.int64), *slots, *scale_state]
 
     def scatter_state(self, state: Values) -> None:
         """Copy the model's weights, and a state as `gather_state` returns it, to the parameter servers.
@@ -219,6 +266,9 @@ class Asynchronous:
         while self._in_flight:
             self._collect_oldest()
         self._finished.clear()
+        if self.shards[0].loss_scale:
+            *state, scale_state = state
+            self.shards[0].loss_scale.scatter_state(scale_state)
         self._next_step = int(state[0])
         for shard in self.shards:
             shard.forget_steps()

@@ -30,6 +30,10 @@ class VariableUpdate(Protocol):
     def num_shares(self) -> int:
         """The number of shares of a global batch that a step takes in this process."""
 
+    @property
+    def is_tracing(self) -> bool:
+        """Whether a graph of the step is being traced. Any thread may ask."""
+
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
         """Prepare the global batch of step `number`, counted from 0. Any thread may call this."""
 

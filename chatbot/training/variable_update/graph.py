@@ -14,11 +14,14 @@ class Graph:
     """Calls a function as a graph. The first call traces it, for batches of all sizes.
 
     AutoGraph is off: no branch depends on a tensor, and tracing is faster.
+
+    is_tracing: whether a thread traces the function now.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = tf.function(function, autograph=False)
         self._concrete: Any = None
+        self.is_tracing = False
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the graph. Only the sizes of the batch may differ between calls."""
@@ -27,7 +30,11 @@ class Graph:
     def concrete(self, *inputs: Any) -> Any:
         """Return the traced function, for these inputs."""
         if self._concrete is None:
-            self._concrete = self._function.get_concrete_function(*map(_spec, inputs))
+            self.is_tracing = True
+            try:
+                self._concrete = self._function.get_concrete_function(*map(_spec, inputs))
+            finally:
+                self.is_tracing = False
         return self._concrete
 
     @property

@@ -1,6 +1,7 @@
 """The reaction to a device that is out of memory: smaller pieces of each share, or an error.
 
-Another failure of cuDNN is tried once more as it is.
+After another failure of cuDNN, the step is first tried once more as it is: TensorFlow reports a lack of memory for the
+workspace of a recurrent layer as it reports any other.
 """
 
 import sys
@@ -49,18 +50,22 @@ def _has(texts: Sequence[str], error: tf.errors.OpError, towers: Sequence[Tower]
     return any(text in message for text in texts) and device_failure(error, towers) is None
 
 
-def repeat_after(error: tf.errors.OpError, step: int, again: bool, weights_intact: bool) -> None:
+def repeat_after(error: tf.errors.OpError, step: int, weights_intact: bool) -> None:
     """Print that a step in which cuDNN failed is computed once more.
 
-    again: whether it was already. weights_intact: as for `more_pieces`. Raises DeviceError if it cannot be repeated.
+    weights_intact: as for `more_pieces`. Raises DeviceError if the step cannot be repeated.
     """
-    reason = reason_of(error)
-    if again or not weights_intact:
-        what = "twice" if again else "while the weights were updated,"
-        raise DeviceError(
-            f"cuDNN failed {what} at step {step} ({reason[:60]}); {RESUME}. The lines above have its status"
-        ) from error
-    tqdm.write(f"Warning: cuDNN failed at step {step} ({reason}); the step is tried once more.", file=sys.stderr)
+    if not weights_intact:
+        raise _failure("while the weights were updated, at", step, error) from error
+    tqdm.write(
+        f"Warning: cuDNN failed at step {step} ({reason_of(error)}); the step is tried once more.", file=sys.stderr
+    )
+
+
+def _failure(when: str, step: int, error: tf.errors.OpError) -> DeviceError:
+    return DeviceError(
+        f"cuDNN failed {when} step {step} ({reason_of(error)[:45]}); {RESUME}. The lines above have its status"
+    )
 
 
 def reason_of(error: tf.errors.OpError) -> str:
@@ -80,12 +85,16 @@ def more_pieces(
 
     pieces: the old number. rows: pairs in the largest share of the step. first_time: print that shares are split.
     weights_intact: False if the step may have updated some of the weights.
-    Raises UserError if the weights may be updated in part, or if a piece is a single pair already.
+    Raises UserError if the weights may be updated in part, or if a piece is a single pair already; for a failure of
+    cuDNN, the UserError is a DeviceError.
     """
     if not weights_intact:
         raise UserError(
             f"out of memory while the weights were updated, at step {step}; {RESUME}: first free memory on the device"
         ) from error
+    of_cudnn = is_cudnn_failure(error)
+    if of_cudnn and pieces >= rows:
+        raise _failure("with one pair at a time, at", step, error) from error
     if pieces >= rows:
         # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
         certain = isinstance(error, tf.errors.ResourceExhaustedError)
@@ -95,8 +104,9 @@ def more_pieces(
             "for a smaller model, use a smaller --max-length, --rnn-size or --vocabulary-size and another --attempt"
         ) from error
     if first_time:
+        cause = "cuDNN failed again, perhaps for lack of memory" if of_cudnn else "Out of memory"
         tqdm.write(
-            "Out of memory: each share is now split into pieces, computed one after another; the batch size stays the "
+            f"{cause}: each share is now split into pieces, computed one after another; the batch size stays the "
             "same. Shown once. --accumulate with a smaller --batch-size splits shares from the start."
         )
     return 2 * pieces

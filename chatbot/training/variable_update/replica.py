@@ -9,6 +9,7 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.freezing import trained_indices
+from chatbot.training.loss_scale import LossScale, is_overflow
 from chatbot.training.optimizer import (
     Clipped,
     apply_update,
@@ -21,12 +22,13 @@ from chatbot.training.optimizer import (
 
 Values = list[npt.NDArray[Any]]
 Place = str | Sequence[str] | None
+Inputs = tuple[list[tf.Tensor], list[tf.Tensor]]  # the weights; the loss scale of float16, else an empty list
 
 
 class Replica:
     """The weights that are trained, their slots, their average and the number of updates, each on its device.
 
-    calls: of `apply` since the replica was made, with those that updated nothing.
+    calls: of `apply` since the replica was made, with those that updated nothing. loss_scale: of float16, else None.
 
     place: the device of all weights, or of each; None uses the model's own weights, without a copy.
     keeps_average: whether this replica keeps the moving average of --average. One does: all replicas are equal.
@@ -57,17 +59,25 @@ class Replica:
         with tf.device(self.home):
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
             self.calls = tf.Variable(0, trainable=False, dtype=tf.int64)
+            self.loss_scale = LossScale() if model.precision == "float16" else None
 
     @property
     def home(self) -> str:
         """The device of the largest weight, on which scalars are computed."""
         return max(self.weights, key=lambda weight: weight.shape.num_elements()).device
 
+    def read(self) -> Inputs:
+        """Return what the gradient function takes of the replica."""
+        with tf.device(self.home):
+            scale = [] if self.loss_scale is None else [self.loss_scale.read()]
+        return [tf.identity(weight) for weight in self.weights], scale
+
     def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> Clipped:
         """Update every weight that is trained once, or nothing if the loss or a gradient is not finite.
 
         sums: gradients of the loss sum, one for each weight. tokens: scalar, the target tokens in the sum, NaN if the
-        loss is not finite. Returns the gradients of the weights that are trained, with their norm.
+        loss is not finite. In float16, both are multiplied by the loss scale, which this updates, too. Returns the
+        gradients of the weights that are trained, with their norm.
         """
         with tf.device(self.home):
             trained_sums = [sums[i] for i in self._trained]
@@ -79,6 +89,11 @@ class Replica:
             with tf.control_dependencies([called]):
                 number = self.updates.assign_add(tf.cast(clipped.finite, tf.int64), read_value=True)
             scalars = update_scalars(self._settings, rate, number, clipped.finite)
+            if self.loss_scale is not None:
+                with tf.control_dependencies([number]):
+                    used = self.loss_scale.read()
+                    clipped = clipped._replace(overflow=is_overflow(used, clipped.finite, tokens))
+                    self.loss_scale.update(used, clipped.finite, clipped.overflow)
         for i, slots, gradient in zip(self._trained, self._slots, clipped.gradients, strict=True):
             weight, decayed = self.weights[i], is_decayed(self._model.trainable_variables[i])
             with tf.device(weight.device):
@@ -93,7 +108,7 @@ class Replica:
     def gather_state(self) -> Values:
         """Copy the weights, averaged with --average, into the model; return the rest in the order of a checkpoint.
 
-        That is the number of updates, with averages the trained weights, and the slots.
+        That is the number of updates, with averages the trained weights, and the slots. The loss scale follows later.
         """
         _assign([variable.value for variable in self._model.trainable_variables], self._averages or self.weights)
         return [variable.numpy() for variable in self._state()]

@@ -1,18 +1,21 @@
 """The sums of gradients over towers and replicas, exchanged while the backward pass goes on."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from chatbot.model.gpu import is_gpu
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.devices import Tower
 from chatbot.training.exchange import Exchange
 from chatbot.training.gradients import Sums, dense
 from chatbot.training.variable_update.replica import Replica
 
-# Gradients of one stage are exchanged together up to this size. A smaller one would pay the latency of an exchange more
-# often; with a larger one, the first gradients would wait longer for the others.
+# Gradients of one stage are exchanged together up to this size between CPUs. A smaller one would pay the latency of an
+# exchange more often; with a larger one, the first gradients would wait longer for the others. It is also about what
+# GPUs exchange in the time that a group costs them in addition (`group_bytes`).
 GROUP_BYTES = 4 << 20
 
 
@@ -27,7 +30,7 @@ class Summation:
     ) -> None:
         self._replicas, self._exchange = list(replicas), exchange
         self._embedding = embedding_index(model)
-        self._groups = exchange_groups(model)
+        self._groups = exchange_groups(model, is_gpu(self._replicas[0][0].home))
 
     def __call__(
         self, sums: Sequence[Sums], report: tf.Tensor, used: tf.Tensor
@@ -85,29 +88,49 @@ def counted_tokens(sums: Sums) -> tf.Tensor:
     return tf.where(tf.math.is_finite(sums.loss), sums.weight, float("nan"))
 
 
-def exchange_groups(model: Seq2Seq) -> list[list[int]]:
+def exchange_groups(model: Seq2Seq, on_gpus: bool) -> list[list[int]]:
     """Return groups of indices into [projection, *others, rows, tokens, report], each to be exchanged in one operation.
 
     The first four are fields of `Sums`; projection is absent unless model.has_dense_embedding_gradient. A group depends
     on one stage of the backward pass only: the projection, then the decoder, its last layer first, then the encoder,
     and last the rows of the embedding. With scheduled sampling, the first group waits for the decoder as well.
+
+    on_gpus: whether the replicas are on GPUs.
     """
     projection = int(model.has_dense_embedding_gradient)
     others = [v for v in model.trainable_variables if v is not model.embedding.embeddings]
     index = {id(variable): projection + i for i, variable in enumerate(others)}
     rows = projection + len(others)
     sizes = {index[id(variable)]: 4 * int(variable.value.shape.num_elements()) for variable in others}
+    layers = [[index[id(v)] for v in reversed(part.trainable_variables)] for part in (model.decoder, model.encoder)]
+    size = group_bytes(sum(sizes[i] for layer in layers for i in layer), on_gpus)
     own = [model.bias] if model.tied else [model.bias, model.projection]
     stages = [[rows + 1, rows + 2, *range(projection), *(index[id(variable)] for variable in own)]]
-    for layer in (model.decoder, model.encoder):
-        stages += _groups([index[id(v)] for v in reversed(layer.trainable_variables)], sizes)
-    return [*stages, [rows]]
+    return [*stages, *(group for layer in layers for group in grouped(layer, sizes, size, on_gpus)), [rows]]
 
 
-def _groups(indices: Sequence[int], sizes: dict[int, int]) -> list[list[int]]:
+def group_bytes(total: int, on_gpus: bool) -> int:
+    """Return the size of a group. total: bytes of all gradients that are divided into groups.
+
+    A group costs GPUs time beside its exchange: TensorFlow goes on when NCCL has called the host back after the GPU has
+    finished. Many small groups pay that often; but the last group is exchanged when the backward pass is over, so that
+    a large one delays the update. If the additional time of a group is that of an exchange of GROUP_BYTES, n equal
+    groups cost as much as an exchange of n * GROUP_BYTES + total / n, the least where total / n is the geometric mean
+    of total and GROUP_BYTES. The first groups are exchanged as early as small ones: they wait for no other stage.
+    """
+    return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES)) if on_gpus else GROUP_BYTES
+
+
+def grouped(indices: Sequence[int], sizes: Mapping[int, int], size: int, on_gpus: bool) -> list[list[int]]:
+    """Divide indices into groups of about a size, in their order.
+
+    Between CPUs, a group has at most this size, or one index. On GPUs it has at least this size, unless it is the last,
+    so that no small gradient is exchanged alone between two large ones.
+    """
     groups: list[list[int]] = [[]]
     for index in indices:
-        if groups[-1] and sum(sizes[i] for i in groups[-1]) + sizes[index] > GROUP_BYTES:
+        present = sum(sizes[i] for i in groups[-1])
+        if groups[-1] and (present >= size if on_gpus else present + sizes[index] > size):
             groups.append([])
         groups[-1].append(index)
     return groups

@@ -5,29 +5,21 @@ sums between them (`Exchange`). Each is a short function that makes a `Synchrono
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from chatbot.corpus.batching.batches import GlobalBatch
-from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.exchange import Exchange, broadcast
-from chatbot.training.gradients import Sums, gradient_function
+from chatbot.training.gradients import Sums, gradient_functions
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
 from chatbot.training.variable_update.out_of_memory import is_cudnn_failure, is_out_of_memory, more_pieces, repeat_after
-from chatbot.training.variable_update.replica import Replica, Values
+from chatbot.training.variable_update.pending import Pending, pending_of, pending_state
+from chatbot.training.variable_update.replica import Inputs, Replica, Values
 from chatbot.training.variable_update.step_result import StepResult, step_result
 from chatbot.training.variable_update.summation import Summation
-
-
-class Pending(NamedTuple):
-    """The gradients of a staged run's last step, which are not applied yet."""
-
-    sums: list[Sums]  # of each tower
-    used: tf.Tensor  # [used] int64, the `ids_used` of that step
 
 
 class Synchronous:
@@ -58,15 +50,8 @@ class Synchronous:
         self._towers = [tower for _, towers in replicas for tower in towers]
         self._machine, self._machines = machine, machines
         self._preparation = Preparation(model, seed, [tower.device for tower in self._towers], machine)
-        # The weights of teachers are constants on the device of each tower. Without, towers share one function.
-        shared: Any = None if model.distillation else gradient_function(model)
-        self.gradient_functions: list[Any] = []
-        for tower in self._towers:
-            with tf.device(tower.device):
-                own = tower.parts or shared is None
-                self.gradient_functions.append(gradient_function(model, tower.parts) if own else shared)
+        self.gradient_functions = gradient_functions(model, self._towers)
         self._summation = Summation(model, self._replicas, exchange)
-        self._embedding = embedding_index(model)
         self._accumulate, self._staged = accumulate, staged
         self._pieces = accumulate  # of each share; more after a device ran out of memory
         self._proven: list[tuple[int, ...]] = []  # the sizes of batches that did not run out of memory
@@ -90,6 +75,11 @@ class Synchronous:
         return sum(graph.traces for graph in graphs)
 
     @property
+    def is_tracing(self) -> bool:
+        """Whether a graph of the step is being traced."""
+        return any(graph.is_tracing for graph in vars(self).values() if isinstance(graph, Graph))
+
+    @property
     def tower_names(self) -> list[str]:
         """The names of the towers of this process, in the order of their shares."""
         return [tower.name for tower in self._towers]
@@ -111,7 +101,7 @@ class Synchronous:
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on one global batch. rate: the learning rate.
 
-        Raises UserError if memory does not suffice even for one pair at a time, and DeviceError if cuDNN fails twice.
+        Raises UserError if memory does not suffice even for one pair at a time, and DeviceError if cuDNN fails then.
         """
         again = False
         run_step = self._run_staged_step if self._staged else self._run_step
@@ -122,13 +112,14 @@ class Synchronous:
                 self._finished.append(run_step(prepared, tf.constant(rate, tf.float32)))
                 return
             except tf.errors.OpError as error:
-                if is_cudnn_failure(error, self._towers):
-                    repeat_after(error, prepared.number, again, self._weights_intact())
+                of_cudnn, intact = is_cudnn_failure(error, self._towers), self._weights_intact()
+                if of_cudnn and not again:
+                    repeat_after(error, prepared.number, intact)
                     again = True
                     continue
-                if not is_out_of_memory(error, self._towers):
+                if not of_cudnn and not is_out_of_memory(error, self._towers):
                     raise
-                rows, intact = max(len(share.source) for share in prepared.batch.shares), self._weights_intact()
+                rows = max(len(share.source) for share in prepared.batch.shares)
                 first_time = self._pieces == self._accumulate
                 self._pieces = more_pieces(error, prepared.number, self._pieces, rows, first_time, intact)
                 self._proven.clear()
@@ -187,9 +178,9 @@ class Synchronous:
 
     # Traced methods: `_read_weights_graph` is the graph of `_read_weights`, and likewise for the others.
 
-    def _read_weights(self) -> list[list[tf.Tensor]]:
-        """Return the current weights of each replica, [replica][weight]."""
-        return [[tf.identity(weight) for weight in replica.weights] for replica, _ in self._replicas]
+    def _read_weights(self) -> list[Inputs]:
+        """Return the current weights of each replica, and in float16 its loss scale."""
+        return [replica.read() for replica, _ in self._replicas]
 
     def _compute_gradients(self, shares: Sequence[Share], used: tf.Tensor) -> tuple[list[Sums], tf.Tensor]:
         return self._tower_sums(shares, used, self._read_weights())
@@ -201,7 +192,7 @@ class Synchronous:
         return tf.nest.map_structure(tf.add, before, self._compute_gradients(shares, used))
 
     def _tower_sums(
-        self, shares: Sequence[Share], used: tf.Tensor, weights: list[list[tf.Tensor]]
+        self, shares: Sequence[Share], used: tf.Tensor, weights: list[Inputs]
     ) -> tuple[list[Sums], tf.Tensor]:
         """Return the sums of each tower, and a report.
 
@@ -211,7 +202,8 @@ class Synchronous:
         replica_of_tower = [i for i, (_, towers) in enumerate(self._replicas) for _ in towers]
         for i, (tower, replica, share) in enumerate(zip(self._towers, replica_of_tower, shares, strict=True)):
             with tf.device(tower.device):
-                sums.append(self.gradient_functions[i](weights[replica], share, tf.shape(used)[0]))
+                values, loss_scale = weights[replica]
+                sums.append(self.gradient_functions[i](values, share, tf.shape(used)[0], *loss_scale))
         with tf.device(self._replicas[0][0].home):
             counts = tf.transpose(tf.stack([share.counts for share in shares]))  # [2, towers]
             report = tf.concat([[[s.loss for s in sums]], counts], 0)  # [3, towers]
@@ -228,7 +220,8 @@ class Synchronous:
             for (replica, _), (gradients, tokens, _) in zip(self._replicas, totals, strict=True)
         ]
         finite = tf.reduce_all([clipped.finite for clipped in applied])
-        return step_result(totals[0][2], applied[0].norm, finite)
+        overflows = [clipped.finite | clipped.overflow for clipped in applied if clipped.overflow is not None]
+        return step_result(totals[0][2], applied[0].norm, finite, tf.reduce_all(overflows) if overflows else None)
 
     def _train_step(self, shares: Sequence[Share], used: tf.Tensor, rate: tf.Tensor) -> StepResult:
         return self._apply_gradients(*self._compute_gradients(shares, used), used, rate)
@@ -237,7 +230,7 @@ class Synchronous:
         self,
         shares: Sequence[Share],
         used: tf.Tensor,
-        weights: list[list[tf.Tensor]],
+        weights: list[Inputs],
         pending: Sequence[Sums],
         pending_used: tf.Tensor,
         rate: tf.Tensor,
@@ -260,15 +253,13 @@ class Synchronous:
         """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
         state = self._replicas[0][0].gather_state()
         if self._staged:
-            gradients: Any = [tf.zeros_like(w) for w in self._model.trainable_variables]
-            tokens = tf.constant(0.0)
+            gradients, tokens = [], tf.constant(0.0)
             if self._pending is not None:
                 no_report = tf.zeros([3, len(self._towers) * self._machines])
                 gradients, tokens, _ = self._sum_gradients_graph(self._pending.sums, no_report, self._pending.used)[0]
-            if not all(np.isfinite(tensor.numpy()).all() for tensor in (*gradients, tokens)):  # will not be applied
-                gradients, tokens = [tf.zeros_like(gradient) for gradient in gradients], tf.constant(0.0)
-            state += [tensor.numpy() for tensor in (*gradients, tokens)]
-        return state
+            state += pending_state(self._model, gradients, tokens)
+        loss_scale = self._replicas[0][0].loss_scale
+        return [*state, loss_scale.gather_state()] if loss_scale else state
 
     def scatter_state(self, state: Values) -> None:
         """Copy machine 0's model and state, as `gather_state` returns it, to every replica of every machine."""
@@ -279,22 +270,12 @@ class Synchronous:
             for weight, value in zip(weights, received, strict=False):
                 weight.assign(value)
             state = [new.numpy().astype(old.dtype) for old, new in zip(state, received, strict=True)]
+        if loss_scales := [replica.loss_scale for replica, _ in self._replicas if replica.loss_scale]:
+            *state, scale_state = state
+            for loss_scale in loss_scales:
+                loss_scale.scatter_state(scale_state)
         if self._staged:
-            state, (*gradients, tokens) = state[: -len(weights) - 1], state[-len(weights) - 1 :]
-            self._pending = self._pending_of(gradients, tokens) if tokens > 0 else None
+            state, pending = state[: -len(weights) - 1], state[-len(weights) - 1 :]
+            self._pending = pending_of(self._model, pending, self._towers, self._machine == 0)
         for replica, _ in self._replicas:
             replica.scatter_state(state)
-
-    def _pending_of(self, gradients: Values, tokens: Any) -> Pending:
-        """Return sums for each tower with the given total: all of it on tower 0 of machine 0, zeros elsewhere."""
-        sums = []
-        embedding = gradients[self._embedding]
-        others = [gradient for i, gradient in enumerate(gradients) if i != self._embedding]
-        for i, tower in enumerate(self._towers):
-            share = 1.0 if (self._machine, i) == (0, 0) else 0.0
-            with tf.device(tower.device):
-                projection = [tf.zeros(embedding.shape)] if self._model.has_dense_embedding_gradient else []
-                scaled = [tf.constant(share * gradient) for gradient in others]
-                rows = tf.constant(share * embedding)
-                sums.append(Sums(tf.constant(0.0), tf.constant(share * tokens), projection, scaled, rows))
-        return Pending(sums, tf.range(len(embedding), dtype=tf.int64))

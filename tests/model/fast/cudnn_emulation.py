@@ -5,6 +5,7 @@ recurrent matrix, each [units, inputs], then the two biases of each gate. Gates:
 reset, update, new of a GRU.
 """
 
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -53,9 +54,9 @@ def emulated_rnn(
 
 
 def emulate_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the model run as on a GPU, with cuDNN emulated."""
-    for module in ("chatbot.model.recurrent", "chatbot.model.fast.projection"):
-        monkeypatch.setattr(f"{module}.{gpu.on_gpu.__name__}", lambda: True)
+    """Let the model compute as on a GPU on any device, with cuDNN emulated."""
+    monkeypatch.setattr(gpu, "_chosen", ContextVar("on_gpu", default=True))
+    monkeypatch.setattr(gpu, gpu.is_gpu.__name__, lambda device: True)
     monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", emulated_rnn)
 
 

@@ -22,6 +22,7 @@ def test_arguments_of_cudnn_equal_those_of_keras(cell: str, monkeypatch: pytest.
     """Keras has the lengths from a mask; all other arguments are equal, too, to the bit."""
     rng = np.random.default_rng(1)
     layer = recurrent_layer(cell, FEATURES, UNITS)
+    layer.use_cudnn = True
     for weight in layer.trainable_variables:
         weight.assign(rng.normal(size=weight.shape))
     inputs = tf.constant(rng.normal(size=(ROWS, TIME, FEATURES)), tf.float32)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from chatbot.model.fast import projection
 from chatbot.model.fast.projection import LOGITS, LossSize, logits_in, projection_loss
+from chatbot.model.gpu import computed_on
 from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
 
@@ -83,10 +84,10 @@ def test_loss_and_gradients_on_a_gpu_equal_plain_loss(
 ) -> None:
     """Where probabilities underflow, too. The fused operation has no deterministic kernel on GPUs."""
     monkeypatch.setattr(projection, "is_op_determinism_enabled", lambda: deterministic)
-    monkeypatch.setattr(projection, "on_gpu", lambda: True)
     values, targets, weights = random_values(40, 3, 70, seed=1)
     values = [scale * value for value in values]
-    results = chunked(values, targets, weights, "float32", 700, smoothing)
+    with computed_on("/GPU:0"):
+        results = chunked(values, targets, weights, "float32", 700, smoothing)
     for actual, expected in zip(results, plain(values, targets, weights, smoothing), strict=True):
         assert tf.norm(actual - expected) <= 1e-5 * tf.norm(expected)
 

@@ -57,7 +57,7 @@ def count_steps(settings: Settings) -> int:
     from chatbot.training.selftest import VOCABULARY, random_pairs
     from chatbot.training.variable_update import asynchronous
 
-    def constant_gradients(model: Seq2Seq, parts: Parts | None = None) -> Any:
+    def constant_gradients(model: Seq2Seq, device: str, parts: Parts | None = None) -> Any:
         def gradients(weights: list[tf.Tensor], share: Any, used: tf.Tensor) -> Sums:
             index = embedding_index(model)
             others = [tf.ones_like(weight) for i, weight in enumerate(weights) if i != index]

@@ -2,14 +2,18 @@
 
 import os
 import signal
+import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import free_addresses
+from chatbot.training.machines.heartbeat import MOST_BYTES, Link
 from tests.training.machines.running import Command, kill, train, until
 from tests.training.machines.test_synchronous import EXACT, worker_flags
 
@@ -47,6 +51,50 @@ def workers(*busy: float) -> tuple[list[Command], list[str]]:
     for command in commands:
         command.wait_for("started")
     return commands, addresses
+
+
+@pytest.fixture
+def links() -> Iterator[tuple[Link, Link]]:
+    """Both ends of a connection, whose buffers hold a few kilobytes."""
+    ends = socket.socketpair()
+    for end in ends:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, 1)  # the system takes its least value
+    sender, receiver = map(Link, ends)
+    yield sender, receiver
+    sender.close()
+    receiver.close()
+
+
+@pytest.mark.parametrize("size", [10, 3000, 9000, MOST_BYTES - 100])
+def test_messages_arrive_whole_when_the_connection_takes_parts_of_them(links: tuple[Link, Link], size: int) -> None:
+    sender, receiver = links
+    arrived: list[dict[str, Any]] = []
+    for number in range(4):
+        sender.send(step=number, lost="x" * size)
+    for _ in range(4 * MOST_BYTES // 1000):  # as often as the buffers have to be emptied
+        arrived += receiver.receive()
+        sender.send(last=True)
+    steps = [message for message in arrived if "step" in message]
+    assert sender.open
+    assert receiver.open
+    assert [message["step"] for message in steps] == [0, 1, 2, 3][: len(steps)]
+    assert all(message["lost"] == "x" * size for message in steps)
+    assert len(steps) == (4 if size < MOST_BYTES // 4 else 2)
+    assert arrived[-1] == {"last": True}
+
+
+def test_messages_to_an_end_that_reads_nothing_are_dropped(links: tuple[Link, Link]) -> None:
+    sender, receiver = links
+    for number in range(MOST_BYTES // 4):
+        sender.send(step=number)
+    steps: list[int] = []
+    while -1 not in steps:
+        steps += [message["step"] for message in receiver.receive()]
+        sender.send(step=-1)
+    kept = steps[: steps.index(-1)]
+    assert kept == list(range(len(kept)))
+    assert 2000 < len(kept) < 2 * MOST_BYTES // len('{"step": 1}')
 
 
 @pytest.mark.parametrize("lost", [0, 2])

@@ -1,0 +1,65 @@
+"""Gradients that overflow as in float16, in place of a model's, and a plain computation of the loss scale's course."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from chatbot.corpus.batching.batches import Batch
+from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.training.gradients import Sums
+from chatbot.training.share import Share
+
+FLOAT16_MAX = 65504.0
+
+
+def scaled_gradients(model: Seq2Seq, *_: Any) -> Any:
+    """In place of `gradient_function`: every gradient is the scaled weight of the share's tokens, or infinite."""
+
+    def gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor, loss_scale: tf.Tensor) -> Sums:
+        weight = share.counts[0] * loss_scale
+        value = tf.where(weight > FLOAT16_MAX, float("inf"), weight)
+        embedding = embedding_index(model)
+        others = [tf.fill(w.shape, value) for i, w in enumerate(weights) if i != embedding]
+        rows = tf.zeros([used, weights[embedding].shape[1]])
+        return Sums(share.counts[0], weight, [tf.fill(weights[embedding].shape, value)], others, rows)
+
+    return gradients
+
+
+class Outcome(NamedTuple):
+    """What became of a step."""
+
+    finite: bool  # the update was applied
+    overflow: bool  # it was skipped, and the scale halved
+    scale: float  # afterwards
+
+
+class Course:
+    """The course of a loss scale in plain Python."""
+
+    def __init__(self, doubled_after: int, smallest: float, largest: float) -> None:
+        self.scale, self.steps = 1.0, 0
+        self._doubled_after, self._smallest, self._largest = doubled_after, smallest, largest
+
+    def finite(self) -> Outcome:
+        """After a step whose gradients are finite."""
+        self.steps += 1
+        if self.steps == self._doubled_after:
+            self.scale, self.steps = min(2 * self.scale, self._largest), 0
+        return Outcome(True, False, self.scale)
+
+    def skipped(self, loss_finite: bool) -> Outcome:
+        """After a step that was not finite."""
+        overflow = loss_finite and self.scale > self._smallest
+        self.scale, self.steps = self.scale / 2 if overflow else self.scale, 0
+        return Outcome(False, overflow, self.scale)
+
+    def after(self, shares: Sequence[Batch], scale: float) -> Outcome:
+        """After a step of these shares, computed with a scale by `scaled_gradients`."""
+        weights = [float(share.weights.sum()) for share in shares]
+        loss_finite = bool(np.isfinite(weights).all())
+        if loss_finite and max(weights) * scale <= FLOAT16_MAX:
+            return self.finite()
+        return self.skipped(loss_finite)

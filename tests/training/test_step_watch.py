@@ -1,0 +1,150 @@
+"""A line about a step that makes no progress: once, and not while a graph is traced, nor while a run validates."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.flags import replace
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training import interrupts as module
+from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.data import prepare
+from chatbot.training.devices import Tower
+from chatbot.training.interrupts import interrupts
+from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.selftest import SETTINGS
+from chatbot.training.step_watch import LIMIT, StepWatch, advice_of
+from chatbot.training.trainer import train
+from chatbot.training.validator import Validator
+from chatbot.training.variable_update.graph import Graph
+from tests.training.small_run import TOWERS, small_settings, validation_of
+from tests.training.untraced_update import UntracedUpdate
+
+GPUS = [Tower(f"gpu_{i}", f"/GPU:{i}", "GPU", 1) for i in range(4)]
+
+
+def lines_of(watch: StepWatch, seconds: int) -> list[str]:
+    """What a watch says in some seconds."""
+    return [line for line in (watch.tick() for _ in range(seconds)) if line]
+
+
+def test_line_comes_once_for_the_time_within_one_step() -> None:
+    tracing = False
+    watch = StepWatch("Wait", lambda: tracing)
+    assert not lines_of(watch, 2 * LIMIT)
+    for step in (1, 2):
+        with watch.step(step):
+            assert not lines_of(watch, LIMIT)
+    assert not lines_of(watch, 2 * LIMIT)
+    with watch.step(3):
+        tracing = True
+        assert not lines_of(watch, 2 * LIMIT)
+        tracing = False
+        assert not lines_of(watch, LIMIT - 1)
+        line = f"Step 3 has made no progress for {LIMIT} seconds. Wait (docs/troubleshooting.md)."
+        assert lines_of(watch, 2 * LIMIT) == [line]
+    with watch.step(4):
+        assert not lines_of(watch, 2 * LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("towers", "machines", "flags", "present", "absent"),
+    [
+        (GPUS, 1, {}, ["NCCL_DEBUG=INFO", "NCCL_P2P_DISABLE=1", "--all-reduce hierarchical"], []),
+        (GPUS, 2, {}, ["NCCL_DEBUG=INFO", "NCCL_P2P_DISABLE=1", "machine"], ["--all-reduce"]),
+        (GPUS, 1, {"all_reduce": "hierarchical"}, ["slow"], ["NCCL", "--all-reduce"]),
+        (GPUS[:1], 1, {}, ["slow"], ["NCCL"]),
+        (TOWERS, 1, {"variable_update": "replicated"}, ["slow"], ["NCCL"]),
+        (TOWERS, 2, {}, ["machine"], ["NCCL"]),
+    ],
+)
+def test_advice_names_what_the_run_uses(
+    towers: list[Tower], machines: int, flags: dict[str, Any], present: list[str], absent: list[str]
+) -> None:
+    team = Team(machines=machines) if machines > 1 else ALONE
+    watch = StepWatch(advice_of(replace(SETTINGS, **flags), towers, team), lambda: False)
+    with watch.step(123_456_789):
+        (line,) = lines_of(watch, 2 * LIMIT)
+    assert [text for text in present if text not in line] == []
+    assert [text for text in absent if text in line] == []
+    assert len(line) < 200
+
+
+def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch's seconds pass while a step computes, while its results are read, and in a validation and a save."""
+    said: dict[tuple[str, str], None] = {}
+    ticks: list[Callable[[], str]] = []
+
+    def pass_time(place: str) -> None:
+        """Let the seconds pass, after a first call that notices the step."""
+        ticks[0]()
+        said.update(((place, line.split(" has")[0]), None) for line in (ticks[0]() for _ in range(LIMIT)) if line)
+
+    class Repeated(StepWatch):
+        """One that says it of each step, again and again."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            ticks.append(self.tick)
+
+        def tick(self) -> str:
+            """Forget that it was said."""
+            self._is_said = False
+            return super().tick()
+
+    def passing(place: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def after_time(*arguments: Any) -> Any:
+            pass_time(place)
+            return function(*arguments)
+
+        return after_time
+
+    validation = validation_of(1.0, ["子"])
+    monkeypatch.setattr(Validator, "validate", passing("validation", lambda *_: validation))
+    monkeypatch.setattr(Checkpoints, "save", passing("save", Checkpoints.save))
+    monkeypatch.setattr(UntracedUpdate, "finished_steps", passing("results", UntracedUpdate.finished_steps))
+    monkeypatch.setattr("chatbot.training.trainer.StepWatch", Repeated)
+    held_out = pairs_file.with_name("held_out.tsv")
+    held_out.write_text("甲甲\t癸癸癸\n")
+    settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=2, validate_every=1)
+
+    def opened(model: Seq2Seq, chosen: Settings) -> UntracedUpdate:
+        return UntracedUpdate(model, chosen, strike=lambda _: pass_time("step"))
+
+    train(settings, prepare(settings), TOWERS[:1], opened)
+    assert [*said] == [("step", "Step 1"), ("results", "Step 1"), ("step", "Step 2"), ("results", "Step 2")]
+
+
+def test_thread_of_the_signals_prints_the_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK", 0.001)
+    lines, printed = iter(["", "a line"]), threading.Event()
+
+    def tick() -> str:
+        line = next(lines, None)
+        if line is None:
+            printed.set()
+        return line or ""
+
+    with interrupts(announced=False, tick=tick):
+        assert printed.wait(10)
+    assert capfd.readouterr().err == "\na line\n"
+
+
+def test_graph_is_tracing_until_it_is_traced() -> None:
+    seen: list[bool] = []
+
+    def double(x: tf.Tensor) -> tf.Tensor:
+        seen.append(graph.is_tracing)
+        return 2 * x
+
+    graph = Graph(double)
+    seen.append(graph.is_tracing)
+    graph(tf.constant(1.0))
+    assert [*seen, graph.is_tracing] == [False, True, False]
