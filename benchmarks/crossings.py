@@ -1,35 +1,50 @@
-"""The copies between host and GPU in a training step, counted in its traced graph. No GPU is needed.
+"""The copies between host and GPUs in a training step, counted in its traced graph. No GPU is needed.
 
 TensorFlow's package contains the registrations of the GPU kernels, with the inputs and outputs that are in host memory.
-An operation is taken to run on the GPU if there is a GPU kernel for its types. At an edge from device memory to host
+An operation is taken to run on its GPU if there is a GPU kernel for its types. For a copy from device memory to host
 memory, the host waits until the GPU has computed all queued operations, and the GPU is idle until the next one is
-queued. At an edge in the other direction, it does not wait.
+queued. For a copy in the other direction, it does not wait.
 
-A loop is counted as one pass, and a function once for each call.
+A tensor is copied once to each memory where it is used. A loop is counted as one pass, and a function once for each
+call. tests/gpu/test_crossings.py compares the numbers with the copies of a real step on stand-in GPUs.
 """
 
 import collections
 import dataclasses
 import functools
+import itertools
+import re
 from collections.abc import Sequence
 from graphlib import TopologicalSorter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.model_flags import SizeFlags
 from benchmarks.report import print_json
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batching.batches import Batches, GlobalBatch
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.flags import parse_flags, replace
-from chatbot.training.devices import open_towers
+from chatbot.training.devices import Tower, open_towers
 
-TOWERS = (1, 4)
+if TYPE_CHECKING:
+    from chatbot.training.variable_update.synchronous import Synchronous
+
+HOST, FIRST_GPU = "host", "GPU:0"
 MEMORY = 16 << 30  # of a GPU, in bytes
 PRECISIONS = ("float32", "bfloat16", "float16")
+# Of four GPUs. The first is the default.
+UPDATES: tuple[dict[str, str], ...] = (
+    {"variable_update": "replicated", "all_reduce": "nccl"},
+    {"variable_update": "replicated", "all_reduce": "hierarchical"},
+    {"variable_update": "replicated", "all_reduce": "one_device"},
+    {"variable_update": "independent"},
+    {"variable_update": "parameter_server"},
+    {"variable_update": "parameter_server", "local_parameter_device": "cpu"},
+)
 # Operations without a computation: their results are known before the step, or are their inputs.
 NO_WORK = frozenset({"Const", "NoOp", "Identity", "IdentityN"})
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -53,11 +68,16 @@ def crossings_benchmark(arguments: Sequence[str]) -> int:
     about = "Count the copies between host and GPU in a training step, from its graph. No GPU is needed."
     flags = CrossingsBenchmark(**parse_flags(CrossingsBenchmark, "-m benchmarks crossings", about, arguments))
     rows: list[dict[str, Any]] = []
-    for towers in TOWERS:
-        for precision in PRECISIONS:
-            crossings = step_crossings(flags.settings, flags.vocabulary_size, towers, precision)
-            rows.append({"towers": towers, "precision": precision, **crossings.counts()})
-            print(f"{towers} tower{'s' * (towers > 1)}, {precision}\n{crossings.table()}\n", flush=True)
+    alone: dict[str, str] = {"variable_update": "parameter_server"}
+    steps = [
+        (towers, precision, update) for towers, update in ((1, alone), (4, UPDATES[0])) for precision in PRECISIONS
+    ]
+    for towers, precision, update in [*steps, *((4, PRECISIONS[0], update) for update in UPDATES[1:])]:
+        settings = replace(flags.settings, **update)
+        crossings = step_crossings(settings, flags.vocabulary_size, towers, precision)
+        rows.append({"towers": towers, "precision": precision, **update, **crossings.counts()})
+        title = f"{towers} tower{'s' * (towers > 1)}, {precision}, {', '.join(update.values())}"
+        print(f"{title}\n{crossings.table()}\n", flush=True)
     first = rows[0]
     print(
         f"Verdict: a {first['precision']} step of one tower makes the host wait {first['device_to_host']} times for "
@@ -73,43 +93,58 @@ def step_crossings(settings: Settings, vocabulary_size: int, towers: int, precis
     Devices are needed only to run a step, so there is no GPU with the names of the towers' devices.
     """
     (cpu,) = open_towers([], 1)
-    devices = [dataclasses.replace(cpu, device=f"/GPU:{i}", memory=MEMORY) for i in range(towers)]
-    settings = replace(settings, variable_update="parameter_server")
+    gpus = [f"GPU:{i}" for i in range(towers)]
+    devices = [dataclasses.replace(cpu, device=f"/{gpu}", memory=MEMORY) for gpu in gpus]
+    import tensorflow as tf
+
+    update, batch = opened_step(settings, vocabulary_size, devices, precision)
+    prepared = update.prepare(batch, 0)
+    step = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1))
+    of_shares = [gpu for gpu, share in zip(gpus, prepared.shares[0], strict=True) for _ in tf.nest.flatten(share)]
+    return crossings_of(step, [*of_shares, gpus[0], HOST])
+
+
+def opened_step(
+    settings: Settings, vocabulary_size: int, towers: Sequence[Tower], precision: str
+) -> "tuple[Synchronous, GlobalBatch]":
+    """Return the training step of a new model on towers, and a batch."""
     import tensorflow as tf
 
     from chatbot.model.new_model import built_model
     from chatbot.training.loss_size import loss_size
-    from chatbot.training.share import Preparation
     from chatbot.training.variable_update.choose import open_update
 
-    size = loss_size(settings, devices)
-    model = built_model(settings.model, vocabulary_size, settings.learning.seed, precision, size)
-    update = open_update(model, settings, devices)
+    with tf.device(towers[0].device):
+        size = loss_size(settings, towers)
+        model = built_model(settings.model, vocabulary_size, settings.learning.seed, precision, size)
+    update = open_update(model, settings, towers)
     rng = np.random.default_rng(1)
     rows = rng.integers(len(SPECIALS), vocabulary_size, (2, settings.learning.batch_size, 8)).tolist()
     sources, targets = map(Ragged.from_rows, rows)
     pairs = EncodedPairs.question_to_answer(sources, targets, targets.lengths)
-    batch = next(Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, towers))
-    prepare = Preparation(model, settings.learning.seed, [tower.device for tower in devices], home=cpu.device)
-    prepared = prepare(batch, 0)
-    return crossings_of(update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1)))
+    batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed)
+    return update, next(batches.from_step(0, len(towers)))
 
 
-class Value(NamedTuple):
+@dataclasses.dataclass(eq=False)
+class Value:
     """A tensor of a graph."""
 
-    on_device: bool
+    # HOST, or a GPU such as "GPU:0". None: a variable is read where it is, which is taken to be where it is used first.
+    memory: str | None
     kind: str  # the operation that computes it
     place: str  # the name scope of that operation
 
 
 class Crossings:
-    """The operations of a graph, and the edges between host and device memory."""
+    """The operations of a graph, and the copies between host and device memory."""
 
     def __init__(self) -> None:
-        # Edges are counted by (kind of the producer, kind of the consumer, name scope of the consumer).
+        # Copies are counted by (kind of the producer, kind of the first consumer, name scope of the consumer).
         self.device_to_host: collections.Counter[tuple[str, str, str]] = collections.Counter()
         self.host_to_device: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.device_to_device: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self._copied: set[tuple[Value, str]] = set()
         self.operations: collections.Counter[str] = collections.Counter()
         self.operations_on_cpu: collections.Counter[str] = collections.Counter()
 
@@ -118,39 +153,58 @@ class Crossings:
         return {
             "device_to_host": self.device_to_host.total(),
             "host_to_device": self.host_to_device.total(),
+            "device_to_device": self.device_to_device.total(),
             "operations": self.operations.total(),
             "operations_on_cpu": self.operations_on_cpu.total(),
         }
 
     def table(self) -> str:
-        """Return a line for each kind and place of edges, for each kind of operation on the CPU, and the totals."""
+        """Return a line for each kind and place of copies, for each kind of operation on the CPU, and the totals."""
         lines = []
-        for direction, edges in (("device to host", self.device_to_host), ("host to device", self.host_to_device)):
-            for (producer, consumer, place), number in edges.most_common():
-                lines.append(f"{direction} {number:4}  {producer} -> {consumer} in {place}")
-        lines += [f"on the CPU     {number:4}  {kind}" for kind, number in self.operations_on_cpu.most_common()]
+        for direction in ("device to host", "host to device", "device to device"):
+            copies: collections.Counter[tuple[str, str, str]] = getattr(self, direction.replace(" ", "_"))
+            for (producer, consumer, place), number in copies.most_common():
+                lines.append(f"{direction:16} {number:4}  {producer} -> {consumer} in {place}")
+        lines += [f"on the CPU       {number:4}  {kind}" for kind, number in self.operations_on_cpu.most_common()]
         return "\n".join([*lines, ", ".join(f"{n.replace('_', ' ')} {v:,}" for n, v in self.counts().items())])
 
-    def use(self, value: Value, on_device: bool, consumer: str, place: str) -> None:
-        """Count an edge if the value is not in the memory that its consumer wants."""
-        if value.on_device != on_device:
-            edges = self.host_to_device if on_device else self.device_to_host
-            edges[value.kind, consumer, place] += 1
+    def use(self, value: Value, memory: str, consumer: str, place: str) -> None:
+        """Count a copy if the value is not in the memory that its consumer wants."""
+        if value.memory is None:
+            value.memory = memory
+        if memory == value.memory or (value, memory) in self._copied:
+            return
+        self._copied.add((value, memory))
+        if memory == HOST:
+            copies = self.device_to_host
+        else:
+            copies = self.host_to_device if value.memory == HOST else self.device_to_device
+        copies[value.kind, consumer, place] += 1
 
 
-def crossings_of(step: Any) -> Crossings:
-    """Count the crossings of a concrete function."""
+def crossings_of(step: Any, arguments: Sequence[str] = ()) -> Crossings:
+    """Count the crossings of a concrete function.
+
+    arguments: the memory of each of the first arguments, if their type is not one that is always in host memory; the
+    others are in that of the first GPU.
+    """
     crossings = Crossings()
     functions = {function.signature.name: function for function in step.graph.as_graph_def().library.function}
     functions[step.function_def.signature.name] = step.function_def
     signature = step.function_def.signature
-    arguments = [Value(_on_device("_Arg", (("T", a.type),), "output"), "argument", "") for a in signature.input_arg]
-    _walk(signature.name, arguments, functions, crossings)
+    memories = itertools.chain(arguments, itertools.repeat(FIRST_GPU))
+    values = [
+        Value(memory if _on_device("_Arg", (("T", argument.type),), "output") else HOST, "argument", "")
+        for argument, memory in zip(signature.input_arg, memories, strict=False)
+    ]
+    _walk(signature.name, FIRST_GPU, values, functions, crossings)
     return crossings
 
 
-def _walk(name: str, arguments: Sequence[Value], functions: dict[str, Any], crossings: Crossings) -> list[Value]:
-    """Count the operations of a function, and return its results."""
+def _walk(
+    name: str, gpu: str | None, arguments: Sequence[Value], functions: dict[str, Any], crossings: Crossings
+) -> list[Value]:
+    """Count the operations of a function that is called on a GPU, or None for the CPU. Return its results."""
     function = functions[name]
     values = {a.name: value for a, value in zip(function.signature.input_arg, arguments, strict=True)}
     nodes = {node.name: node for node in function.node_def}
@@ -160,38 +214,71 @@ def _walk(name: str, arguments: Sequence[Value], functions: dict[str, Any], cros
             for node in function.node_def
         }
     )
+    needed = _needed(function, nodes)
     for node_name in order.static_order():
+        if node_name not in needed:
+            continue
         node = nodes[node_name]
         inputs = [values[reference] for reference in node.input if not reference.startswith("^")]
-        results = iter(_results(node, inputs, functions, crossings))
+        results = iter(_results(node, _gpu(node.device, gpu), inputs, functions, crossings))
         for output in _definition(node.op).output_arg:
             for index in range(len(_types(node, output))):
                 values[f"{node.name}:{output.name}:{index}"] = next(results)
     return [values[function.ret[result.name]] for result in function.signature.output_arg]
 
 
-def _results(node: Any, inputs: list[Value], functions: dict[str, Any], crossings: Crossings) -> list[Value]:
-    """Count one operation, with the functions that it calls, and return its results."""
+def _needed(function: Any, nodes: dict[str, Any]) -> set[str]:
+    """Return the names of the nodes on which a function's results and effects depend; TensorFlow removes the others."""
+    needed: set[str] = set()
+    remaining = [*function.ret.values(), *function.control_ret.values()]
+    while remaining:
+        name = remaining.pop().lstrip("^").split(":")[0]
+        if name in nodes and name not in needed:
+            needed.add(name)
+            remaining += nodes[name].input
+    return needed
+
+
+def _gpu(device: str, default: str | None) -> str | None:
+    """Return the GPU of a device's name; None for the CPU; the default if it names neither."""
+    name = re.search(r"(GPU|CPU):\d+", device)
+    if name is None:
+        return default
+    return name[0] if name[1] == "GPU" else None
+
+
+def _results(
+    node: Any, gpu: str | None, inputs: list[Value], functions: dict[str, Any], crossings: Crossings
+) -> list[Value]:
+    """Count one operation on a GPU, with the functions that it calls, and return its results."""
     definition, place = _definition(node.op), _place(node.name)
     types = [kind for output in definition.output_arg for kind in _types(node, output)]
 
+    def memory_of(op: str, attributes: tuple[tuple[str, int], ...], argument: str) -> str:
+        return gpu if gpu and _on_device(op, attributes, argument) else HOST
+
     def border(value: Value, kind: int, consumer: str) -> Value:
         """Pass a value into or out of a function: an Identity, which has int32 in host memory."""
-        on_device = _on_device("Identity", (("T", kind),), "output")
-        crossings.use(value, on_device, consumer, place)
-        return value if on_device == value.on_device else Value(on_device, consumer, place)
+        memory = memory_of("Identity", (("T", kind),), "output")
+        if (memory == HOST) == (value.memory == HOST):
+            return value
+        crossings.use(value, memory, consumer, place)
+        return Value(memory, consumer, place)
 
     def call(name: str, arguments: Sequence[Value], consumer: str) -> list[Value]:
         kinds = [argument.type for argument in functions[name].signature.input_arg]
         passed = [border(value, kind, consumer) for value, kind in zip(arguments, kinds, strict=True)]
-        return _walk(name, passed, functions, crossings)
+        return _walk(name, gpu, passed, functions, crossings)
 
+    if node.op == "ReadVariableOp" and not node.device:
+        crossings.operations[node.op] += 1
+        return [Value(None, node.op, place)]
     if node.op in LOOPS:
-        crossings.use(call(node.attr["cond"].func.name, inputs, "Enter")[0], False, "LoopCond", place)
+        crossings.use(call(node.attr["cond"].func.name, inputs, "Enter")[0], HOST, "LoopCond", place)
         results = call(node.attr["body"].func.name, inputs, "Enter")
         return [border(value, kind, "NextIteration") for value, kind in zip(results, types, strict=True)]
     if node.op in BRANCHES:
-        crossings.use(inputs[0], False, "Switch", place)
+        crossings.use(inputs[0], HOST, "Switch", place)
         call(node.attr["else_branch"].func.name, inputs[1:], "Switch")
         results = call(node.attr["then_branch"].func.name, inputs[1:], "Switch")
         return [border(value, kind, "Merge") for value, kind in zip(results, types, strict=True)]
@@ -201,16 +288,17 @@ def _results(node: Any, inputs: list[Value], functions: dict[str, Any], crossing
 
     attributes = tuple((name, value.type) for name, value in sorted(node.attr.items()) if value.HasField("type"))
     crossings.operations[node.op] += 1
-    if node.op not in NO_WORK and not _gpu_kernels(node.op, attributes):
+    computed_on_gpu = gpu and _gpu_kernels(node.op, attributes)
+    if node.op not in NO_WORK and not computed_on_gpu:
         crossings.operations_on_cpu[node.op] += 1
     remaining = iter(inputs)
     for argument in definition.input_arg:
         for _ in _types(node, argument):
-            crossings.use(next(remaining), _on_device(node.op, attributes, argument.name), node.op, place)
-    if node.op in WAITING and _gpu_kernels(node.op, attributes):
+            crossings.use(next(remaining), memory_of(node.op, attributes, argument.name), node.op, place)
+    if node.op in WAITING and computed_on_gpu:
         crossings.device_to_host[node.op, "size of the result", place] += 1
     return [
-        Value(_on_device(node.op, attributes, output.name), node.op, place)
+        Value(memory_of(node.op, attributes, output.name), node.op, place)
         for output in definition.output_arg
         for _ in _types(node, output)
     ]

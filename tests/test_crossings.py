@@ -5,7 +5,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from benchmarks.crossings import CrossingsBenchmark, crossings_benchmark, crossings_of, step_crossings
+from benchmarks.crossings import UPDATES, CrossingsBenchmark, crossings_benchmark, crossings_of, step_crossings
 from chatbot.flags import replace
 
 SETTINGS = CrossingsBenchmark(rnn_size=8, embedding_size=4, vocabulary_size=300, batch_size=4, max_length=9).settings
@@ -22,7 +22,7 @@ def test_an_edge_from_device_to_host_is_counted_with_its_place() -> None:
 
     crossings = crossings_of(step.get_concrete_function(tf.TensorSpec([None])))
     assert crossings.device_to_host == {("Cast", "Pack", "sizes/zeros"): 1}
-    assert "device to host    1  Cast -> Pack in sizes/zeros" in crossings.table()
+    assert "device to host      1  Cast -> Pack in sizes/zeros" in crossings.table()
 
 
 def test_sizes_from_the_host_cost_nothing() -> None:
@@ -55,6 +55,28 @@ def test_loops_functions_and_waiting_kernels_are_counted() -> None:
     assert crossings.operations["Where"] == 2
 
 
+def test_a_tensor_is_copied_once_to_each_memory() -> None:
+    """Two GPUs use a number and an argument of the first GPU several times; what nothing uses is not counted."""
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor, size: tf.Tensor) -> list[tf.Tensor]:
+        results, number = [], tf.cast(size, tf.int64)
+        for gpu in ("/GPU:1", "/GPU:2"):
+            with tf.device(gpu):
+                tf.cast(size + 1, tf.float64)
+                results.append((x * tf.cast(number, tf.float32) + x) * tf.cast(number + 1, tf.float32))
+        return results
+
+    crossings = crossings_of(step.get_concrete_function(tf.TensorSpec([4]), tf.TensorSpec([], tf.int32)))
+    assert crossings.counts() == {
+        "device_to_host": 0,
+        "host_to_device": 1,  # the Cast, on the first GPU, reads an int32
+        "device_to_device": 6,  # two tensors to each GPU, and its result
+        "operations": crossings.operations.total(),
+        "operations_on_cpu": 0,
+    }
+
+
 @pytest.mark.parametrize(
     ("precision", "changes"),
     [
@@ -77,6 +99,7 @@ def test_a_step_makes_the_host_wait_for_nothing(precision: str, changes: dict) -
 
 def test_benchmark_prints_one_json_object(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.crossings.PRECISIONS", ("float32",))
+    monkeypatch.setattr("benchmarks.crossings.UPDATES", UPDATES[:1])
     arguments = ["--rnn-size", "8", "--embedding-size", "4", "--vocabulary-size", "300", "--batch-size", "8"]
     assert crossings_benchmark(arguments) == 0
     results = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -109,8 +109,8 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     import_tensorflow()
     import tensorflow as tf
 
-    tf.config.set_soft_device_placement(True)
     tf.debugging.set_log_device_placement(log_placement)
+    tf.config.set_soft_device_placement(True)  # the line above ends it if TensorFlow was used before in this process
     if not gpus:
         count = towers or 1
         (cpu,) = tf.config.list_physical_devices("CPU")

@@ -10,7 +10,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
-from chatbot.training.variable_update.replica import Place, Replica
+from chatbot.training.variable_update.replica import Replica
 from chatbot.training.variable_update.synchronous import Synchronous
 
 
@@ -24,13 +24,14 @@ def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]
         raise UserError(
             "--local-parameter-device gpu: the towers run on the CPU; leave it out, or name GPUs with --gpus"
         )
-    place: Place = "/CPU:0" if settings.parallel.local_parameter_device == "cpu" else None
+    copies = settings.parallel.local_parameter_device == "cpu"
+    place: str | list[str] = "/CPU:0" if copies else towers[0].device
     parts = towers[0].parts
     if parts is not None:
         device = {id(variable): parts.encoder for variable in model.encoder.trainable_variables}
         device |= {id(variable): parts.decoder for variable in model.decoder.trainable_variables}
-        place = [device.get(id(variable), parts.projection) for variable in model.trainable_variables]
-    replica = Replica(model, settings.learning, place)
+        place, copies = [device.get(id(variable), parts.projection) for variable in model.trainable_variables], True
+    replica = Replica(model, settings.learning, place, copies)
     return Synchronous(
         model,
         [(replica, towers)],

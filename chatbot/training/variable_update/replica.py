@@ -21,7 +21,6 @@ from chatbot.training.optimizer import (
 )
 
 Values = list[npt.NDArray[Any]]
-Place = str | Sequence[str] | None
 Inputs = tuple[list[tf.Tensor], list[tf.Tensor]]  # the weights; the loss scale of float16, else an empty list
 
 
@@ -29,8 +28,10 @@ class Replica:
     """The weights that are trained, their slots, their average and the number of updates, each on its device.
 
     calls: of `apply` since the replica was made, with those that updated nothing. loss_scale: of float16, else None.
+    devices: of each weight.
 
-    place: the device of all weights, or of each; None uses the model's own weights, without a copy.
+    place: the device of all weights, or of each; None: where the model's weights are.
+    copies: whether to train copies of the model's weights. Otherwise, its weights are on those devices.
     keeps_average: whether this replica keeps the moving average of --average. One does: all replicas are equal.
 
     With averages (--average, --average-checkpoints), the model's own weights are never trained. They are the averaged
@@ -41,21 +42,21 @@ class Replica:
         self,
         model: Seq2Seq,
         settings: LearningSettings,
-        place: Place = None,
+        place: str | Sequence[str] | None = None,
+        copies: bool = False,
         keeps_average: bool = True,
     ) -> None:
         self._model, self._settings = model, settings
         own = [variable.value for variable in model.trainable_variables]
-        places = [place] * len(own) if place is None or isinstance(place, str) else place
-        if place is None and not settings.averages:
-            self.weights = own
-        else:
-            self.weights = _copies(own, places)
+        if place is None:
+            place = [weight.device for weight in own]
+        self.devices = [place] * len(own) if isinstance(place, str) else list(place)
+        self.weights = _copies(own, self.devices) if copies or settings.averages else own
         self._trained = trained_indices(model, settings)
         self._slots = make_slots(settings.optimizer, [self.weights[i] for i in self._trained])
         self._averages: list[tf.Variable] = []
         if settings.average and keeps_average:
-            self._averages = own if place is None else _copies(own, places)
+            self._averages = _copies(own, self.devices) if copies else own
         with tf.device(self.home):
             self.updates = tf.Variable(0, trainable=False, dtype=tf.int64)
             self.calls = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -64,13 +65,18 @@ class Replica:
     @property
     def home(self) -> str:
         """The device of the largest weight, on which scalars are computed."""
-        return max(self.weights, key=lambda weight: weight.shape.num_elements()).device
+        sizes = [weight.shape.num_elements() for weight in self.weights]
+        return self.devices[sizes.index(max(sizes))]
 
     def read(self) -> Inputs:
         """Return what the gradient function takes of the replica."""
         with tf.device(self.home):
             scale = [] if self.loss_scale is None else [self.loss_scale.read()]
-        return [tf.identity(weight) for weight in self.weights], scale
+        weights = []
+        for weight, device in zip(self.weights, self.devices, strict=True):
+            with tf.device(device):
+                weights.append(tf.identity(weight))
+        return weights, scale
 
     def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> Clipped:
         """Update every weight that is trained once, or nothing if the loss or a gradient is not finite.
@@ -96,7 +102,7 @@ class Replica:
                     self.loss_scale.update(used, clipped.finite, clipped.overflow)
         for i, slots, gradient in zip(self._trained, self._slots, clipped.gradients, strict=True):
             weight, decayed = self.weights[i], is_decayed(self._model.trainable_variables[i])
-            with tf.device(weight.device):
+            with tf.device(self.devices[i]):
                 with tf.control_dependencies([number]):
                     update = apply_update(self._settings, weight, slots, gradient, scalars, decayed)
                 if self._averages:
@@ -127,11 +133,11 @@ class Replica:
         return [self.updates, *trained, *(slot for slots in self._slots for slot in slots)]
 
 
-def _copies(weights: Sequence[tf.Variable], places: Sequence[str | None]) -> list[tf.Variable]:
-    """Return a copy of each weight on its place; None is the device of the weight."""
+def _copies(weights: Sequence[tf.Variable], devices: Sequence[str]) -> list[tf.Variable]:
+    """Return a copy of each weight on its device."""
     copies = []
-    for weight, place in zip(weights, places, strict=True):
-        with tf.device(place or weight.device):
+    for weight, device in zip(weights, devices, strict=True):
+        with tf.device(device):
             copies.append(tf.Variable(weight))
     return copies
 

@@ -53,6 +53,6 @@ def replicated(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> S
 def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> list[tuple[Replica, list[Tower]]]:
     """Return a replica on the device of each tower; the first one uses the model's own weights."""
     return [
-        (Replica(model, settings.learning, tower.device if i else None, keeps_average=i == 0), [tower])
+        (Replica(model, settings.learning, tower.device, copies=i > 0, keeps_average=i == 0), [tower])
         for i, tower in enumerate(towers)
     ]

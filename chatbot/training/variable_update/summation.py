@@ -44,13 +44,13 @@ class Summation:
         parts, remaining = [], list(sums)
         for i, (replica, towers) in enumerate(self._replicas):
             of_replica, remaining = remaining[: len(towers)], remaining[len(towers) :]
-            *others, embedding = self._weights_of(replica)
-            with tf.device(embedding.device):
+            *others, of_embedding = self._devices_of(replica)
+            with tf.device(of_embedding):
                 projection = [tf.add_n(terms) for terms in zip(*(s.projection for s in of_replica), strict=True)]
                 rows = tf.add_n([s.rows for s in of_replica])
             gradients = []
-            for weight, *terms in zip(others, *(s.others for s in of_replica), strict=True):
-                with tf.device(weight.device):
+            for device, *terms in zip(others, *(s.others for s in of_replica), strict=True):
+                with tf.device(device):
                     gradients.append(tf.add_n(terms))
             with tf.device(replica.home):
                 tokens = tf.add_n([counted_tokens(s) for s in of_replica])
@@ -59,17 +59,18 @@ class Summation:
         totals = []
         for (replica, _), total in zip(self._replicas, self._exchanged(parts), strict=True):
             *gradients, rows, tokens, total_report = total
-            *others, embedding = self._weights_of(replica)
+            *others, of_embedding = self._devices_of(replica)
             projection, gradients = gradients[: -len(others)], gradients[-len(others) :]
-            with tf.device(embedding.device):
-                gradients.insert(self._embedding, dense(projection, rows, used, embedding.shape))
+            with tf.device(of_embedding):
+                shape = replica.weights[self._embedding].shape
+                gradients.insert(self._embedding, dense(projection, rows, used, shape))
             totals.append((gradients, tokens, total_report))
         return totals
 
-    def _weights_of(self, replica: Replica) -> list[tf.Variable]:
-        """Return the weights in the order of the fields of `Sums`: the embedding is the last."""
-        others = [weight for i, weight in enumerate(replica.weights) if i != self._embedding]
-        return [*others, replica.weights[self._embedding]]
+    def _devices_of(self, replica: Replica) -> list[str]:
+        """Return the devices of the weights in the order of the fields of `Sums`: the embedding is the last."""
+        others = [device for i, device in enumerate(replica.devices) if i != self._embedding]
+        return [*others, replica.devices[self._embedding]]
 
     def _exchanged(self, parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
         """Return the sums over the replicas of all processes, [replica][tensor]."""
