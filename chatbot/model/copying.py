@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from chatbot.model.attention import LuongAttention
 from chatbot.model.matmul import matmul, policy
+from chatbot.model.scatter import scatter_add
 
 # What a position does: it generates a token, copies a token of the question, or copies a character of a token.
 GENERATE, COPY_TOKEN, COPY_CHARACTER = range(3)
@@ -100,7 +101,7 @@ def with_copies(logits: tf.Tensor, copies: Copies, question: tf.Tensor, spelling
     ids = tf.concat([question[..., None], tf.maximum(spelled, 0)], -1)
     positions = tf.broadcast_to(tf.range(tf.shape(ids, tf.int64)[0])[:, None, None], tf.shape(ids))
     generated = gates[:, GENERATE, None] * tf.nn.softmax(tf.cast(logits, tf.float32))
-    total = tf.tensor_scatter_nd_add(generated, tf.stack([positions, ids], -1), probabilities)
+    total = scatter_add(generated, tf.stack([positions, ids], -1), probabilities)
     return tf.math.log(tf.maximum(total, SMALLEST))
 
 

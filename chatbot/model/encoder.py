@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.dropout import BACKWARD_ENCODER, FORWARD_ENCODER
+from chatbot.model.gpu import on_gpu
 from chatbot.model.packing import mirror, unpack
 from chatbot.model.recurrent import Stack, State, is_packed
 from chatbot.model.sequences import Sequences
@@ -36,8 +37,10 @@ class Encoder(keras.layers.Layer):
 
             def reverse(x: tf.Tensor) -> tf.Tensor:
                 """Reverse the real tokens. Padding stays on the right, as cuDNN requires."""
-                return mirror(x, packing) if packed else tf.reverse_sequence(x, packing.lengths, seq_axis=1)
+                return mirror(x, packing) if packed else tf.reverse_sequence(x, lengths, seq_axis=1)
 
+            # From the mask, because packing.lengths would have to be copied to a GPU.
+            lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if on_gpu() else packing.lengths
             backward_outputs, backward_states = self.backward(reverse(embedded), None, sequences, key)
             outputs = tf.concat([outputs, reverse(backward_outputs)], axis=-1)
             states = [

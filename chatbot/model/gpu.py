@@ -38,3 +38,11 @@ def placed_on(device: str) -> Iterator[None]:
     """Place operations and calls of traced functions on a device in the block, and let layers choose for it."""
     with tf.device(device), computed_on(device):
         yield
+
+
+def size_on_device(vector: tf.Tensor) -> tf.Tensor:
+    """Return the number of elements of a vector, scalar int64, counted on its device.
+
+    tf.size gives it on the host, from where it would be copied to a GPU for each computation with tensors there.
+    """
+    return tf.reduce_sum(tf.ones_like(vector, tf.int64))

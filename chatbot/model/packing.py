@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.model.gpu import size_on_device
+
 # BENCHMARKS.md compares several values.
 MULTIPLE = 16
 
@@ -130,7 +132,7 @@ def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
 
 def rows_of_tokens(packing: Packing) -> tf.Tensor:
     """Return the row of each packed token, [tokens] int64; 0 for fillers."""
-    return packing.to_packed // tf.shape(packing.to_padded, tf.int64)[1]
+    return packing.to_packed // size_on_device(packing.to_padded[0])
 
 
 def _packed(padded: tf.Tensor, packing: Packing) -> tf.Tensor:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.model.gpu import size_on_device
 from chatbot.model.matmul import matmul
 
 
@@ -35,7 +36,7 @@ def sampled_loss(
     attended and target_embeddings [tokens, units], sample_embeddings [samples, units], bias [vocabulary],
     targets [tokens] int64, samples [samples] int64, from `draw_samples`, the same for all positions, weights [tokens].
     """
-    vocabulary, number = bias.shape[0], tf.cast(tf.shape(samples)[0], tf.float32)
+    vocabulary, number = bias.shape[0], tf.cast(size_on_device(samples), tf.float32)
 
     def expected_count(ids: tf.Tensor) -> tf.Tensor:
         """Return the expected number of times that each id is drawn."""

@@ -8,6 +8,7 @@ recurrent layers run as without it.
 import tensorflow as tf
 
 from chatbot.model.dropout import SCHEDULED_SAMPLING, uniform
+from chatbot.model.gpu import size_on_device
 from chatbot.model.sequences import Sequences
 
 
@@ -18,9 +19,8 @@ def mixed_inputs(target_in: Sequences, predictions: tf.Tensor, key: tf.Tensor, s
     positions. The first token of a row is never replaced.
     """
     packing = target_in.packing
-    before = (
-        packing.previous - tf.shape(packing.lengths, tf.int64)[0]
-    )  # the token before each; < 0 at first ones, fillers
+    # The token before each; < 0 at first ones and fillers.
+    before = packing.previous - size_on_device(packing.to_padded[:, 0])
     drawn = uniform(tf.shape(before), key, SCHEDULED_SAMPLING) < share
     replaced, new_ids = drawn & (before >= 0), tf.gather(predictions, tf.maximum(before, 0))  # [tokens]
     if target_in.ids.shape.rank == 2:

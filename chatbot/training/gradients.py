@@ -10,6 +10,7 @@ import tensorflow as tf
 from chatbot.model.copying import Copies
 from chatbot.model.gpu import computed_on, is_gpu
 from chatbot.model.recurrent import State
+from chatbot.model.scatter import scatter_add
 from chatbot.model.scheduled_sampling import mixed_inputs
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts, Tower
@@ -193,4 +194,4 @@ def dense(projection: Sequence[tf.Tensor], rows: tf.Tensor, used: tf.Tensor, sha
     all replicas. shape: that of the embedding.
     """
     start = projection[0] if projection else tf.zeros(shape)
-    return tf.tensor_scatter_nd_add(start, used[:, None], rows)
+    return scatter_add(start, used[:, None], rows)

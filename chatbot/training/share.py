@@ -1,6 +1,7 @@
 """A tower's share of a batch, with everything that is known before the step. It is computed on the host."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,21 +11,27 @@ import tensorflow as tf
 
 from chatbot.corpus.batching.batches import Batch, GlobalBatch, split
 from chatbot.corpus.encoding.vocabulary import PAD
-from chatbot.model.gpu import computed_on
-from chatbot.model.packing import packed_array
+from chatbot.model.gpu import computed_on, on_gpu
+from chatbot.model.packing import Packing, packed_array
 from chatbot.model.sampled import draw_samples
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Sequences
+from chatbot.model.sequences import Sequences, specs_of
+from chatbot.training.buffer import Buffer, buffer_of, tensors_of
+
+GPU = "/GPU:0"
 
 
 class Share(NamedTuple):
-    """Arrays on the host, tensors in a graph. "tokens" includes the fillers of the target's packing."""
+    """Arrays on the host, tensors in a graph. "tokens" includes the fillers of the target's packing.
+
+    For a GPU, an empty tuple stands for what no operation reads there.
+    """
 
     source: Sequences
     target_in: Sequences
     targets: Any  # [tokens] int64, packed
     weights: Any  # [tokens] float32, of pair and token, 1 by default; 0 at fillers; all 0 for a tower without a pair
-    samples: Any  # [samples] int64, the ids of a sampled softmax, the same for all shares; empty for an exact one
+    samples: Any  # [samples] int64, the ids of a sampled softmax, the same for all shares; none for an exact one
     counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
     key: Any  # [1] uint64, for the dropout masks
     places: Any  # [lookups] int64, the index of each of `looked_up` among the ids that the step's towers look up
@@ -33,7 +40,7 @@ class Share(NamedTuple):
 def share_of(
     batch: Batch, model: Seq2Seq, seed: Sequence[int], samples: npt.NDArray[np.int64], used: npt.NDArray[np.int64]
 ) -> Share:
-    """Prepare a share of a batch.
+    """Prepare a share of a batch for the place where it is computed (`on_gpu`).
 
     seed: the key is a function of it. samples: `samples_of` the step. used: `ids_used` of the global batch.
     """
@@ -49,8 +56,24 @@ def share_of(
         key=np.random.SeedSequence(list(seed)).generate_state(1, np.uint64),
         places=used,
     )
-    return share._replace(
+    share = share._replace(
         places=np.searchsorted(used, np.concatenate([ids.ravel() for ids in looked_up(share, model)]))
+    )
+    return _read_on_gpu(share, model) if on_gpu() else share
+
+
+def _read_on_gpu(share: Share, model: Seq2Seq) -> Share:
+    """Leave out what no operation on a GPU reads, such as the indices of the LSTM over packed tokens."""
+
+    def with_only(sequences: Sequences, *names: str) -> Sequences:
+        read = {name: getattr(sequences.packing, name) for name in names}
+        return sequences._replace(packing=Packing(**{**dict.fromkeys(Packing._fields, ()), **read}))
+
+    previous = ["previous"] if model.scheduled_sampling else []
+    return share._replace(
+        source=with_only(share.source, "lengths"),
+        target_in=with_only(share.target_in, "lengths", "to_packed", "to_padded", *previous)._replace(mask=()),
+        samples=() if model.sampled is None else share.samples,
     )
 
 
@@ -87,7 +110,7 @@ class Prepared(NamedTuple):
     number: int  # the step, counted from 0
     batch: GlobalBatch
     pieces: int  # the number that each share was to be divided into
-    shares: list[tuple[Share, ...]]  # [piece][tower]
+    shares: list[tuple[Share | Buffer, ...]]  # [piece][tower]; `Preparation.tensors` takes a buffer apart
     used: tf.Tensor  # [used] int64, `ids_used`
 
     @property
@@ -122,14 +145,26 @@ class Preparation:
         divided = [split(share, parts) for share in batch.shares]
         first = self.machine * len(self.devices)
 
-        def prepared(tower: int, device: str, piece: int) -> Share:
+        def prepared(tower: int, device: str, piece: int) -> Share | Buffer:
             seed = self.seed, number, first + tower, piece
             with computed_on(device):
                 share = share_of(divided[tower][piece], self.model, seed, samples, used)
-            return on_device(share, self.home or device)
+                return on_device(buffer_of(share) if on_gpu() else share, self.home or device)
 
         shares = [tuple(prepared(i, device, piece) for i, device in enumerate(self.devices)) for piece in range(parts)]
         return Prepared(number, batch, pieces, shares, on_device(used, self.home or self.devices[0]))
+
+    def tensors(self, share: Share | Buffer) -> Share:
+        """Return a share of `Prepared` as the gradient function takes it, on the device of the caller."""
+        return tensors_of(share, self._specs_on_gpu) if isinstance(share, Buffer) else share
+
+    @functools.cached_property
+    def _specs_on_gpu(self) -> Share:
+        """The types and ranks of a share on a GPU, which no batch changes."""
+        ids, weights = np.ones([1, 1], np.int64), np.ones([1, 1], np.float32)
+        with computed_on(GPU):
+            batch = Batch(ids, ids, ids, weights)
+            return specs_of(share_of(batch, self.model, (0,), samples_of(self.model, 0, 0), ids[0]))
 
 
 def on_device(share: Any, device: str) -> Any:

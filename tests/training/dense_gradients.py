@@ -25,9 +25,10 @@ def dense_gradients(
     function: `gradient_function` of the model, to trace it once for several calls.
     """
     values = [variable.value for variable in model.trainable_variables] if values is None else list(values)
-    prepared = Preparation(model, 1, [device])(whole_batch(batch), 0)
+    prepare = Preparation(model, 1, [device])
+    prepared = prepare(whole_batch(batch), 0)
     with tf.device(device):
-        inputs = values, prepared.shares[0][0], tf.shape(prepared.used)[0]
+        inputs = values, prepare.tensors(prepared.shares[0][0]), tf.shape(prepared.used)[0]
         scale = None if loss_scale is None else tf.constant(loss_scale)
         sums: Any = (function or gradient_function(model, device))(*inputs, *([] if scale is None else [scale]))
         gradients = list(sums.others)

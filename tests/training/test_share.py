@@ -1,6 +1,7 @@
-"""The samples of a step, and with them its gradients, do not depend on how the step is divided."""
+"""What a share consists of: its samples do not depend on how the step is divided, and a GPU reads all of its arrays."""
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import Batches
+from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import specs_of
 from chatbot.training.gradients import dense, gradient_function
-from chatbot.training.selftest import VOCABULARY, random_pairs
+from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Prepared
 from chatbot.training.variable_update.graph import Graph
 
@@ -74,3 +77,30 @@ def test_samples_follow_from_seed_and_step() -> None:
     ]
     assert samples[0] == samples[1]
     assert samples[0] not in samples[2:]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"copy": True, "cell": "gru"},
+        {"sampled_softmax": 5},
+        {"scheduled_sampling": 0.3, "variational_dropout": True},
+    ],
+    ids=str,
+)
+def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
+    """In the graph of the gradients: what no result depends on would be copied for nothing."""
+    settings = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5, **changes)
+    model = built_model(settings.model, VOCABULARY, seed=1)
+    prepare = Preparation(model, 1, ["/GPU:0"], home="/CPU:0")
+    batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, 1))
+    share = specs_of(prepare.tensors(prepare(batch, 0).shares[0][0]))
+    weights = [tf.TensorSpec(variable.shape) for variable in model.trainable_variables]
+    graph = gradient_function(model, "/GPU:0").get_concrete_function(weights, share, tf.TensorSpec([], tf.int32)).graph
+    read, queue = set(), [tensor.op for tensor in graph.outputs]
+    while queue:
+        operation = queue.pop()
+        queue += {tensor.op for tensor in operation.inputs} - read
+        read |= {tensor.op for tensor in operation.inputs}
+    assert [tensor.name for tensor in graph.inputs if tensor.op not in read] == []

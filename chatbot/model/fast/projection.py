@@ -13,6 +13,7 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from chatbot.model.gpu import on_gpu
 from chatbot.model.matmul import matmul, rounded
+from chatbot.model.scatter import scatter_add
 
 # Logits in memory at a time on a device of unknown memory: 64 MB of float32.
 LOGITS = 1 << 24
@@ -232,8 +233,8 @@ def _smoothing_terms(
     loss = tf.reduce_sum(weighted * differences) + tf.reduce_sum(weights * bias_differences)
     d_embeddings = tf.zeros_like(factor) - tf.reduce_sum(weighted, 0) / vocabulary
     d_bias = tf.zeros_like(bias) - tf.reduce_sum(weights) / vocabulary
-    d_embeddings = tf.tensor_scatter_nd_add(d_embeddings, target_rows, weighted)
-    d_bias = tf.tensor_scatter_nd_add(d_bias, target_rows, weights)
+    d_embeddings = scatter_add(d_embeddings, target_rows, weighted)
+    d_bias = scatter_add(d_bias, target_rows, weights)
     return (differences * row_weights,), (loss, d_embeddings, d_bias)
 
 

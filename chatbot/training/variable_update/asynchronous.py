@@ -17,6 +17,7 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.training.buffer import Buffer
 from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import Sums, dense, gradient_function
 from chatbot.training.loss_scale import LossScale, is_overflow
@@ -218,11 +219,14 @@ class Asynchronous:
         losses[int(worker)], weights[int(worker)] = loss, weight
         self._finished.append(StepResult(*map(tf.constant, (losses, weights, pairs, *applied))))
 
-    def _train_step(self, share: Share, used: tf.Tensor, number: tf.Tensor, rate: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _train_step(
+        self, prepared: Share | Buffer, used: tf.Tensor, number: tf.Tensor, rate: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
         """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
         weights = [tf.identity(shard.weights[index]) for shard, index in self._locations]
         loss_scale = self.shards[0].loss_scale
         scale = [] if loss_scale is None else [loss_scale.read()]
+        share = self._preparation.tensors(prepared)
         sums: Sums = self._gradients(weights, share, tf.shape(used)[0], *scale)
         sums_of_weights = list(sums.others)
         shape = self._model.embedding.embeddings.shape

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.model.sequences import specs_of
+from chatbot.training.buffer import Buffer
 from chatbot.training.gradients import Sums
 from chatbot.training.share import Share
 
@@ -50,7 +51,7 @@ class Graph:
 
 def _spec(value: Any) -> Any:
     """Return a structure's specs, with sizes of None where the batch sets them: in a share, `used` and Sums.rows."""
-    if isinstance(value, Share):
+    if isinstance(value, Share | Buffer):
         return specs_of(value)
     if isinstance(value, Sums):
         return Sums(*map(_spec, value))._replace(rows=tf.TensorSpec([None, value.rows.shape[1]], value.rows.dtype))

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.model.gpu import is_gpu
+from chatbot.model.gpu import is_gpu, placed_on
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.devices import Tower
 from chatbot.training.exchange import Exchange
@@ -61,7 +61,7 @@ class Summation:
             *gradients, rows, tokens, total_report = total
             *others, of_embedding = self._devices_of(replica)
             projection, gradients = gradients[: -len(others)], gradients[-len(others) :]
-            with tf.device(of_embedding):
+            with placed_on(of_embedding):
                 shape = replica.weights[self._embedding].shape
                 gradients.insert(self._embedding, dense(projection, rows, used, shape))
             totals.append((gradients, tokens, total_report))

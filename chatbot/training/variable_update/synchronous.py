@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.buffer import Buffer
 from chatbot.training.devices import Tower
 from chatbot.training.exchange import Exchange, broadcast
 from chatbot.training.gradients import Sums, gradient_functions
@@ -182,31 +183,33 @@ class Synchronous:
         """Return the current weights of each replica, and in float16 its loss scale."""
         return [replica.read() for replica, _ in self._replicas]
 
-    def _compute_gradients(self, shares: Sequence[Share], used: tf.Tensor) -> tuple[list[Sums], tf.Tensor]:
+    def _compute_gradients(self, shares: Sequence[Share | Buffer], used: tf.Tensor) -> tuple[list[Sums], tf.Tensor]:
         return self._tower_sums(shares, used, self._read_weights())
 
     def _add_gradients(
-        self, shares: Sequence[Share], used: tf.Tensor, before: tuple[list[Sums], tf.Tensor]
+        self, shares: Sequence[Share | Buffer], used: tf.Tensor, before: tuple[list[Sums], tf.Tensor]
     ) -> tuple[list[Sums], tf.Tensor]:
         """Add the sums over a piece of each share to those of the pieces before."""
         return tf.nest.map_structure(tf.add, before, self._compute_gradients(shares, used))
 
     def _tower_sums(
-        self, shares: Sequence[Share], used: tf.Tensor, weights: list[Inputs]
+        self, shares: Sequence[Share | Buffer], used: tf.Tensor, weights: list[Inputs]
     ) -> tuple[list[Sums], tf.Tensor]:
         """Return the sums of each tower, and a report.
 
         The report is [3, towers of all machines] float32: losses, target tokens and pairs; 0 for other machines.
         """
-        first_tower, sums = self._machine * len(self._towers), []
+        first_tower, sums, counts = self._machine * len(self._towers), [], []
         replica_of_tower = [i for i, (_, towers) in enumerate(self._replicas) for _ in towers]
-        for i, (tower, replica, share) in enumerate(zip(self._towers, replica_of_tower, shares, strict=True)):
+        with tf.device(self._towers[0].device):  # where `used` is
+            number_used = tf.shape(used)[0]
+        for i, (tower, replica, prepared) in enumerate(zip(self._towers, replica_of_tower, shares, strict=True)):
             with tf.device(tower.device):
-                values, loss_scale = weights[replica]
-                sums.append(self.gradient_functions[i](values, share, tf.shape(used)[0], *loss_scale))
+                share, (values, loss_scale) = self._preparation.tensors(prepared), weights[replica]
+                sums.append(self.gradient_functions[i](values, share, number_used, *loss_scale))
+                counts.append(share.counts)
         with tf.device(self._replicas[0][0].home):
-            counts = tf.transpose(tf.stack([share.counts for share in shares]))  # [2, towers]
-            report = tf.concat([[[s.loss for s in sums]], counts], 0)  # [3, towers]
+            report = tf.concat([[[s.loss for s in sums]], tf.transpose(tf.stack(counts))], 0)  # [3, towers]
             towers_after = len(self._towers) * self._machines - first_tower - len(sums)
             if first_tower or towers_after:
                 report = tf.pad(report, [[0, 0], [first_tower, towers_after]])
@@ -223,12 +226,12 @@ class Synchronous:
         overflows = [clipped.finite | clipped.overflow for clipped in applied if clipped.overflow is not None]
         return step_result(totals[0][2], applied[0].norm, finite, tf.reduce_all(overflows) if overflows else None)
 
-    def _train_step(self, shares: Sequence[Share], used: tf.Tensor, rate: tf.Tensor) -> StepResult:
+    def _train_step(self, shares: Sequence[Share | Buffer], used: tf.Tensor, rate: tf.Tensor) -> StepResult:
         return self._apply_gradients(*self._compute_gradients(shares, used), used, rate)
 
     def _staged_step(
         self,
-        shares: Sequence[Share],
+        shares: Sequence[Share | Buffer],
         used: tf.Tensor,
         weights: list[Inputs],
         pending: Sequence[Sums],

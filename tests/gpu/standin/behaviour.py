@@ -42,7 +42,7 @@ def memory_over_time() -> dict[str, list[float]]:
 
 
 def copies() -> dict[str, standin.Counts]:
-    """Count what a product from host to host needs, and a loop whose variable is an int32."""
+    """Count what a product from host to host needs, a loop whose variable is an int32, and a deterministic scatter."""
     numbers = np.ones([SIZE, SIZE], np.float32)
 
     def product() -> None:
@@ -66,6 +66,13 @@ def copies() -> dict[str, standin.Counts]:
             before = standin.counts()
             call()
             found[name] = standin.counts().since(before)
+    tf.config.experimental.enable_op_determinism()
+    with tf.device("/GPU:0"):
+        arguments = tf.constant(numbers), tf.constant([[0], [5]], tf.int64), tf.constant(numbers[:2])
+        before = standin.counts()
+        tf.tensor_scatter_nd_add(*arguments)
+        tf.test.experimental.sync_devices()
+        found["scatter"] = standin.counts().since(before)
     return found
 
 

@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/determinism.h"
 
 namespace standin {
 
@@ -102,10 +103,29 @@ class CpuStreamKernel : public StreamKernel {
       : StreamKernel(construction), cpu_kernel_(CpuKernel(construction, def())) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    LaunchKernel(context, std::move(done), type_string(), [this, context] { cpu_kernel_->Compute(context); });
+    LaunchKernel(context, std::move(done), type_string(), [this, context] {
+      cpu_kernel_->Compute(context);
+      if (tensorflow::OpDeterminismRequired() && IsScatter()) CountCopies(context);
+    });
   }
 
  private:
+  bool IsScatter() const { return type_string() == "ScatterNd" || type_string().find("TensorScatter") == 0; }
+
+  // Counts what the scatter operations of a GPU copy if operations must be deterministic: the host computes them.
+  void CountCopies(OpKernelContext* context) const {
+    Counts& counts = GpuOf(ComputeStream(context).ordinal()).counts();
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (context->input_memory_type(i) == tensorflow::HOST_MEMORY) continue;
+      ++counts.device_to_host;
+      counts.device_to_host_bytes += context->input(i).TotalBytes();
+    }
+    const Tensor* output = context->mutable_output(0);
+    ++counts.host_to_device;
+    counts.host_to_device_bytes += output == nullptr ? 0 : output->TotalBytes();
+    counts.host_waits += 2;
+  }
+
   std::unique_ptr<OpKernel> cpu_kernel_;
 };
 

@@ -33,6 +33,10 @@ def test_copies_are_counted(tmp_path: Path) -> None:
     assert found["float loop"].device_to_host >= 10
     assert found["int loop"].device_to_host == 1
     assert found["int loop"].host_to_device >= 10
+    # The host computes it: the matrix crosses twice.
+    scatter = found["scatter"]
+    assert (scatter.device_to_host, scatter.host_to_device) == (3, 1)
+    assert min(scatter.device_to_host_bytes, scatter.host_to_device_bytes) >= 4 * behaviour.SIZE**2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""The copies between host and GPUs in training steps on stand-ins."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.corpus.batching.batches import Batches
+from chatbot.flags import replace
+from chatbot.training.devices import Tower
+from chatbot.training.selftest import random_pairs
+from chatbot.training.variable_update.choose import open_update
+from tests.gpu import standin
+from tests.gpu.comparisons import ADAM, new_model
+
+GPUS, PAIRS = 4, 19
+FIRST_STEPS, COUNTED_STEPS = 2, 3
+VOCABULARY = 3000  # so large that the embedding has many times the bytes of a batch
+
+DROPOUT = replace(ADAM, keep_prob=0.8, variable_update="parameter_server")
+REPLICATED = replace(DROPOUT, variable_update="replicated")
+# Settings, precision and the number of GPUs.
+CASES: dict[str, tuple[Settings, str, int]] = {
+    "float32": (DROPOUT, "float32", 1),
+    "float16": (DROPOUT, "float16", 1),
+    "copy, n-grams": (replace(DROPOUT, copy=True, ngrams=3), "float32", 1),
+    "sampled softmax": (replace(DROPOUT, sampled_softmax=7), "float32", 1),
+    "label smoothing": (replace(DROPOUT, label_smoothing=0.1), "float32", 1),
+    "gru": (replace(DROPOUT, cell="gru"), "float32", 1),
+    "staged": (replace(DROPOUT, staged_variables=True), "float32", 1),
+    "four, float32": (DROPOUT, "float32", GPUS),
+    "four, float16": (DROPOUT, "float16", GPUS),
+    "four, copy, n-grams": (replace(DROPOUT, copy=True, ngrams=3), "float32", GPUS),
+    "four, sampled softmax": (replace(DROPOUT, sampled_softmax=7), "float32", GPUS),
+    "four replicas": (REPLICATED, "float32", GPUS),
+}
+
+
+class Copies(NamedTuple):
+    """The copies of COUNTED_STEPS steps, of each GPU, and the weights after all steps."""
+
+    counts: list[standin.Counts]
+    weights: list[Any]
+    embedding_bytes: int
+
+
+def copies(settings: Settings, precision: str, gpus: int) -> Copies:
+    """Train, and count from the preparation of a batch on, until the GPUs are idle and before a result is read."""
+    towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "stand-in", None) for i in range(gpus)]
+    model = new_model(settings, towers[0], precision, VOCABULARY)
+    update = open_update(model, settings, towers)
+    batches = Batches([random_pairs(PAIRS, 1)], PAIRS, 1).from_step(0, gpus)
+    before: list[standin.Counts] = []
+    for number, batch in enumerate(itertools.islice(batches, FIRST_STEPS + COUNTED_STEPS)):
+        if number == FIRST_STEPS:  # traced
+            tf.test.experimental.sync_devices()
+            before = [standin.counts(gpu) for gpu in range(gpus)]
+        update(update.prepare(batch, number), 0.01)
+    tf.test.experimental.sync_devices()
+    counts = [standin.counts(gpu).since(earlier) for gpu, earlier in enumerate(before)]
+    update.gather_state()
+    weights = [variable.numpy() for variable in model.trainable_variables]
+    return Copies(counts, weights, model.embedding.embeddings.numpy().nbytes)
+
+
+def all_copies() -> dict[str, Copies]:
+    """Return the copies of each case."""
+    return {name: copies(*case) for name, case in CASES.items()}
+
+
+def all_deterministic_copies() -> dict[str, Copies]:
+    """Return the copies of each case with deterministic operations."""
+    tf.config.experimental.enable_op_determinism()
+    return all_copies()
