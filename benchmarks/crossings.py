@@ -186,17 +186,23 @@ def crossings_of(step: Any, arguments: Sequence[str] = ()) -> Crossings:
     """Count the crossings of a concrete function.
 
     arguments: the memory of each of the first arguments, if their type is not one that is always in host memory; the
-    others are in that of the first GPU.
+    others are in that of the first GPU, to which TensorFlow also copies those in HOST.
     """
     crossings = Crossings()
     functions = {function.signature.name: function for function in step.graph.as_graph_def().library.function}
     functions[step.function_def.signature.name] = step.function_def
     signature = step.function_def.signature
-    memories = itertools.chain(arguments, itertools.repeat(FIRST_GPU))
-    values = [
-        Value(memory if _on_device("_Arg", (("T", argument.type),), "output") else HOST, "argument", "")
-        for argument, memory in zip(signature.input_arg, memories, strict=False)
-    ]
+    values = []
+    for argument, memory in zip(
+        signature.input_arg, itertools.chain(arguments, itertools.repeat(FIRST_GPU)), strict=False
+    ):
+        value = Value(memory, "argument", "")
+        if not _on_device("_Arg", (("T", argument.type),), "output"):
+            value = Value(HOST, "argument", "")
+        elif memory == HOST:
+            crossings.use(value, FIRST_GPU, "argument", "the step")
+            value = Value(FIRST_GPU, "argument", "")
+        values.append(value)
     _walk(signature.name, FIRST_GPU, values, functions, crossings)
     return crossings
 
