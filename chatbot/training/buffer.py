@@ -1,6 +1,6 @@
 """Arrays in one buffer, so that a single copy brings all of them to a GPU, where the step takes them apart.
 
-A copy of a few kilobytes takes a GPU and its host as long as one of a hundred kilobytes.
+Each copy costs the host a call of the driver, however small the array is.
 """
 
 from typing import Any, NamedTuple

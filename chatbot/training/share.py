@@ -18,8 +18,6 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of
 from chatbot.training.buffer import Buffer, buffer_of, tensors_of
 
-GPU = "/GPU:0"
-
 
 class Share(NamedTuple):
     """Arrays on the host, tensors in a graph. "tokens" includes the fillers of the target's packing.
@@ -135,7 +133,7 @@ class Preparation:
     home: str | None = None
 
     def __call__(self, batch: GlobalBatch, number: int, pieces: int = 1) -> Prepared:
-        """Compute on the host all that step `number` needs, and copy it to the towers' devices.
+        """Compute on the host all that step `number` needs, and copy it to the towers' devices, to a GPU in one buffer.
 
         Each share is divided into pieces, or into single pairs if it has fewer pairs.
         """
@@ -162,7 +160,7 @@ class Preparation:
     def _specs_on_gpu(self) -> Share:
         """The types and ranks of a share on a GPU, which no batch changes."""
         ids, weights = np.ones([1, 1], np.int64), np.ones([1, 1], np.float32)
-        with computed_on(GPU):
+        with computed_on("/GPU:0"):
             batch = Batch(ids, ids, ids, weights)
             return specs_of(share_of(batch, self.model, (0,), samples_of(self.model, 0, 0), ids[0]))
 
