@@ -114,6 +114,7 @@ def main(module: str, name: str, file: str, arguments: str, *megabytes: str) -> 
     import tensorflow as tf
 
     tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.config.set_soft_device_placement(False)  # an operation that cannot run on its GPU is an error
     function = getattr(importlib.import_module(module), name)
     Path(file).write_bytes(pickle.dumps(function(*towers)))
 
