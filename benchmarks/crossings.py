@@ -5,8 +5,9 @@ An operation is taken to run on its GPU if there is a GPU kernel for its types. 
 memory, the host waits until the GPU has computed all queued operations, and the GPU is idle until the next one is
 queued. For a copy in the other direction, it does not wait.
 
-A tensor is copied once to each memory where it is used. A loop is counted as one pass, and a function once for each
-call. tests/gpu/test_crossings.py compares the numbers with the copies of a real step on stand-in GPUs.
+A tensor is copied once to each memory where it is used. A loop is counted as one pass, with a separate count of the
+copies in loops, and a function once for each call. tests/gpu/test_crossings.py compares the numbers with the copies of
+a real step on stand-in GPUs.
 """
 
 import collections
@@ -147,6 +148,9 @@ class Crossings:
         self._copied: set[tuple[Value, str]] = set()
         self.operations: collections.Counter[str] = collections.Counter()
         self.operations_on_cpu: collections.Counter[str] = collections.Counter()
+        # Copies from device to host by the number of loops that they are in.
+        self.device_to_host_by_loops: collections.Counter[int] = collections.Counter()
+        self.loops = 0  # round the operations that are counted now
 
     def counts(self) -> dict[str, int]:
         """Return the totals, by their keys in the JSON object."""
@@ -176,10 +180,15 @@ class Crossings:
             return
         self._copied.add((value, memory))
         if memory == HOST:
-            copies = self.device_to_host
+            self.wait(value.kind, consumer, place)
         else:
             copies = self.host_to_device if value.memory == HOST else self.device_to_device
-        copies[value.kind, consumer, place] += 1
+            copies[value.kind, consumer, place] += 1
+
+    def wait(self, producer: str, consumer: str, place: str) -> None:
+        """Count a copy from device to host."""
+        self.device_to_host[producer, consumer, place] += 1
+        self.device_to_host_by_loops[self.loops] += 1
 
 
 def crossings_of(step: Any, arguments: Sequence[str] = ()) -> Crossings:
@@ -264,8 +273,9 @@ def _results(
         return gpu if gpu and _on_device(op, attributes, argument) else HOST
 
     def border(value: Value, kind: int, consumer: str) -> Value:
-        """Pass a value into or out of a function: an Identity, which has int32 in host memory."""
-        memory = memory_of("Identity", (("T", kind),), "output")
+        """Pass a value into or out of a function: an Identity has int32 in host memory, a Switch bool, too."""
+        passing = ("Switch", "data") if consumer in ("Enter", "NextIteration", "Switch") else ("Identity", "output")
+        memory = memory_of(passing[0], (("T", kind),), passing[1])
         if (memory == HOST) == (value.memory == HOST):
             return value
         crossings.use(value, memory, consumer, place)
@@ -280,9 +290,14 @@ def _results(
         crossings.operations[node.op] += 1
         return [Value(None, node.op, place)]
     if node.op in LOOPS:
-        crossings.use(call(node.attr["cond"].func.name, inputs, "Enter")[0], HOST, "LoopCond", place)
-        results = call(node.attr["body"].func.name, inputs, "Enter")
-        return [border(value, kind, "NextIteration") for value, kind in zip(results, types, strict=True)]
+        entered = [border(value, kind, "Enter") for value, kind in zip(inputs, types, strict=True)]
+        crossings.loops += 1
+        condition = _walk(node.attr["cond"].func.name, gpu, entered, functions, crossings)[0]
+        crossings.use(condition, HOST, "LoopCond", place)
+        results = _walk(node.attr["body"].func.name, gpu, entered, functions, crossings)
+        results = [border(value, kind, "NextIteration") for value, kind in zip(results, types, strict=True)]
+        crossings.loops -= 1
+        return results
     if node.op in BRANCHES:
         crossings.use(inputs[0], HOST, "Switch", place)
         call(node.attr["else_branch"].func.name, inputs[1:], "Switch")
@@ -292,6 +307,8 @@ def _results(
         results = call(node.attr["f"].func.name, inputs, "Identity")
         return [border(value, kind, "Identity") for value, kind in zip(results, types, strict=True)]
 
+    if node.op == "Identity" and not node.device:  # which TensorFlow removes
+        return inputs
     attributes = tuple((name, value.type) for name, value in sorted(node.attr.items()) if value.HasField("type"))
     crossings.operations[node.op] += 1
     computed_on_gpu = gpu and _gpu_kernels(node.op, attributes)
@@ -302,7 +319,7 @@ def _results(
         for _ in _types(node, argument):
             crossings.use(next(remaining), memory_of(node.op, attributes, argument.name), node.op, place)
     if node.op in WAITING and computed_on_gpu:
-        crossings.device_to_host[node.op, "size of the result", place] += 1
+        crossings.wait(node.op, "size of the result", place)
     return [
         Value(memory_of(node.op, attributes, output.name), node.op, place)
         for output in definition.output_arg

@@ -51,7 +51,7 @@ def test_loops_functions_and_waiting_kernels_are_counted() -> None:
 
     crossings = crossings_of(step.get_concrete_function(tf.TensorSpec([4])))
     kinds = {(producer, consumer): number for (producer, consumer, _), number in crossings.device_to_host.items()}
-    assert kinds == {("Identity", "LoopCond"): 1, ("Where", "size of the result"): 2}
+    assert kinds == {("Less", "LoopCond"): 1, ("Where", "size of the result"): 2}
     assert crossings.operations["Where"] == 2
 
 

@@ -4,23 +4,24 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from chatbot.decoding.automaton import Automaton
 from chatbot.decoding.processor import Prefix, Processor, process
-from chatbot.decoding.step import Constraint, SpecialIds, State, Step
+from chatbot.decoding.step import Constraint, SpecialIds, State, Step, advanced, repeated
 
 
 class Beams(NamedTuple):
     """The hypotheses before an id is added at `position`."""
 
     position: tf.Tensor  # scalar int32
-    ids: tf.Tensor  # [rows, beams, max_length] int32, padded
+    ids: tf.Tensor  # [rows, beams, max_length] int64, padded
     log_probs: tf.Tensor  # [rows, beams] float32, of all ids up to here
-    lengths: tf.Tensor  # [rows, beams] int32, the end counted
+    lengths: tf.Tensor  # [rows, beams] int64, the end counted
     bonus: Any  # [rows, beams] float32, () without one
-    are_finished: tf.Tensor  # [rows, beams] bool
-    automaton_states: tf.Tensor  # [rows, beams] int32
+    are_finished: tf.Tensor  # [rows, beams] int64, 0 or 1
+    automaton_states: tf.Tensor  # [rows, beams] int64
     scores: tf.Tensor  # [rows, beams] float32
     state: State  # each tensor [rows * beams, ...]
     processor_states: tuple[State, ...]  # as state
@@ -28,13 +29,13 @@ class Beams(NamedTuple):
     @property
     def finished(self) -> tf.Tensor:
         """Whether all hypotheses of a row are finished, [rows] bool."""
-        return tf.reduce_all(self.are_finished, axis=1)
+        return tf.reduce_all(tf.cast(self.are_finished, tf.bool), axis=1)
 
     def of_rows(self, rows: tf.Tensor) -> "Beams":
         """Return the hypotheses of some rows, [rows] of any integer type."""
         *of_row, state, processor_states = self[1:]
         beams = self.ids.shape[1]
-        hypotheses = tf.reshape(rows[:, None] * beams + tf.range(beams, dtype=rows.dtype), [-1])
+        hypotheses = tf.reshape(rows[:, None] * beams + np.arange(beams, dtype=rows.dtype.as_numpy_dtype), [-1])
         selected = tf.nest.map_structure(lambda x: tf.gather(x, rows), of_row)
         states = tf.nest.map_structure(lambda x: tf.gather(x, hypotheses), (state, processor_states))
         return Beams(self.position, *selected, *states)
@@ -72,38 +73,34 @@ class BeamSearch:
     def start(self, state: State, rows: tf.Tensor) -> Beams:
         """Return the hypotheses before the first id. state: the state before it. rows: scalar int32, their number."""
         beam_size = self.beam_size
-
-        def repeated(state: State) -> State:
-            return tf.nest.map_structure(lambda x: tf.repeat(x, beam_size, axis=0), state)
-
         # All beams of a group start equal. Only the first may be extended, or each hypothesis would appear several
         # times.
         first_alone = [0.0] + [-float("inf")] * (beam_size // self.groups - 1)
         log_probs = tf.tile(tf.constant([first_alone * self.groups]), [rows, 1])
         return Beams(
             position=tf.constant(0),
-            ids=tf.fill([rows, beam_size, self.max_length], self.special_ids.pad),
+            ids=tf.fill([rows, beam_size, self.max_length], np.int64(self.special_ids.pad)),
             log_probs=log_probs,
-            lengths=tf.zeros([rows, beam_size], tf.int32),
+            lengths=tf.zeros([rows, beam_size], tf.int64),
             bonus=() if self.bonus is None else tf.zeros([rows, beam_size]),
-            are_finished=tf.zeros([rows, beam_size], tf.bool),
-            automaton_states=tf.fill([rows, beam_size], len(self.automaton.allowed)),
+            are_finished=tf.zeros([rows, beam_size], tf.int64),
+            automaton_states=tf.fill([rows, beam_size], np.int64(len(self.automaton.allowed))),
             scores=log_probs,
-            state=repeated(state),
-            processor_states=tuple(repeated(processor.start) for processor in self.processors),
+            state=repeated(state, beam_size),
+            processor_states=tuple(repeated(processor.start, beam_size) for processor in self.processors),
         )
 
-    def run(self, beams: Beams, until: tf.Tensor | int) -> Beams:
-        """Add ids up to position `until`, at most max_length, or until all hypotheses are finished."""
-        constraint = Constraint(self.automaton, self.special_ids.end, self.max_length)
+    def run(self, beams: Beams, until: tf.Tensor | int, check_interval: int | None = 1) -> Beams:
+        """Add ids up to position `until`, at most max_length, or until all hypotheses are finished.
 
-        def unfinished(beams: Beams) -> tf.Tensor:
-            return (beams.position < until) & ~tf.reduce_all(beams.are_finished)
+        check_interval: see `advanced`.
+        """
+        constraint = Constraint(self.automaton, self.special_ids.end, self.max_length)
 
         def advance(beams: Beams) -> tuple[Beams]:
             return (self._advanced(beams, constraint),)
 
-        (beams,) = tf.while_loop(unfinished, advance, (beams,))
+        beams = advanced(advance, beams, until, check_interval)
         scores = beams.log_probs / _penalty(beams.lengths, self.length_penalty)
         return beams._replace(scores=scores if self.bonus is None else scores + beams.bonus)
 
@@ -115,23 +112,23 @@ class BeamSearch:
         return tf.gather(ids, order, batch_dims=1), scores
 
     def _advanced(self, beams: Beams, constraint: Constraint) -> Beams:
-        position, finished = beams.position, beams.are_finished
+        position, finished = beams.position, tf.cast(beams.are_finished, tf.bool)
         max_length, special_ids = self.max_length, self.special_ids
         rows = tf.shape(finished)[0]
-        last = tf.where(position == 0, special_ids.begin, beams.ids[:, :, tf.maximum(position - 1, 0)])
+        last = tf.where(position == 0, np.int64(special_ids.begin), beams.ids[:, :, tf.maximum(position - 1, 0)])
         last = tf.reshape(last, [-1])  # [rows * beams]
         logits, state = self.step(beams.state, last)
         automaton_states = tf.reshape(beams.automaton_states, [-1])  # [rows * beams]
         log_probs = constraint.log_probabilities(logits, automaton_states, position)  # [rows * beams, vocabulary]
         prefix = Prefix(position, tf.reshape(beams.ids, [-1, max_length]), last)
         log_probs, processor_states = process(self.processors, log_probs, prefix, beams.processor_states)
-        vocabulary = tf.shape(log_probs)[-1]
+        vocabulary = self.automaton.allowed.shape[1]
         log_probs = tf.reshape(log_probs, [rows, self.beam_size, vocabulary])
         # A finished hypothesis has one continuation: padding, at no cost.
-        padding = tf.where(tf.range(vocabulary) == special_ids.pad, 0.0, -float("inf"))
+        padding = np.where(np.arange(vocabulary) == special_ids.pad, 0, -np.inf).astype(np.float32)
         log_probs = tf.where(finished[:, :, None], padding, log_probs)
         log_probs = beams.log_probs[:, :, None] + log_probs  # of whole hypotheses
-        lengths = beams.lengths + tf.cast(~finished, tf.int32)
+        lengths = beams.lengths + 1 - beams.are_finished
         added: Any = ()
         if self.bonus is not None:
             added = tf.where(finished, beams.bonus, tf.reshape(self.bonus(state), [rows, self.beam_size]))
@@ -153,9 +150,10 @@ class BeamSearch:
         log_probs = tf.gather(tf.reshape(log_probs, [rows, -1]), best, batch_dims=1)  # [rows, beams]
         automaton_states = constraint.next_states(of_parent(beams.automaton_states), next_ids)
         # An impossible hypothesis has any ids. It stays in a state that allows others, or its row would become NaN.
-        automaton_states = tf.where(tf.math.is_inf(log_probs), 0, automaton_states)
+        automaton_states = tf.where(tf.math.is_inf(log_probs), np.int64(0), automaton_states)
         at_position = tf.range(max_length) == position  # [max_length]
-        parent_rows = tf.reshape(tf.range(rows)[:, None] * self.beam_size + parent, [-1])  # [rows * beams]
+        first = tf.cast(tf.range(rows) * self.beam_size, tf.int64)
+        parent_rows = tf.reshape(first[:, None] + parent, [-1])  # [rows * beams]
         state, processor_states = tf.nest.map_structure(lambda x: tf.gather(x, parent_rows), (state, processor_states))
         return Beams(
             position=position + 1,
@@ -163,7 +161,7 @@ class BeamSearch:
             log_probs=log_probs,
             lengths=of_parent(lengths),
             bonus=tf.nest.map_structure(of_parent, added),
-            are_finished=of_parent(finished) | (next_ids == special_ids.end),
+            are_finished=tf.cast(of_parent(finished) | (next_ids == special_ids.end), tf.int64),
             automaton_states=automaton_states,
             scores=beams.scores,
             state=state,
@@ -189,7 +187,7 @@ def beam_search(
 
     state: the state before the first id. rows: scalar int32, the number of rows. The others: as for `BeamSearch`.
 
-    Returns ids [rows, beam_size, max_length] int32, padded with special_ids.pad, and scores [rows, beam_size] float32,
+    Returns ids [rows, beam_size, max_length] int64, padded with special_ids.pad, and scores [rows, beam_size] float32,
     the values above in nats, the best first. If fewer than beam_size hypotheses are possible, the others have score
     -inf.
     """
@@ -204,11 +202,11 @@ def _continued(
     ranks: Callable[[slice, tf.Tensor | None], tf.Tensor],
     groups: int,
     group_size: int,
-    vocabulary: tf.Tensor,
+    vocabulary: int,
     pad: int,
     diversity: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the parents and the last ids of the best continuations of each group, both [rows, beams] int32.
+    """Return the parents and the last ids of the best continuations of each group, both [rows, beams] int64.
 
     ranks: (the hypotheses of a group, the nats that each id loses [rows, 1, vocabulary]) -> the ranks of their
     continuations, [rows, group, vocabulary].
@@ -219,14 +217,22 @@ def _continued(
         first = group * group_size
         loss = None
         if group:
-            times = tf.math.bincount(tf.concat(next_ids, 1), minlength=vocabulary, maxlength=vocabulary, axis=-1)
-            times = tf.where(tf.range(vocabulary) == pad, 0, times)  # finished hypotheses may agree
-            loss = diversity * tf.cast(times, tf.float32)[:, None]
+            times = _times(tf.concat(next_ids, 1), vocabulary)
+            times *= (np.arange(vocabulary) != pad).astype(np.float32)  # finished hypotheses may agree
+            loss = diversity * times[:, None]
         flat = ranks(slice(first, first + group_size), loss)
         _, best = tf.math.top_k(tf.reshape(flat, [tf.shape(flat)[0], -1]), group_size)  # [rows, group]
+        best = tf.cast(best, tf.int64)
         parents.append(first + best // vocabulary)
         next_ids.append(best % vocabulary)
     return (parents[0], next_ids[0]) if groups == 1 else (tf.concat(parents, 1), tf.concat(next_ids, 1))
+
+
+def _times(ids: tf.Tensor, vocabulary: int) -> tf.Tensor:
+    """Return how often a row has each id, [rows, vocabulary] float32. ids: [rows, number] int64."""
+    rows = tf.broadcast_to(tf.cast(tf.range(tf.shape(ids)[0]), tf.int64)[:, None], tf.shape(ids))
+    zeros = tf.zeros([tf.shape(ids)[0], vocabulary])
+    return tf.tensor_scatter_nd_add(zeros, tf.stack([rows, ids], axis=-1), tf.ones_like(ids, tf.float32))
 
 
 def _penalty(lengths: tf.Tensor, exponent: float) -> tf.Tensor:

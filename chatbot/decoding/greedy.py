@@ -5,4 +5,4 @@ import tensorflow as tf
 
 def greedy(log_probs: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
     """Return the `Pick` of greedy search: the most probable id of each row."""
-    return tf.argmax(log_probs, axis=-1, output_type=tf.int32)
+    return tf.argmax(log_probs, axis=-1)

@@ -12,8 +12,8 @@ class Prefix(NamedTuple):
     """The ids of each hypothesis before the next one."""
 
     position: tf.Tensor  # scalar int32, the number of ids
-    ids: tf.Tensor  # [hypotheses, max_length] int32, padded
-    last: tf.Tensor  # [hypotheses] int32, the last id of each, or the begin symbol
+    ids: tf.Tensor  # [hypotheses, max_length] int64, padded
+    last: tf.Tensor  # [hypotheses] int64, the last id of each, or the begin symbol
 
 
 class Processor(NamedTuple):

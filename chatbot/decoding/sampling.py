@@ -37,11 +37,11 @@ def sampling(uniform: tf.Tensor, truncations: Sequence[Truncation] = ()) -> Pick
 
 
 def _place(sums: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Return the first place whose cumulative sum is above the number, [rows, 1] int32.
+    """Return the first place whose cumulative sum is above the number, [rows, 1] int64.
 
     Rounding may have made the number negative or as large as the total. The place always has a probability above 0.
 
     sums: [rows, places] float32, the total above 0. number: [rows, 1].
     """
     below_total = sums[:, -1:] * (1 - 2**-23)
-    return tf.searchsorted(sums, tf.clip_by_value(number, 0.0, below_total), side="right")
+    return tf.searchsorted(sums, tf.clip_by_value(number, 0.0, below_total), side="right", out_type=tf.int64)

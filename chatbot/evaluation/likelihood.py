@@ -140,9 +140,8 @@ class Scorer:
             part = slice(start, start + chunk)
             log_probabilities = self._model.log_probabilities(decoded.part(part), targets[part])
             if self._model.ngrams is not None:
-                by_ngrams = self._model.ngrams.probabilities(histories[part])
-                of_targets = tf.gather(by_ngrams, targets[part], batch_dims=1)
-                log_probabilities = self._model.ngrams.mixed(log_probabilities, of_targets)
+                by_ngrams = self._model.ngrams.probabilities_of(histories[part], targets[part, None])[:, 0]
+                log_probabilities = self._model.ngrams.mixed(log_probabilities, by_ngrams)
             return start + chunk, nats - tf.reduce_sum(log_probabilities * weights[part])
 
         nothing = tf.constant(0), tf.constant(0.0)

@@ -21,7 +21,7 @@ from chatbot.decoding.processors.presence_penalty import presence_penalty
 from chatbot.decoding.processors.repetition_penalty import repetition_penalty
 from chatbot.decoding.sampling import Truncation, sampling
 from chatbot.decoding.search import Hypotheses, Pick, Search
-from chatbot.decoding.step import SpecialIds, State, Step
+from chatbot.decoding.step import SpecialIds, State, Step, repeated
 from chatbot.decoding.truncations.min_p import min_p
 from chatbot.decoding.truncations.temperature import temperature
 from chatbot.decoding.truncations.top_k import top_k
@@ -29,6 +29,7 @@ from chatbot.decoding.truncations.top_p import top_p
 from chatbot.decoding.truncations.typical import typical
 from chatbot.decoding.unfinished import run_unfinished
 from chatbot.model.decoder import DecoderState
+from chatbot.model.gpu import on_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences
 
@@ -36,10 +37,14 @@ SPECIAL_IDS = SpecialIds(begin=BOS, end=EOS, pad=PAD)
 # The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
 # a model that copies gains nothing by it.
 EMPTY_QUESTION = np.array([[BOS]])
+# After how many ids a search on a GPU checks whether all hypotheses are finished: the host waits for each check. Up to
+# three ids are then computed in vain.
+CHECK_INTERVAL_ON_GPU = 4
 # The least sum of attention in the coverage penalty, whose logarithm is finite.
 LEAST_ATTENTION = 1e-9
 
-# "question", and with --anti-lm "generic": the decoder's states before the first token. The latter has one row.
+# "question", and with --anti-lm "generic": the decoder's states before the first token. The latter has one row. Their
+# "mask" is float32, since bool is in the host's memory in a loop on a GPU.
 Encoded = dict[str, DecoderState]
 
 
@@ -65,9 +70,9 @@ class ReplySearch:
         abandoned: the handle of a variable [rows] bool, the rows that nobody waits for any more. It may change while
         this runs: soon after, no hypotheses of such a row are computed. None: all rows are searched to their ends.
         """
-        encoded = self.encode(source)
+        encoded, check_interval = self.encode(source), CHECK_INTERVAL_ON_GPU if on_gpu() else 1
         if self.decoding.beams > 1:
-            return self._beam(encoded, abandoned)
+            return self._beam(encoded, abandoned, check_interval)
         start = self.start(encoded)
         if self.decoding.compares_samples:
             assert uniform is not None
@@ -78,32 +83,40 @@ class ReplySearch:
                 return self._one_a_row(of_rows, tf.gather(numbers, rows), tf.shape(rows)[0])
 
             wanted = _wanted(abandoned, self.decoding.hypotheses)
-            ids, scores = run_unfinished(lambda rows: search_of(rows).run, start, self.max_length, wanted)
+            ids, scores = run_unfinished(
+                lambda rows: search_of(rows).run, start, self.max_length, wanted, check_interval
+            )
         else:
-            found = self.run(encoded, uniform, start, self.max_length)
+            found = self.run(encoded, uniform, start, self.max_length, check_interval)
             ids, scores = found.ids, found.scores
         shape = [tf.shape(encoded["question"]["mask"])[0], self.decoding.hypotheses]
-        return tf.reshape(ids, [*shape, self.max_length]), tf.reshape(scores, shape)
+        return tf.cast(tf.reshape(ids, [*shape, self.max_length]), tf.int32), tf.reshape(scores, shape)
 
     def encode(self, source: Sequences) -> Encoded:
         """Return what belongs to the questions and does not change during the search."""
         encoded = {"question": self.model.encode(source)}
         if self.decoding.anti_lm:
             encoded["generic"] = self.model.encode(self.model.sequences(EMPTY_QUESTION))
-        return encoded
+        return {name: {**state, "mask": tf.cast(state["mask"], tf.float32)} for name, state in encoded.items()}
 
     def start(self, encoded: Encoded) -> Hypotheses:
         """Return the hypotheses of greedy search or sampling before the first id; those of a row are adjacent."""
         hypotheses = self.decoding.hypotheses
-        cells = tf.nest.map_structure(lambda x: tf.repeat(x, hypotheses, axis=0), encoded["question"]["cells"])
+        cells = repeated(encoded["question"]["cells"], hypotheses)
         rows = tf.shape(encoded["question"]["mask"])[0] * hypotheses
         return self._one_a_row(encoded, None, rows).start({"cells": cells}, rows)
 
     def run(
-        self, encoded: Encoded, uniform: tf.Tensor | None, hypotheses: Hypotheses, until: tf.Tensor | int
+        self,
+        encoded: Encoded,
+        uniform: tf.Tensor | None,
+        hypotheses: Hypotheses,
+        until: tf.Tensor | int,
+        check_interval: int | None,
     ) -> Hypotheses:
         """Add ids to the hypotheses of greedy search or sampling, as `Search.run` does."""
-        return self._one_a_row(encoded, uniform, tf.shape(hypotheses.ids)[0]).run(hypotheses, until)
+        search = self._one_a_row(encoded, uniform, tf.shape(hypotheses.ids)[0])
+        return search.run(hypotheses, until, check_interval)
 
     def _one_a_row(self, encoded: Encoded, uniform: tf.Tensor | None, rows: tf.Tensor) -> Search:
         pick: Pick = greedy
@@ -112,17 +125,17 @@ class ReplySearch:
         step, processors = self._step(encoded["question"]), self._processors(encoded, rows)
         return Search(step, SPECIAL_IDS, self.automaton, self.max_length, pick, processors)
 
-    def _beam(self, encoded: Encoded, abandoned: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    def _beam(self, encoded: Encoded, abandoned: tf.Tensor | None, check_interval: int) -> tuple[tf.Tensor, tf.Tensor]:
         question, decoding = encoded["question"], self.decoding
         state: dict[str, State] = {"cells": question["cells"]}
         if decoding.coverage_penalty:
-            state["attention_sums"] = tf.zeros_like(question["mask"], tf.float32)
+            state["attention_sums"] = tf.zeros_like(question["mask"])
 
         def search_of(rows: tf.Tensor) -> BeamSearch:
             of_rows = _of_rows(question, rows)
             coverage = None
             if decoding.coverage_penalty:
-                coverage = functools.partial(self._coverage, tf.repeat(of_rows["mask"], decoding.beams, axis=0))
+                coverage = functools.partial(self._coverage, repeated(of_rows["mask"], decoding.beams))
             return BeamSearch(
                 self._step(of_rows),
                 SPECIAL_IDS,
@@ -137,22 +150,24 @@ class ReplySearch:
             )
 
         rows = tf.shape(question["mask"])[0]
-        search = search_of(tf.range(rows))
-        start = search.start(state, rows)
-        found = run_unfinished(lambda rows: search_of(rows).run, start, self.max_length, _wanted(abandoned, 1))
-        return search.best_first(*found)
+        search = search_of(tf.cast(tf.range(rows), tf.int64))
+        start, wanted = search.start(state, rows), _wanted(abandoned, 1)
+        found = run_unfinished(lambda rows: search_of(rows).run, start, self.max_length, wanted, check_interval)
+        ids, scores = search.best_first(*found)
+        return tf.cast(ids, tf.int32), scores
 
     def _step(self, question: DecoderState) -> Step:
         def step(state: dict[str, State], ids: tf.Tensor) -> tuple[tf.Tensor, dict[str, State]]:
-            logits, after = self.model.step({**question, **state}, ids)
+            mask = tf.cast(question["mask"], tf.bool)
+            logits, after = self.model.step({**question, "mask": mask, **state}, ids)
             return logits, {name: after[name] for name in state}
 
         return step
 
     def _coverage(self, mask: tf.Tensor, state: dict[str, State]) -> tf.Tensor:
-        """Return the coverage penalty of Wu et al. (2016), [hypotheses]. mask: [hypotheses, source] bool."""
+        """Return the coverage penalty of Wu et al. (2016), [hypotheses]. mask: [hypotheses, source]."""
         sums = tf.clip_by_value(state["attention_sums"], LEAST_ATTENTION, 1.0)
-        logarithms = tf.where(mask, tf.math.log(sums), 0.0)
+        logarithms = tf.where(tf.cast(mask, tf.bool), tf.math.log(sums), 0.0)
         return self.decoding.coverage_penalty * tf.reduce_sum(logarithms, axis=-1)
 
     def _processors(self, encoded: Encoded, rows: tf.Tensor) -> list[Processor]:
@@ -166,8 +181,7 @@ class ReplySearch:
             processors.append(frequency_penalty(decoding.frequency_penalty))
         if decoding.anti_lm:
             generic = encoded["generic"]
-            cells = tf.nest.map_structure(lambda x: tf.repeat(x, rows, axis=0), generic["cells"])
-            start = {"cells": cells}
+            start = {"cells": repeated(generic["cells"], rows)}
             processors.append(anti_lm(self._step(generic), start, decoding.anti_lm, decoding.anti_lm_tokens))
         if decoding.no_repeat_ngram:
             processors.append(no_repeat_ngram(decoding.no_repeat_ngram))
@@ -182,8 +196,10 @@ def _wanted(abandoned: tf.Tensor | None, hypotheses: int) -> Callable[[tf.Tensor
         return None
 
     def wanted(rows: tf.Tensor) -> tf.Tensor:
-        left = tf.raw_ops.ResourceGather(resource=abandoned, indices=rows // hypotheses, dtype=tf.bool)
-        return ~tf.ensure_shape(left, [None])
+        # All are read, and copied to the device: the numbers of the rows stay there.
+        left = tf.raw_ops.ReadVariableOp(resource=abandoned, dtype=tf.bool)
+        left.set_shape([None])
+        return ~tf.gather(left, rows // hypotheses)
 
     return wanted
 

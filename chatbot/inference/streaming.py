@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.decoding.search import Hypotheses
-from chatbot.inference.reply_search import Encoded, ReplySearch
+from chatbot.inference.reply_search import SPECIAL_IDS, Encoded, ReplySearch
 
 
 class TokenStream:
@@ -21,7 +21,7 @@ class TokenStream:
             return encoded, search.start(encoded)
 
         def advance(encoded: Encoded, hypotheses: Hypotheses, *uniform: tf.Tensor) -> Hypotheses:
-            return search.run(encoded, uniform[0] if uniform else None, hypotheses, hypotheses.position + 1)
+            return search.run(encoded, uniform[0] if uniform else None, hypotheses, hypotheses.position + 1, None)
 
         self._max_length, self._placed = search.max_length, search.model.placed
         self._begin = tf.function(begin, input_signature=specs, autograph=False)
@@ -42,6 +42,7 @@ class TokenStream:
         for _ in range(self._max_length):
             with self._placed():
                 hypotheses = self._advance(encoded, hypotheses, *arguments[1:])
-            yield int(hypotheses.last[0])
-            if hypotheses.finished[0]:
+            (last,) = hypotheses.last.numpy().tolist()  # the only copy from a GPU to the host
+            yield last
+            if last == SPECIAL_IDS.end:
                 return

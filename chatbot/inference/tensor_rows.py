@@ -40,7 +40,7 @@ class TensorRows:
         state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *_sizes(x)], x.dtype), outputs)
         numbers = tf.TensorSpec([None], tf.int64)
         width = tf.TensorSpec([], tf.int32)
-        self._step = tf.function(step, input_signature=[state, tf.TensorSpec([None], tf.int32)], autograph=False)
+        self._step = tf.function(step, input_signature=[state, numbers], autograph=False)
         self._take = tf.function(_taken, input_signature=[state, numbers, width], autograph=False)
         self._take_of_both = tf.function(
             _taken_of_both, input_signature=[state, state, numbers, width], autograph=False
@@ -66,7 +66,8 @@ class TensorRows:
     def step(self, state: TensorState, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], TensorState]:
         """Decode one token; see `RowModel`."""
         with self._model.placed():
-            logits, cells = self._step(state.tensors, _filled(last))
+            # An int32 argument would be in the host's memory on a GPU, and so would what is computed from it.
+            logits, cells = self._step(state.tensors, _filled(last.astype(np.int64)))
         return logits.numpy()[: len(last)], TensorState({**state.tensors, "cells": cells}, state.lengths)
 
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:

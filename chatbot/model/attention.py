@@ -111,7 +111,7 @@ class BahdanauAttention(Attention):
         projected = self._projected(queries, self.query) + tf.convert_to_tensor(self.query.bias)
         vector = tf.cast(tf.convert_to_tensor(self.score.kernel)[:, 0], queries.dtype)  # [units]
         if self.by_step:  # small; and TensorFlow cannot differentiate tf.cond with a custom gradient in a loop
-            return tf.tensordot(_activations(projected, keys), vector, 1)
+            return _products(_activations(projected, keys), vector)
         if on_gpu():
             return additive_scores(projected, keys, vector, LARGEST_ON_GPU, LARGEST_ON_GPU)
         return additive_scores(projected, keys, vector, LARGEST, CHUNK)
@@ -130,7 +130,7 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, larg
     row_elements = target * tf.shape(keys)[1] * units
     return tf.cond(
         rows <= largest // row_elements,  # without the product, which may exceed int32
-        lambda: tf.tensordot(_activations(queries, keys), vector, 1),
+        lambda: _products(_activations(queries, keys), vector),
         lambda: _chunked_scores(queries, keys, vector, tf.maximum(1, chunk // row_elements)),
     )
 
@@ -138,6 +138,12 @@ def additive_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, larg
 def _activations(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     """Return tanh(query + key), [rows, target, source, units]."""
     return tf.tanh(queries[:, :, None, :] + keys[:, None, :, :])
+
+
+def _products(activations: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
+    """Return vector . activation, [rows, target, source]. tf.tensordot computes sizes on a GPU."""
+    products = tf.matmul(tf.reshape(activations, [-1, tf.size(vector)]), vector[:, None])
+    return tf.reshape(products, tf.shape(activations)[:3])
 
 
 def _chunked_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, chunk_rows: tf.Tensor) -> tf.Tensor:
@@ -155,7 +161,7 @@ def _chunked_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, chun
 
         def forward(number: tf.Tensor, parts: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             activations = _activations(rows_of(queries, number), rows_of(keys, number))
-            return number + 1, parts.write(number, tf.tensordot(activations, vector, 1))
+            return number + 1, parts.write(number, _products(activations, vector))
 
         def parts() -> tf.TensorArray:
             return tf.TensorArray(queries.dtype, chunks, infer_shape=False)  # the last chunk may be smaller

@@ -99,7 +99,7 @@ def with_copies(logits: tf.Tensor, copies: Copies, question: tf.Tensor, spelling
     by_token = (gates[:, COPY_TOKEN, None] * copies.weights)[..., None]
     probabilities = tf.concat([by_token, by_character], -1)  # [positions, source, 1 + characters]
     ids = tf.concat([question[..., None], tf.maximum(spelled, 0)], -1)
-    positions = tf.broadcast_to(tf.range(tf.shape(ids, tf.int64)[0])[:, None, None], tf.shape(ids))
+    positions = tf.broadcast_to(tf.cast(tf.range(tf.shape(ids)[0]), tf.int64)[:, None, None], tf.shape(ids))
     generated = gates[:, GENERATE, None] * tf.nn.softmax(tf.cast(logits, tf.float32))
     total = scatter_add(generated, tf.stack([positions, ids], -1), probabilities)
     return tf.math.log(tf.maximum(total, SMALLEST))

@@ -252,7 +252,7 @@ class Seq2Seq(keras.Model):
         return sampled_loss(attended, *embeddings, bias, targets, samples, weights, self.precision)
 
     def step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
-        """Decode one token: ids [hypotheses] int32 -> logits [hypotheses, vocabulary], the state after these ids.
+        """Decode one token: ids [hypotheses], integers -> logits [hypotheses, vocabulary], the state after these ids.
 
         The hypotheses of a row are one after another; with one a row, they are the rows.
         """
@@ -269,8 +269,10 @@ class Seq2Seq(keras.Model):
         attended, copies, new_state = self.decoder.step(self.embed(ids), state)
         if not copies:
             return self.project(attended), new_state
-        beams = tf.shape(ids)[0] // tf.shape(state["question"])[0]
-        return self._logits(Decoded(attended, copies, tf.repeat(state["question"], beams, axis=0))), new_state
+        rows, source = tf.unstack(tf.shape(state["question"]))
+        hypotheses = tf.shape(ids)[0]
+        question = tf.tile(state["question"][:, None], [1, hypotheses // rows, 1])  # [rows, beams, source]
+        return self._logits(Decoded(attended, copies, tf.reshape(question, [hypotheses, source]))), new_state
 
 
 def embedding_index(model: Seq2Seq) -> int:

@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 
 from chatbot.decoding.automaton import Automaton
-from chatbot.decoding.beam import beam_search
+from chatbot.decoding.beam import BeamSearch, beam_search
 from chatbot.decoding.greedy import greedy
-from chatbot.decoding.search import Pick, search
+from chatbot.decoding.search import Pick, Search, search
 from chatbot.decoding.step import SpecialIds, Step
+from chatbot.decoding.unfinished import run_unfinished
 
 LETTERS = "_^$?abc"  # padding, begin, end, unknown, then the alphabet
 SPECIAL_IDS = SpecialIds(begin=1, end=2, pad=0)
@@ -130,7 +131,7 @@ def sampler(seed: int, temperature: float = 1.0) -> Pick:
 
     def pick(log_probs: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
         uniform = tf.random.stateless_uniform(tf.shape(log_probs), tf.stack([seed, position]), minval=1e-20)
-        return tf.argmax(log_probs / temperature - tf.math.log(-tf.math.log(uniform)), -1, output_type=tf.int32)
+        return tf.argmax(log_probs / temperature - tf.math.log(-tf.math.log(uniform)), -1)
 
     return pick
 
@@ -240,3 +241,32 @@ def test_state_follows_its_hypothesis() -> None:
     for start, words, row_scores in zip(starts, ids.numpy(), scores.numpy(), strict=True):
         expected = [score(start, spelled(word)) for word in words]
         np.testing.assert_allclose(row_scores, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("interval", [2, 3, 100])
+@pytest.mark.parametrize("beam_size", [0, 3])
+def test_rarer_checks_whether_all_are_finished_change_no_result(beam_size: int, interval: int) -> None:
+    """The rows end at different positions, all of them before the last one."""
+    rows, length = 5, 12
+    starts = tf.constant(np.random.default_rng(2).normal(size=(rows, len(LETTERS))), tf.float32)
+    logits = random_table(2)
+    logits[:, SPECIAL_IDS.end] += 3
+
+    def step(state: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.gather(logits, ids) + state, state
+
+    one = Search(step, SPECIAL_IDS, SPELLING, length, greedy)
+    found = BeamSearch(step, SPECIAL_IDS, SPELLING, length, beam_size, 1.0) if beam_size else one
+    start = found.start(starts, tf.constant(rows))
+    expected = found.run(start, length)
+    assert int(expected.position) < length
+    assert len(set(np.count_nonzero(expected.ids.numpy().reshape(-1, length), axis=-1))) > 1
+    rarely = found.run(start, length, interval)
+    whole = found.run(start, length, None)
+    for ids, scores in (
+        (rarely.ids, rarely.scores),
+        (whole.ids, whole.scores),
+        run_unfinished(lambda _: found.run, start, length, check_interval=interval),
+    ):
+        np.testing.assert_array_equal(ids, expected.ids)
+        np.testing.assert_array_equal(scores, expected.scores)

@@ -116,7 +116,7 @@ def test_sampled_id_is_where_the_cumulative_distribution_reaches_the_number(voca
     uniform = np.full((50, 3), 0.5, np.float32)
     uniform[:, 1] = number
     picked = sampling(tf.constant(uniform))(tf.constant(log_probs), tf.constant(1)).numpy()
-    assert picked.dtype == np.int32
+    assert picked.dtype == np.int64
     for row, index in zip(log_probs.astype(np.float64), picked, strict=True):
         sums = np.cumsum(np.exp(row)) / np.exp(row).sum()
         assert np.isfinite(row[index])

@@ -36,10 +36,12 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, number: int, 
     rng = np.random.default_rng(seed)
     histories = [grams[int(rng.integers(len(grams)))][:-1], tuple(rng.integers(5, VOCABULARY, order - 1).tolist())]
     tables = NgramTables(ngrams_of(shards, VOCABULARY, order), 0.3)
-    actual = tables.probabilities(tf.constant(histories, tf.int64))
+    known = tf.constant(histories, tf.int64)
+    actual = tables.probabilities(known)
     expected = [[slow.probability(history, token) for token in range(VOCABULARY)] for history in histories]
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
     np.testing.assert_allclose(tf.reduce_sum(actual, -1), 1.0, atol=1e-5)
+    np.testing.assert_array_equal(tables.probabilities_of(known, np.arange(VOCABULARY)[None]), actual)
 
 
 @pytest.mark.parametrize("copy", [False, True])

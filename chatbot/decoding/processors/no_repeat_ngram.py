@@ -17,7 +17,8 @@ def no_repeat_ngram(size: int) -> Processor:
         for i in range(size - 1):
             last = prefix.ids[:, tf.maximum(prefix.position - (size - 1) + i, 0)]  # [hypotheses]
             equal &= prefix.ids[:, i : i + windows] == last[:, None]
-        rows = tf.broadcast_to(tf.range(tf.shape(following)[0])[:, None], tf.shape(following))
+        rows = tf.cast(tf.range(tf.shape(following)[0]), following.dtype)
+        rows = tf.broadcast_to(rows[:, None], tf.shape(following))
         limits = tf.where(tf.broadcast_to(equal, tf.shape(following)), -float("inf"), float("inf"))
         forbidden = tf.tensor_scatter_nd_min(log_probs, tf.stack([rows, following], axis=-1), limits)
         return unless_none_is_left(forbidden, log_probs)

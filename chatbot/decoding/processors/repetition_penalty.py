@@ -22,5 +22,5 @@ def replaced(log_probs: tf.Tensor, ids: tf.Tensor, values: tf.Tensor) -> tf.Tens
 
     log_probs: [hypotheses, vocabulary]. ids, values: [hypotheses, number].
     """
-    rows = tf.broadcast_to(tf.range(tf.shape(ids)[0])[:, None], tf.shape(ids))
+    rows = tf.broadcast_to(tf.cast(tf.range(tf.shape(ids)[0]), ids.dtype)[:, None], tf.shape(ids))
     return tf.tensor_scatter_nd_update(log_probs, tf.stack([rows, ids], axis=-1), values)

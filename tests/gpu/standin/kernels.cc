@@ -96,13 +96,25 @@ void PublishLater(OpKernelContext* context, const NewPieces& pieces, Stream& str
 
 namespace {
 
+// Operations whose kernels on a real GPU copy the size of their result to the host.
+bool CopiesSize(const std::string& operation) {
+  return operation == "Where" || operation == "Unique" || operation == "UniqueV2" || operation == "DynamicPartition";
+}
+
 // Runs a CPU kernel on the stream of its device.
 class CpuStreamKernel : public StreamKernel {
  public:
   explicit CpuStreamKernel(OpKernelConstruction* construction)
-      : StreamKernel(construction), cpu_kernel_(CpuKernel(construction, def())) {}
+      : StreamKernel(construction),
+        cpu_kernel_(CpuKernel(construction, def())),
+        copies_size_(CopiesSize(type_string())) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    if (copies_size_) {
+      Counts& counts = GpuOf(ComputeStream(context).ordinal()).counts();
+      ++counts.device_to_host;
+      counts.device_to_host_bytes += sizeof(int64_t);
+    }
     LaunchKernel(context, std::move(done), type_string(), [this, context] {
       cpu_kernel_->Compute(context);
       if (tensorflow::OpDeterminismRequired() && IsScatter()) CountCopies(context);
@@ -127,6 +139,7 @@ class CpuStreamKernel : public StreamKernel {
   }
 
   std::unique_ptr<OpKernel> cpu_kernel_;
+  const bool copies_size_;
 };
 
 // Runs a CPU kernel at once: its definition says that a GPU's kernel computes in the host's memory, too.

@@ -1,0 +1,87 @@
+"""Replies on a stand-in GPU, of two lengths, with the copies that each makes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.encoding.vocabulary import BOS
+from chatbot.flags import replace
+from chatbot.inference.attention import attention_weights
+from chatbot.inference.replier import Replier
+from chatbot.training.devices import Tower
+from tests.gpu import standin
+from tests.gpu.comparisons import ADAM, QUESTIONS, REPLY_VOCABULARY, new_model
+
+GPU = Tower("gpu_0", "/GPU:0", "stand-in", None)
+LENGTHS = 10, 40  # of all replies, in tokens
+MIXED = {"copy": True, "ngrams": 3}
+PROCESSORS = {
+    "repetition_penalty": 1.3,
+    "presence_penalty": 0.1,
+    "frequency_penalty": 0.1,
+    "anti_lm": 0.3,
+    "no_repeat_ngram": 3,
+}
+TRUNCATIONS = {"temperature": 1.1, "top_k": 60, "top_p": 0.9, "min_p": 0.01, "typical": 0.95}
+# Settings of the model that are not ADAM's, and of the search.
+SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "greedy": ({}, {"beam_size": 1}),
+    "greedy, processors": (MIXED, {"beam_size": 1, **PROCESSORS}),
+    "sampling": ({"cell": "gru", "attention": "bahdanau"}, TRUNCATIONS),
+    "candidates": (MIXED, {"candidates": 3, **TRUNCATIONS, **PROCESSORS}),
+    "beam": ({"input_feeding": True}, {"beam_size": 4}),
+    "beam, processors": (MIXED, {"beam_size": 4, "coverage_penalty": 0.2, **PROCESSORS}),
+    "diverse beams": ({"attention": "bahdanau"}, {"beam_size": 4, "diverse_groups": 2, "diversity": 0.5}),
+}
+
+
+# (replier, length of its replies) -> what is counted
+Use = Callable[[Replier, int], Callable[[], Any]]
+
+
+def searches() -> dict[str, list[standin.Counts]]:
+    """Return the counts of replies to QUESTIONS, for each search and length."""
+    return {
+        name: _counts(lambda replier, _: lambda: replier.candidates(QUESTIONS), *settings)
+        for name, settings in SEARCHES.items()
+    }
+
+
+def one_by_one() -> dict[str, list[standin.Counts]]:
+    """Return the counts of what gives the host each token, or weights of each, for each length."""
+
+    def stream(replier: Replier, length: int) -> Callable[[], Any]:
+        return lambda: list(replier.stream(QUESTIONS[1]))
+
+    def engine(replier: Replier, length: int) -> Callable[[], Any]:
+        model = replier.row_model()
+
+        def generate() -> None:
+            state, last = model.encode(QUESTIONS), np.full(len(QUESTIONS), BOS, np.int32)
+            for _ in range(length):
+                logits, state = model.step(state, last)
+                last = logits.argmax(axis=-1).astype(np.int32)
+
+        return generate
+
+    def attention(replier: Replier, length: int) -> Callable[[], Any]:
+        return lambda: attention_weights(replier._model, QUESTIONS, [[5] * length] * len(QUESTIONS))
+
+    return {use.__name__: _counts(use, *SEARCHES["greedy, processors"]) for use in (stream, engine, attention)}
+
+
+def _counts(use: Use, changes: dict[str, Any], decoding: dict[str, Any]) -> list[standin.Counts]:
+    """Return the counts of a second call, after the first has traced its graphs, for each length of all replies."""
+    found = []
+    for length in LENGTHS:
+        settings = replace(ADAM, max_length=length, **changes)
+        model = new_model(settings, GPU, vocabulary=len(REPLY_VOCABULARY))
+        whole = DecodingSettings(**decoding, min_reply_length=length)
+        call = use(Replier(model, REPLY_VOCABULARY, settings.model, whole), length)
+        call()
+        before = standin.counts()
+        call()
+        found.append(standin.counts().since(before))
+    return found
