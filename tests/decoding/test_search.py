@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,18 +256,18 @@ def test_rarer_checks_whether_all_are_finished_change_no_result(beam_size: int, 
     def step(state: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.gather(logits, ids) + state, state
 
-    one = Search(step, SPECIAL_IDS, SPELLING, length, greedy)
-    found = BeamSearch(step, SPECIAL_IDS, SPELLING, length, beam_size, 1.0) if beam_size else one
-    start = found.start(starts, tf.constant(rows))
-    expected = found.run(start, length)
+    used: Any = Search(step, SPECIAL_IDS, SPELLING, length, greedy)
+    if beam_size:
+        used = BeamSearch(step, SPECIAL_IDS, SPELLING, length, beam_size, 1.0)
+    start = used.start(starts, tf.constant(rows))
+    expected = used.run(start, length)
     assert int(expected.position) < length
     assert len(set(np.count_nonzero(expected.ids.numpy().reshape(-1, length), axis=-1))) > 1
-    rarely = found.run(start, length, interval)
-    whole = found.run(start, length, None)
+    rarely, whole = used.run(start, length, interval), used.run(start, length, None)
     for ids, scores in (
         (rarely.ids, rarely.scores),
         (whole.ids, whole.scores),
-        run_unfinished(lambda _: found.run, start, length, check_interval=interval),
+        run_unfinished(lambda _: used.run, start, length, check_interval=interval),
     ):
         np.testing.assert_array_equal(ids, expected.ids)
         np.testing.assert_array_equal(scores, expected.scores)

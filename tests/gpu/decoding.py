@@ -27,13 +27,11 @@ PROCESSORS = {
 TRUNCATIONS = {"temperature": 1.1, "top_k": 60, "top_p": 0.9, "min_p": 0.01, "typical": 0.95}
 # Settings of the model that are not ADAM's, and of the search.
 SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "greedy": ({}, {"beam_size": 1}),
-    "greedy, processors": (MIXED, {"beam_size": 1, **PROCESSORS}),
+    "greedy": (MIXED, {"beam_size": 1, **PROCESSORS}),
     "sampling": ({"cell": "gru", "attention": "bahdanau"}, TRUNCATIONS),
     "candidates": (MIXED, {"candidates": 3, **TRUNCATIONS, **PROCESSORS}),
-    "beam": ({"input_feeding": True}, {"beam_size": 4}),
-    "beam, processors": (MIXED, {"beam_size": 4, "coverage_penalty": 0.2, **PROCESSORS}),
-    "diverse beams": ({"attention": "bahdanau"}, {"beam_size": 4, "diverse_groups": 2, "diversity": 0.5}),
+    "beam": (MIXED, {"beam_size": 4, "coverage_penalty": 0.2, **PROCESSORS}),
+    "diverse beams": ({"input_feeding": True}, {"beam_size": 4, "diverse_groups": 2, "diversity": 0.5}),
 }
 
 
@@ -41,7 +39,12 @@ SEARCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 Use = Callable[[Replier, int], Callable[[], Any]]
 
 
-def searches() -> dict[str, list[standin.Counts]]:
+def all_counts() -> tuple[dict[str, list[standin.Counts]], dict[str, list[standin.Counts]]]:
+    """Return the counts of whole searches, and of what gives the host each token."""
+    return whole_searches(), token_by_token()
+
+
+def whole_searches() -> dict[str, list[standin.Counts]]:
     """Return the counts of replies to QUESTIONS, for each search and length."""
     return {
         name: _counts(lambda replier, _: lambda: replier.candidates(QUESTIONS), *settings)
@@ -49,7 +52,7 @@ def searches() -> dict[str, list[standin.Counts]]:
     }
 
 
-def one_by_one() -> dict[str, list[standin.Counts]]:
+def token_by_token() -> dict[str, list[standin.Counts]]:
     """Return the counts of what gives the host each token, or weights of each, for each length."""
 
     def stream(replier: Replier, length: int) -> Callable[[], Any]:
@@ -69,7 +72,7 @@ def one_by_one() -> dict[str, list[standin.Counts]]:
     def attention(replier: Replier, length: int) -> Callable[[], Any]:
         return lambda: attention_weights(replier._model, QUESTIONS, [[5] * length] * len(QUESTIONS))
 
-    return {use.__name__: _counts(use, *SEARCHES["greedy, processors"]) for use in (stream, engine, attention)}
+    return {use.__name__: _counts(use, *SEARCHES["greedy"]) for use in (stream, engine, attention)}
 
 
 def _counts(use: Use, changes: dict[str, Any], decoding: dict[str, Any]) -> list[standin.Counts]:

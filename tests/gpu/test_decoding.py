@@ -12,16 +12,13 @@ from tests.gpu.process import on_standins
 pytestmark = pytest.mark.gpu
 
 
-def test_a_search_waits_once_for_several_tokens(tmp_path: Path) -> None:
-    """Once more at its beginning, and for the ids and the scores."""
-    for name, counts in on_standins(decoding.searches, tmp_path).items():
-        checks = [-(-length // CHECK_INTERVAL_ON_GPU) for length in LENGTHS]
-        copies = [of_length.device_to_host for of_length in counts]
-        assert copies[1] - copies[0] == checks[1] - checks[0], (name, copies)
-        assert copies[0] <= checks[0] + 3, (name, copies)
-
-
-def test_a_token_that_the_host_needs_is_one_copy(tmp_path: Path) -> None:
-    found = on_standins(decoding.one_by_one, tmp_path)
-    copies = {name: [of_length.device_to_host for of_length in counts] for name, counts in found.items()}
-    assert copies == {"stream": list(LENGTHS), "engine": list(LENGTHS), "attention": [1, 1]}
+def test_a_search_waits_once_for_several_tokens_and_a_token_for_the_host_is_one_copy(tmp_path: Path) -> None:
+    """A search also waits once at its beginning at most, and for the ids and the scores."""
+    searches, by_token = (
+        {name: [of_length.device_to_host for of_length in counts] for name, counts in found.items()}
+        for found in on_standins(decoding.all_counts, tmp_path)
+    )
+    fewer, more = (-(-length // CHECK_INTERVAL_ON_GPU) for length in LENGTHS)
+    assert {name: copies[1] - copies[0] for name, copies in searches.items()} == dict.fromkeys(searches, more - fewer)
+    assert all(copies[0] <= fewer + 3 for copies in searches.values()), searches
+    assert by_token == {"stream": list(LENGTHS), "engine": list(LENGTHS), "attention": [1, 1]}
