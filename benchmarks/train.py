@@ -185,7 +185,7 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
         of_products: dict[str, float] = {}
         profiled = [window.next_batch() for _ in range(PROFILED_BATCHES)]
         for batch in profiled:
-            for name, seconds in seconds_of_parts(model, batch.shares[0][0]).items():
+            for name, seconds in seconds_of_parts(model, step.preparation.tensors(batch.shares[0][0])).items():
                 parts[name] = parts.get(name, 0.0) + seconds / PROFILED_BATCHES
             products = products_of(settings, vocabulary, batch.batch.shares[0])
             for name in {product.part for product in products}:

@@ -159,10 +159,10 @@ class Preparation:
     @functools.cached_property
     def _specs_on_gpu(self) -> Share:
         """The types and ranks of a share on a GPU, which no batch changes."""
-        ids, weights = np.ones([1, 1], np.int64), np.ones([1, 1], np.float32)
+        ids, weights = np.ones([1, 1], np.int32), np.ones([1, 1], np.float32)
+        batch, samples = Batch(ids, ids, ids, weights), samples_of(self.model, 0, 0)
         with computed_on("/GPU:0"):
-            batch = Batch(ids, ids, ids, weights)
-            return specs_of(share_of(batch, self.model, (0,), samples_of(self.model, 0, 0), ids[0]))
+            return specs_of(share_of(batch, self.model, (0,), samples, np.ones(1, np.int64)))
 
 
 def on_device(share: Any, device: str) -> Any:

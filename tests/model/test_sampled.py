@@ -14,6 +14,7 @@ from chatbot.model.sampled import draw_samples, sampled_loss
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import random_pairs
 from chatbot.training.share import Preparation, looked_up
+from tests.training.dense_gradients import shares_of
 
 TOKENS, UNITS, VOCABULARY = 30, 4, 50
 SEED = [1, 2]
@@ -75,9 +76,10 @@ def test_training_samples_and_validation_does_not() -> None:
     batch = GlobalBatch((pad_batch(random_pairs(6, 1), np.arange(6), 9, 10),), 6, np.arange(VOCABULARY))
     prepared = Preparation(model, 1, ["/CPU:0"])(batch, 0)
     values = [variable.value for variable in model.trainable_variables]
-    sums = gradient_function(model, "/CPU:0")(values, prepared.shares[0][0], tf.constant(VOCABULARY))
+    (share,) = shares_of(prepared)
+    sums = gradient_function(model, "/CPU:0")(values, share, tf.constant(VOCABULARY))
     assert sums.projection == []
-    read = {int(i) for ids in looked_up(prepared.shares[0][0], model) for i in ids.numpy().ravel()}
+    read = {int(i) for ids in looked_up(share, model) for i in ids.numpy().ravel()}
     changed = set(np.nonzero(np.abs(sums.rows.numpy()).sum(axis=1))[0].tolist())
-    assert set(prepared.shares[0][0].samples.numpy().tolist()) <= read
+    assert set(share.samples.numpy().tolist()) <= read
     assert changed - {PAD} == read - {PAD}

@@ -9,7 +9,7 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import Batch, GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.gradients import Sums, dense, gradient_function
-from chatbot.training.share import Preparation
+from chatbot.training.share import Preparation, Prepared, Share
 
 
 def dense_gradients(
@@ -41,3 +41,8 @@ def whole_batch(batch: Batch) -> GlobalBatch:
     """A global batch of one share."""
     ids = np.unique(np.concatenate([array.ravel() for array in batch[:3]] + [[0]])).astype(np.int64)
     return GlobalBatch((batch,), len(batch.source), ids)
+
+
+def shares_of(prepared: Prepared) -> list[Share]:
+    """The shares of towers on CPUs, piece by piece: those for GPUs are in buffers."""
+    return [share for piece in prepared.shares for share in piece if isinstance(share, Share)]

@@ -18,7 +18,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Share
 from tests.model.fast.cudnn_emulation import emulate_gpu
-from tests.training.dense_gradients import dense_gradients, whole_batch
+from tests.training.dense_gradients import dense_gradients, shares_of, whole_batch
 
 
 def batch_of(pairs: int) -> Batch:
@@ -49,8 +49,8 @@ def test_pieces_have_every_row_and_masks_of_their_own(pieces: int, expected: int
     model = built_model(SETTINGS.model, VOCABULARY, seed=1)
     batch = batch_of(7)
     prepared = Preparation(model, 3, ["/CPU:0"])(whole_batch(batch), 5, pieces)
-    shares = [share for (share,) in prepared.shares]
-    assert len(shares) == expected
+    shares = shares_of(prepared)
+    assert len(shares) == len(prepared.shares) == expected
     assert len({int(share.key[0]) for share in shares}) == expected
     assert sum(len(share.source.mask) for share in shares) == 7
     assert sum(float(share.counts[0]) for share in shares) == batch.weights.sum()
@@ -62,8 +62,9 @@ def test_a_tower_with_fewer_pairs_than_pieces_adds_nothing_in_the_others() -> No
     model = built_model(SETTINGS.model, VOCABULARY, seed=1)
     batch = next(Batches([random_pairs(5, 1)], 5, 1).from_step(0, 2))
     prepared = Preparation(model, 3, ["/CPU:0", "/CPU:1"])(batch, 0, 9)
-    assert [[float(share.counts[1]) for share in piece] for piece in prepared.shares] == [[1, 1], [1, 1], [1, 0]]
-    assert not prepared.shares[2][1].weights.numpy().any()
+    *_, last = shares = shares_of(prepared)
+    assert [float(share.counts[1]) for share in shares] == [1, 1, 1, 1, 1, 0]
+    assert not last.weights.numpy().any()
 
 
 def test_weight_of_a_pair_counts_it_as_often() -> None:
@@ -102,7 +103,7 @@ def ids_with_predictions(model: Seq2Seq, batch: Batch, share: Share) -> np.ndarr
 
 def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss sum and its gradients by TensorFlow, of the model as it is called."""
-    share = Preparation(model, 1, ["/CPU:0"])(whole_batch(batch), 0).shares[0][0]
+    (share,) = shares_of(Preparation(model, 1, ["/CPU:0"])(whole_batch(batch), 0))
     target_in = share.target_in
     if model.scheduled_sampling:
         target_in = model.sequences(ids_with_predictions(model, batch, share))

@@ -17,6 +17,7 @@ from chatbot.training.gradients import dense, gradient_function
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Prepared
 from chatbot.training.variable_update.graph import Graph
+from tests.training.dense_gradients import shares_of
 
 SEED, STEP, PAIRS = 3, 5, 13
 
@@ -42,7 +43,7 @@ def sums_of(machines: list[Prepared]) -> list[np.ndarray]:
     values = [tf.convert_to_tensor(variable) for variable in model.trainable_variables]
     totals: list[np.ndarray] = []
     for prepared in machines:
-        for share in (share for piece in prepared.shares for share in piece):
+        for share in shares_of(prepared):
             sums = gradients(values, share, tf.shape(prepared.used)[0])
             terms = [x.numpy().astype(np.float64) for x in (sums.weight, sums.loss, *sums.others, sums.rows)]
             totals = [a + b for a, b in zip(totals, terms, strict=True)] if totals else terms
@@ -64,15 +65,15 @@ def test_gradients_of_a_sampled_softmax_do_not_depend_on_the_division(towers: li
     ]
     for prepared in machines:
         np.testing.assert_array_equal(prepared.used, whole.used)
-        for share in (share for piece in prepared.shares for share in piece):
-            np.testing.assert_array_equal(share.samples, whole.shares[0][0].samples)
+        for share in shares_of(prepared):
+            np.testing.assert_array_equal(share.samples, shares_of(whole)[0].samples)
     for actual, expected in zip(sums_of(machines), sums_of([whole]), strict=True):
         np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_samples_follow_from_seed_and_step() -> None:
     samples = [
-        prepared_on(0, 1, 1, 1, step, seed).shares[0][0].samples.numpy().tolist()
+        shares_of(prepared_on(0, 1, 1, 1, step, seed))[0].samples.numpy().tolist()
         for step, seed in ((5, 3), (5, 3), (6, 3), (5, 4))
     ]
     assert samples[0] == samples[1]

@@ -26,7 +26,7 @@ from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.variable_update.synchronous import Synchronous
 from tests.model.fast.cudnn_emulation import emulate_gpu
-from tests.training.dense_gradients import dense_gradients, whole_batch
+from tests.training.dense_gradients import dense_gradients, shares_of, whole_batch
 from tests.training.small_run import SMALL, TOWERS
 
 # Teachers of other sizes, and of other layouts of a batch than the packed one.
@@ -72,7 +72,7 @@ def test_gradients_of_a_tower_equal_those_of_one_tape(
     teachers = [teacher_of(seed, **other) for seed, other in enumerate(OTHERS, 2)]
     student = student_of(replace(SETTINGS, **changes), 0.3, teachers)
     batch = pad_batch(random_pairs(7, 1), np.arange(7), 9, 10)
-    share = Preparation(student, 1, ["/CPU:0"])(whole_batch(batch), 0).shares[0][0]
+    (share,) = shares_of(Preparation(student, 1, ["/CPU:0"])(whole_batch(batch), 0))
     real = share.weights[:, None] > 0
     taught = tf.add_n([probabilities_of(teacher, batch) for teacher in teachers]) / 3
     with tf.GradientTape() as tape:

@@ -50,7 +50,7 @@ class Synchronous:
         self._single_replica = exchange is None and len(replicas) == 1
         self._towers = [tower for _, towers in replicas for tower in towers]
         self._machine, self._machines = machine, machines
-        self._preparation = Preparation(model, seed, [tower.device for tower in self._towers], machine)
+        self.preparation = Preparation(model, seed, [tower.device for tower in self._towers], machine)
         self.gradient_functions = gradient_functions(model, self._towers)
         self._summation = Summation(model, self._replicas, exchange)
         self._accumulate, self._staged = accumulate, staged
@@ -97,7 +97,7 @@ class Synchronous:
 
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
         """Prepare the batch of step `number`, counted from 0. Any thread may call this."""
-        return self._preparation(batch, number, self._pieces)
+        return self.preparation(batch, number, self._pieces)
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
         """Train on one global batch. rate: the learning rate.
@@ -205,7 +205,7 @@ class Synchronous:
             number_used = tf.shape(used)[0]
         for i, (tower, replica, prepared) in enumerate(zip(self._towers, replica_of_tower, shares, strict=True)):
             with tf.device(tower.device):
-                share, (values, loss_scale) = self._preparation.tensors(prepared), weights[replica]
+                share, (values, loss_scale) = self.preparation.tensors(prepared), weights[replica]
                 sums.append(self.gradient_functions[i](values, share, number_used, *loss_scale))
                 counts.append(share.counts)
         with tf.device(self._replicas[0][0].home):
