@@ -6,15 +6,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
+from chatbot.training.buffer import buffer_of
 from chatbot.training.machines.team import ALONE
 from chatbot.training.profiling import profiled
 
-BATCH: Any = SimpleNamespace(shares=[[SimpleNamespace(counts=tf.constant([1.0, 2.0]))]])
+BATCH: Any = SimpleNamespace(shares=[[buffer_of([np.ones(2)])]])
 
 
 def run_at(step: int) -> Any:

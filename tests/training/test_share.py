@@ -99,7 +99,8 @@ def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
     share = specs_of(prepare.tensors(prepare(batch, 0).shares[0][0]))
     weights = [tf.TensorSpec(variable.shape) for variable in model.trainable_variables]
     graph = gradient_function(model, "/GPU:0").get_concrete_function(weights, share, tf.TensorSpec([], tf.int32)).graph
-    read, queue = set(), [tensor.op for tensor in graph.outputs]
+    read: set[tf.Operation] = set()
+    queue = [tensor.op for tensor in graph.outputs]
     while queue:
         operation = queue.pop()
         queue += {tensor.op for tensor in operation.inputs} - read
