@@ -14,7 +14,7 @@ from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 from chatbot.training.cuda_requirements import why_unusable
-from chatbot.training.gpus import Gpu
+from chatbot.training.gpus import Gpu, warn_of_used_memory
 from chatbot.training.lines import aligned
 
 
@@ -55,7 +55,10 @@ def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> 
             )
         return visible[:towers]
     if not re.fullmatch(r"\d+(,\d+)*", requested):
-        raise UserError(f"--gpus {requested}: expected ids separated by commas, such as --gpus 0,1")
+        raise UserError(
+            f"--gpus {requested}: expected ids separated by commas, such as --gpus 0,1; "
+            "CUDA_VISIBLE_DEVICES=MIG-... selects a MIG instance"
+        )
     numbers = [int(i) for i in requested.split(",")]
     if len(set(numbers)) < len(numbers):
         raise UserError(f"--gpus {requested}: an id is repeated; list each GPU once")
@@ -98,10 +101,12 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     """Create TensorFlow's logical devices and return the tower of each.
 
     Sets GPU visibility, memory growth and soft placement. Without a GPU, or with a single one, the device is split
-    into `towers` logical devices. Raises UserError if TensorFlow cannot use the selected GPUs, or was used before in
-    this process with fewer logical devices.
+    into `towers` logical devices. Raises UserError if TensorFlow cannot use the selected GPUs, if other processes use
+    their memory, or if TensorFlow was used before in this process with fewer logical devices.
     """
     running = "tensorflow" in sys.modules
+    if not running:  # else the memory in use may be that of this process
+        warn_of_used_memory(gpus)
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's order; CUDA's default is by speed
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus)
     if not gpus:
@@ -132,7 +137,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
             "install the CUDA libraries with `make gpu`, or train on the CPU: CUDA_VISIBLE_DEVICES= and --towers N"
         )
     if len(gpus) == 1 and towers is not None and towers > 1:
-        share = int(gpus[0].memory * 0.9) // towers
+        share = int(gpus[0].free * 0.9) // towers
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=share >> 20)
         _split(physical[0], towers, limit)
         name = f"gpu_{gpus[0].number}"

@@ -8,6 +8,13 @@ from typing import Any, NamedTuple
 
 import pynvml
 
+from chatbot.errors import UserError
+
+# The driver and a desktop use less than this share of a GPU's memory.
+USUAL_SHARE = 0.1
+# With less free memory, in bytes, a GPU has no room for CUDA's context, cuDNN and a model.
+LEAST_FREE = 1 << 30
+
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
@@ -20,6 +27,7 @@ class Gpu:
     old_uuid: str = ""  # of an instance, for drivers before R470: MIG-GPU-<GPU>/<GPU instance>/<compute instance>
     instances: "tuple[Gpu, ...]" = ()  # the MIG instances of a GPU
     capability: tuple[int, int] | None = None  # CUDA's compute capability; None if unknown
+    used: int = 0  # bytes of the memory that any process used when the driver was asked
 
     @property
     def is_instance(self) -> bool:
@@ -30,6 +38,11 @@ class Gpu:
     def id(self) -> str:
         """The entry of CUDA_VISIBLE_DEVICES; an instance has no number."""
         return self.uuid if self.is_instance else str(self.number)
+
+    @property
+    def free(self) -> int:
+        """The bytes that no process used when the driver was asked."""
+        return self.memory - self.used
 
 
 class Driver(NamedTuple):
@@ -65,6 +78,19 @@ def warn_without_gpu(found: Sequence[Gpu]) -> None:
     """Print on standard error that a run without a GPU is slow. found: the GPUs that it uses."""
     if not found:
         print(f"NO GPU: training on the CPU, many times slower than on a GPU.{nvml_error()}", file=sys.stderr)
+
+
+def warn_of_used_memory(gpus: Sequence[Gpu]) -> None:
+    """Print on standard error which GPUs other processes use. Raises UserError if one has no room for a model."""
+    for gpu in gpus:
+        if gpu.used <= USUAL_SHARE * gpu.memory:
+            continue
+        in_use = f"GPU {gpu.id} has {gpu.used / 2**30:.1f} of {gpu.memory / 2**30:.1f} GiB in use by other processes"
+        if gpu.free < LEAST_FREE:
+            others = ",".join(other.id for other in find_gpus() if other.free >= LEAST_FREE and not other.instances)
+            choice = f", or select GPUs with enough memory: --gpus {others}" if others else ""
+            raise UserError(f"{in_use}, which `nvidia-smi` shows; end them{choice}")
+        print(f"Warning: {in_use}, which `nvidia-smi` shows; end them, or select others with --gpus", file=sys.stderr)
 
 
 def nvml_error() -> str:
@@ -106,13 +132,15 @@ def _gpu(number: int) -> Gpu:
     capability = None
     with contextlib.suppress(pynvml.NVMLError):
         capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return Gpu(
         number=number,
         name=pynvml.nvmlDeviceGetName(handle),
-        memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        memory=memory.total,
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         instances=_find_instances(number, handle),
         capability=capability,
+        used=memory.used,
     )
 
 
@@ -129,13 +157,15 @@ def _find_instances(number: int, gpu: Any) -> tuple[Gpu, ...]:
         except pynvml.NVMLError:
             continue  # fewer instances than the GPU could have
         place = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         instances.append(
             Gpu(
                 number=number,
                 name=pynvml.nvmlDeviceGetName(handle),
-                memory=pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                memory=memory.total,
                 uuid=pynvml.nvmlDeviceGetUUID(handle),
                 old_uuid="/".join(map(str, (f"MIG-{pynvml.nvmlDeviceGetUUID(gpu)}", *place))),
+                used=memory.used,
             )
         )
     return tuple(instances)

@@ -22,6 +22,7 @@ from chatbot.training.schedule import describe
 from chatbot.training.skipped_updates import MOST_RETURNS, SkippedUpdates
 from chatbot.training.step_watch import StepWatch, advice_of
 from chatbot.training.streams import print_wrapped
+from chatbot.training.tower_times import TowerTimes
 from chatbot.training.validator import Validation
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.window import Window
@@ -43,6 +44,7 @@ def train(
     saved = first
     divergence = Divergence(len(data.vocabulary), progress)
     skipped = SkippedUpdates(settings.run.patience_nonfinite, progress)
+    times = TowerTimes(train_step, towers)
     watch = StepWatch(advice_of(settings, towers, team), lambda: train_step.is_tracing)
     with (
         profiled(run) as profile,
@@ -78,6 +80,10 @@ def train(
                 continue
             divergence.add(results)
             record = window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
+            if due.save and team.alone:
+                with watch.step(number):
+                    seconds = times.measure(batch)
+                record |= {"tower_seconds": seconds} if seconds else {}
             state = run.gather_state(due.validate) if due.save else None
             for warning in run.checkpoints.warnings():
                 reporter.warn(warning)

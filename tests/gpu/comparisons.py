@@ -17,7 +17,7 @@ from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.model.dropout import uniform
-from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.seq2seq import Distillation, Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.loss_size import loss_size
 from chatbot.training.selftest import CASES, STEPS, VOCABULARY, random_pairs
@@ -55,9 +55,11 @@ def named(model: Seq2Seq, values: list[Any]) -> dict[str, Any]:
     }
 
 
-def gradients(settings: Settings, precision: str, tower: Tower) -> dict[str, Any]:
-    """Return the loss and the gradients of a batch."""
+def gradients(settings: Settings, precision: str, tower: Tower, is_taught: bool = False) -> dict[str, Any]:
+    """Return the loss and the gradients of a batch. is_taught: by a teacher, which is a smaller model."""
     model = new_model(settings, tower, precision)
+    if is_taught:
+        model.distillation = Distillation([new_model(replace(settings, rnn_size=16), tower)], 0.5)
     sums, values = dense_gradients(model, pad_batch(random_pairs(19, 1), np.arange(19), 9, 10), device=tower.device)
     return {"loss": sums.loss.numpy(), **named(model, values)}
 
@@ -108,10 +110,15 @@ OPTIONS = {
     "label smoothing": replace(ADAM, label_smoothing=0.1),
     "residual, layer normalisation": replace(ADAM, residual=True, layer_normalisation=True),
     "untied, unequal depths": replace(ADAM, tied_embeddings=False, projection_size=16, encoder_layers=1),
+    "deeper encoder, plain paths": replace(ADAM, decoder_layers=1, fast=("none",)),
+    "input feeding": replace(ADAM, input_feeding=True),
+    "n-grams": replace(ADAM, ngrams=3),
+    "no attention": replace(ADAM, attention="none"),
 }
 GRADIENTS: dict[str, Case] = {
     name: functools.partial(gradients, settings, "float32") for name, settings in {**KINDS, **OPTIONS}.items()
 }
+GRADIENTS["teacher"] = functools.partial(gradients, ADAM, "float32", is_taught=True)
 # The keys are those of GRADIENTS, followed by the precision.
 LOWER_PRECISION: dict[str, Case] = {
     f"{name} {precision}": functools.partial(gradients, KINDS[name], precision)

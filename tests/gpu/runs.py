@@ -19,7 +19,8 @@ from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.flags import replace
 from chatbot.training.devices import Tower
-from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs
+from chatbot.training.model_parallel import spread
+from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs, train_model
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.synchronous import Synchronous
 from tests.gpu import standin
@@ -35,6 +36,20 @@ SMALL_MEMORY, LARGE_MEMORY = (512, 6144) if REAL else (32, 512)
 UNITS, PAIRS = (256, 1500) if REAL else (48, 300)
 LARGE = replace(CASES["SGD"], max_gradient_norm=ALWAYS_CLIPPED, rnn_size=UNITS, embedding_size=UNITS, batch_size=PAIRS)
 TOKENS = 49  # of each question and reply
+# The ways to train on several GPUs, and their settings.
+CLIPPED = CASES["Adam with clipping"]
+WAYS: dict[str, dict[str, Any]] = {
+    "variables on a GPU": {"variable_update": "parameter_server"},
+    "variables on the CPU": {"local_parameter_device": "cpu"},
+    "copies, nccl": {"all_reduce": "nccl"},
+    "copies, hierarchical": {"all_reduce": "hierarchical"},
+    "copies, one device": {"all_reduce": "one_device"},
+    "independent copies": {"variable_update": "independent"},
+    "staged variables on a GPU": {"variable_update": "parameter_server", "staged_variables": True},
+    "staged copies": {"staged_variables": True},
+    "accumulated": {"batch_size": 10, "accumulate": 2},
+    "model parallel": {"model_parallel": True},
+}
 
 
 def profile(tower: Tower) -> dict[str, Any]:
@@ -128,6 +143,17 @@ def skipped(tower: Tower) -> list[dict[str, Any]]:
         applied = [bool(result.finite) for result in update.finished_steps()]
         found.append({"applied": applied, "weights": [variable.numpy() for variable in model.trainable_variables]})
     return found
+
+
+def weights_of_all_ways() -> dict[str, list[np.ndarray]]:
+    """Return the weights after ten steps on four stand-in GPUs, for each of WAYS."""
+    towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "stand-in", None) for i in range(4)]
+    return {
+        name: train_model(
+            replace(CLIPPED, **way), spread(towers) if "model_parallel" in way else towers, random_pairs(67, 1)
+        )[0]
+        for name, way in WAYS.items()
+    }
 
 
 def float16() -> list[dict[str, Any]]:

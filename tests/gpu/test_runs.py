@@ -1,10 +1,15 @@
 """Steps on a GPU: cuDNN's kernels, no waiting, one trace, determinism, splitting of one GPU, too little memory."""
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from chatbot.flags import replace
+from chatbot.training.devices import Tower
+from chatbot.training.selftest import TOLERANCE, largest_difference, random_pairs, train_model
 from tests.commands import run
 from tests.gpu import runs
 from tests.gpu.process import environment, on_gpu, on_standins
@@ -57,6 +62,30 @@ def test_gpus_work_at_the_same_time_in_float16(tmp_path: Path) -> None:
             kernels[gpu].append((int(begin), int(end)))
     last_step = [of_gpu[-4:] for of_gpu in kernels.values()]  # two layers, forwards and backwards
     assert max(of_gpu[0][0] for of_gpu in last_step) < min(of_gpu[-1][1] for of_gpu in last_step)
+
+
+@pytest.fixture(scope="module")
+def weights_of_all_ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[np.ndarray]]:
+    """The weights that four GPUs have trained in each way."""
+    return on_standins(runs.weights_of_all_ways, tmp_path_factory.mktemp("ways"), 4)
+
+
+@functools.cache
+def weights_on_cpus(towers: int, changes: tuple[tuple[str, Any], ...]) -> list[np.ndarray]:
+    """The weights that CPUs have trained with some changes of the settings."""
+    cpus = [Tower(f"cpu_{i}", f"/CPU:{i}", "CPU", None) for i in range(towers)]
+    return train_model(replace(runs.CLIPPED, **dict(changes)), cpus, random_pairs(67, 1))[0]
+
+
+@pytest.mark.parametrize("way", runs.WAYS)
+def test_four_gpus_train_as_the_cpu(way: str, weights_of_all_ways: dict[str, list[np.ndarray]]) -> None:
+    """As one tower on the CPU, since the way to train does not change the result; independent copies as four."""
+    changing = ("staged_variables", "batch_size", "accumulate")
+    changes = tuple((name, value) for name, value in runs.WAYS[way].items() if name in changing)
+    towers = 1
+    if way == "independent copies":
+        towers, changes = 4, (("variable_update", "independent"),)
+    assert largest_difference(weights_of_all_ways[way], weights_on_cpus(towers, changes)) < TOLERANCE
 
 
 @pytest.mark.parametrize("variable_update", ["parameter_server", "replicated"])

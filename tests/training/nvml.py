@@ -36,7 +36,7 @@ class Nvml(SimpleNamespace):
     def _memory(self, number: int) -> Any:
         if number in self.lost:
             raise RuntimeError("GPU is lost")
-        return SimpleNamespace(total=number << 30)
+        return SimpleNamespace(total=number << 30, used=0)
 
     def _fail(self, *_: object) -> Any:
         raise RuntimeError("Not Supported")

@@ -29,19 +29,19 @@ def failure_of(text: str, towers: list[Tower] = TOWERS) -> str | None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (ON_GPU_1 + ILLEGAL + " [Op:AddV2]", f"tower 1 (gpu_1, NVIDIA A100) failed ({ILLEGAL} "),
+        (ON_GPU_1 + ILLEGAL + " [Op:AddV2]", "GPU 1 (NVIDIA A100) failed (CUDA_ERROR_ILLEGAL_ADDRESS)"),
         (
             "Could not synchronize CUDA stream: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure",
-            "one of tower 0 (gpu_3, NVIDIA A100), tower 1 (gpu_1, NVIDIA A100) failed (Could not synchronize CUDA",
+            "one of the GPUs 3, 1 failed (Could not synchronize CUDA stream)",
         ),
         (
             "Failed copying input tensor from /job:localhost/replica:0/task:0/device:GPU:0 to "
             "/job:localhost/replica:0/task:0/device:CPU:0 in order to run Identity: GPU sync failed [Op:Identity]",
-            "tower 0 (gpu_3, NVIDIA A100) failed (GPU sync failed)",
+            "GPU 3 (NVIDIA A100) failed (GPU sync failed)",
         ),
-        ("failed to query event: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered", "one of tower 0"),
-        ("failed to query event: CUDA_ERROR_UNKNOWN: unknown error", "one of tower 0"),
-        ("Error invoking NCCL: unhandled cuda error\n\t [[{{node NcclAllReduce_1}}]]", "one of tower 0"),
+        ("failed to query event: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error", "one of the GPUs 3, 1"),
+        ("failed to query event: CUDA_ERROR_UNKNOWN: unknown error", "one of the GPUs 3, 1"),
+        ("Error invoking NCCL: unhandled cuda error\n\t [[{{node NcclAllReduce_1}}]]", "one of the GPUs 3, 1"),
         ("Blas GEMM launch failed", None),
         ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", None),
         ("Error invoking NCCL: unhandled cuda error; Last error: Cuda failure 2 'out of memory'", None),
@@ -55,8 +55,19 @@ def test_device_in_the_text_is_named(text: str, expected: str | None, monkeypatc
         assert line is expected
         return
     assert line.startswith(expected)
-    assert "; the last checkpoint is kept, and the same command resumes from it" in line
+    assert "; the same command resumes from the last checkpoint" in line
     assert "\n" not in line
+
+
+def test_lines_are_short_with_eight_gpus_and_a_long_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With "error: " in front, they have less than 200 characters."""
+    Nvml(monkeypatch, 8)
+    towers = [Tower(f"gpu_{i}", f"/GPU:{i}", "NVIDIA RTX 6000 Ada Generation", 48 << 30) for i in range(8)]
+    for text in ("uncorrectable ECC error encountered", "Error invoking NCCL: unhandled cuda error"):
+        for place in ("", ON_GPU_1):
+            line = failure_of(place + text, towers)
+            assert line is not None
+            assert len(line) < 200 - len("error: ")
 
 
 def test_gpu_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,18 +80,20 @@ def test_gpu_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         line = failure_of(text)
         assert line is not None
         assert line.startswith(
-            "tower 0 (gpu_3, NVIDIA A100) does not answer (GPU is lost); the last checkpoint is kept"
+            "GPU 3 (NVIDIA A100) does not answer (GPU is lost); the same command resumes from the last checkpoint"
         )
 
 
 def test_parts_of_towers_and_split_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Nvml(monkeypatch, 4)
-    for towers, place in ((SPREAD, "tower 0 (gpu_1, NVIDIA A100)"), (SPLIT, "tower 1 (gpu_3_1, NVIDIA A100)")):
+    for towers, place in ((SPREAD, "GPU 1 (NVIDIA A100)"), (SPLIT, "GPU 3 (NVIDIA A100)")):
         assert str(failure_of(ON_GPU_1 + ILLEGAL, towers)).startswith(f"{place} failed")
+    assert str(failure_of(ILLEGAL, SPLIT)).startswith("GPU 3 (NVIDIA A100) failed")
     nvml.lost = {3}
-    assert str(failure_of("x", SPREAD)).startswith("tower 0 (gpu_3, NVIDIA A100) does not")
-    both = "tower 0 (gpu_3_0, NVIDIA A100), tower 1 (gpu_3_1, NVIDIA A100) does not answer"
-    assert str(failure_of("x", SPLIT)).startswith(both)
+    for towers in (SPREAD, SPLIT):
+        assert str(failure_of("x", towers)).startswith("GPU 3 (NVIDIA A100) does not answer")
+    nvml.lost = {1, 3}
+    assert str(failure_of("x", TOWERS)).startswith("GPUs 3, 1 do not answer")
 
 
 def test_driver_that_is_too_old_for_a_new_gpu_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +101,7 @@ def test_driver_that_is_too_old_for_a_new_gpu_is_a_users_error(monkeypatch: pyte
     text = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION: the provided PTX was compiled with an unsupported toolchain."
     failure = device_failure(tf.errors.InternalError(None, None, text), TOWERS)
     assert type(failure) is UserError
-    assert str(failure).startswith("NVIDIA's driver 550.54.15 cannot run TensorFlow's kernels on tower 0 (gpu_3")
+    assert str(failure).startswith("NVIDIA's driver 550.54.15 cannot run TensorFlow's kernels on GPUs 3, 1")
 
 
 def test_errors_without_gpus_stay_as_they_are(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +109,7 @@ def test_errors_without_gpus_stay_as_they_are(cpus: list[Tower], monkeypatch: py
     error = tf.errors.InternalError(None, None, ILLEGAL)
     with pytest.raises(tf.errors.InternalError), device_errors(cpus):
         raise error
-    with pytest.raises(DeviceError, match="gpu_3") as raised, device_errors(TOWERS):
+    with pytest.raises(DeviceError, match="GPUs 3, 1") as raised, device_errors(TOWERS):
         raise error
     assert raised.value.__cause__ is error
 

@@ -75,6 +75,7 @@ def test_mig_instance_is_selected_by_its_uuid(uuid: str, monkeypatch: pytest.Mon
         ("0;1", None, FOUR, ["ids separated by commas"]),
         ("", None, FOUR, ["ids separated by commas"]),
         ("all", None, FOUR, ["ids separated by commas"]),
+        ("MIG-7abc", None, FOUR, ["CUDA_VISIBLE_DEVICES=MIG-... selects a MIG instance"]),
         ("0,1", 3, FOUR, ["--towers 3 with 2 GPUs"]),
         (None, 5, FOUR, ["--towers 5 with 4 GPUs"]),
     ],
@@ -172,7 +173,7 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,1"
 
     calls.clear()
-    gpus = [Gpu(3, "x", 10 << 30, "")]
+    gpus = [Gpu(3, "x", 12 << 30, "", used=2 << 30)]
     towers = open_towers(gpus, 2)
     assert [(t.name, t.device, t.virtual) for t in towers] == [("gpu_3_0", "/GPU:0", True), ("gpu_3_1", "/GPU:1", True)]
     assert calls == [("soft", True), ("A", [4608, 4608])]

@@ -1,8 +1,11 @@
 """GPUs and their driver, through a stub of NVML."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from chatbot.training.gpus import Driver, Gpu, driver, find_gpus, nvml_error, silent_gpus
+from chatbot.errors import UserError
+from chatbot.training.gpus import Driver, Gpu, driver, find_gpus, nvml_error, silent_gpus, warn_of_used_memory
 from tests.training.nvml import Nvml
 
 
@@ -40,6 +43,27 @@ def test_gpu_that_does_not_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     nvml.lost = {1}
     assert [gpu.number for gpu in find_gpus()] == [0, 2]
     assert silent_gpus() == {1: "GPU is lost"}
+
+
+def test_gpus_that_other_processes_use_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = [0, 1 << 30, 3 << 30, 24 << 30]
+    nvml = Nvml(monkeypatch, 4)
+    nvml.nvmlDeviceGetMemoryInfo = lambda i: SimpleNamespace(total=24 << 30, used=used[i])
+    gpus = find_gpus()
+    warn_of_used_memory(gpus[:3])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "Warning: GPU 2 has 3.0 of 24.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select "
+        "others with --gpus"
+    )
+    with pytest.raises(UserError) as raised:
+        warn_of_used_memory(gpus[3:])
+    assert str(raised.value) == (
+        "GPU 3 has 24.0 of 24.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select GPUs with "
+        "enough memory: --gpus 0,1,2"
+    )
 
 
 def test_driver_is_that_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:

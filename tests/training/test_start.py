@@ -93,7 +93,7 @@ def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("chatbot.training.trainer.train", fail)
     monkeypatch.setattr(module, "devices", lambda settings: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
     data: Any = None
-    with pytest.raises(DeviceError, match=r"^tower 0 \(gpu_1, NVIDIA\) does not answer \(GPU is lost\)"):
+    with pytest.raises(DeviceError, match=r"^GPU 1 \(NVIDIA\) does not answer \(GPU is lost\)"):
         module.train_alone(Settings(), data)
 
 

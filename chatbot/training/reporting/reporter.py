@@ -12,6 +12,7 @@ from chatbot.training.reporting.metrics_file import MetricsFile
 from chatbot.training.reporting.terminal import Terminal
 from chatbot.training.run import Run
 from chatbot.training.tower_outliers import TowerOutliers
+from chatbot.training.tower_times import SlowTowers
 from chatbot.training.validator import Validation
 
 
@@ -26,7 +27,7 @@ class Reporter:
         self._run, self._towers = run, towers
         self._stopped = ""  # the reason of the end of the run, in words
         self._failing: set[str] = set()  # what could not be written at the last attempt
-        self._outliers = TowerOutliers(towers)
+        self._outliers, self._slow_towers = TowerOutliers(towers), SlowTowers(towers)
         self._terminal = Terminal(run)
         self._open()
 
@@ -72,7 +73,8 @@ class Reporter:
         for exporter in [*self._exporters]:
             self._pass_on(exporter, exporter.record, record)
         if self._run.team.chief:
-            for warning in self._outliers.record(record["step"], record["tower_losses"]):
+            outliers = self._outliers.record(record["step"], record["tower_losses"])
+            for warning in (*outliers, *self._slow_towers.record(record.get("tower_seconds", ()))):
                 self.warn(warning)
 
     def validation(self, validation: Validation, best: bool) -> None:

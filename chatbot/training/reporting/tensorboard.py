@@ -61,7 +61,10 @@ class TensorBoard:
         step = record["step"]
         if not self._folder.exists():  # removed during the run: the files that are open are gone
             self._writer = tf.summary.create_file_writer(str(self._folder))
-        self._tower_curves.add(record.get("tower_losses", ()), record.get("tower_target_tokens_per_s", ()), step)
+        losses, rates, seconds = (
+            record.get(f"tower_{name}", ()) for name in ("losses", "target_tokens_per_s", "seconds")
+        )
+        self._tower_curves.add(losses, rates, seconds, step)
         with self._writer.as_default():
             for name, value in record.items():
                 if name != "step" and isinstance(value, int | float):  # not a list with a value of each tower

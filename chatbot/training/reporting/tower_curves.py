@@ -1,4 +1,4 @@
-"""The loss and the throughput of each tower, as TensorBoard runs of their own, for any number of towers."""
+"""The loss, the throughput and the time of each tower, as TensorBoard runs of their own, for any number of towers."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chatbot.training.reporting.event_files import EVENTS, append_values, scalar
 
-LOSS, THROUGHPUT = "loss", "throughput/tower_target_tokens_per_s"
+LOSS, THROUGHPUT, SECONDS = "loss", "throughput/tower_target_tokens_per_s", "throughput/tower_seconds"
 
 # A point of 64 towers takes 3 ms, below 1% of the time between two logged steps; that of 1,024 takes 45 ms.
 MOST_TOWERS_EACH_STEP = 64
@@ -18,7 +18,7 @@ SECONDS_BETWEEN_POINTS = 60.0
 
 
 class TowerCurves:
-    """Writes the tags LOSS and THROUGHPUT of each tower's TensorBoard run.
+    """Writes the tags LOSS, THROUGHPUT and SECONDS of each tower's TensorBoard run.
 
     Up to MOST_TOWERS_EACH_STEP towers have a point at every logged step. With more, each has a point a minute, the mean
     of its values since the last one. A file is open only while it is written: many systems allow a process no more than
@@ -33,8 +33,19 @@ class TowerCurves:
         self._step = 0
         self._written = -math.inf  # the time of the last point
 
-    def add(self, losses: Sequence[float | None], target_tokens_per_s: Sequence[float], step: int) -> None:
-        """Add the values of a logged step, in the order of the towers; a loss is None for a tower without tokens."""
+    def add(
+        self,
+        losses: Sequence[float | None],
+        target_tokens_per_s: Sequence[float],
+        seconds: Sequence[float],
+        step: int,
+    ) -> None:
+        """Add the values of a logged step, in the order of the towers; a loss is None for a tower without tokens.
+
+        seconds: the times of the towers if they were measured.
+        """
+        for file, time_of_tower in zip(self._files, seconds, strict=False):
+            append_values(file, [scalar(SECONDS, time_of_tower)], step)
         for points, loss, rate in zip(self._points, losses, target_tokens_per_s, strict=False):
             if loss is not None:
                 points.append((loss, rate))

@@ -1,4 +1,4 @@
-"""The reaction to a GPU that fails in mid-run: an error that names the tower and its GPU."""
+"""The reaction to a GPU that fails in mid-run: an error that names it."""
 
 import contextlib
 import re
@@ -11,14 +11,14 @@ from chatbot.errors import DeviceError, UserError
 from chatbot.training.devices import Tower
 from chatbot.training.gpus import driver, silent_gpus
 
-RESUME = "the last checkpoint is kept, and the same command resumes from it"
+RESUME = "the same command resumes from the last checkpoint"
 
 # What TensorFlow's errors say of a GPU that has failed. CUDA reports an error of a kernel at any later call, under the
 # name of the error (github.com/tensorflow/tensorflow/issues/25866, 41891, 46247), as an InternalError; a GPU that has
 # fallen off the bus is CUDA_ERROR_UNKNOWN (issues/27281), or appears as the second text alone (issues/45901). NCCL's
 # text, of an UnknownError, is that of issues/59890.
 FAILURES = re.compile(
-    r"(CUDA_ERROR_(?!OUT_OF_MEMORY)\w+(: [\w ,.'-]+)?|GPU sync failed|Could not synchronize CUDA stream|GPU is lost"
+    r"(CUDA_ERROR_(?!OUT_OF_MEMORY)\w+|GPU sync failed|Could not synchronize CUDA stream|GPU is lost"
     r"|unspecified launch failure|an illegal memory access was encountered|uncorrectable ECC error encountered"
     r"|(Error invoking NCCL: )?unhandled cuda error)",
     re.IGNORECASE,
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
     device: str  # such as /GPU:1
     number: int  # of the physical GPU
-    name: str  # such as "tower 1 (gpu_3, NVIDIA A100)"
+    model: str  # of the hardware
 
 
 @contextlib.contextmanager
@@ -64,37 +64,44 @@ def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserErr
         found = driver()
         version = "" if found is None else f" {found.version}"
         return UserError(
-            f"NVIDIA's driver{version} cannot run TensorFlow's kernels on {_listed(places)}; update it to "
+            f"NVIDIA's driver{version} cannot run TensorFlow's kernels on {_named(places)}; update it to "
             f"{PTX_DRIVER} or newer; {RESUME}"
         )
     silent = silent_gpus()
     lost = [place for place in places if place.number in silent]
     if lost:
-        reason = f"does not answer ({silent[lost[0].number]})"
-        return _lost(_listed(lost), reason)
+        return _lost(f"{_named(lost)} {'do' if _are_several(lost) else 'does'} not answer ({silent[lost[0].number]})")
     cause = FAILURES.search(text)
     if cause is None or NOT_HERE.search(text):
         return None
     devices = {f"/GPU:{number}" for number in DEVICE.findall(text)}
     suspects = [place for place in places if place.device in devices] or places
-    return _lost(f"{'one of ' if len(suspects) > 1 else ''}{_listed(suspects)}", f"failed ({cause.group()[:150]})")
+    return _lost(f"{'one of the ' if _are_several(suspects) else ''}{_named(suspects)} failed ({cause.group()})")
 
 
 def places_of(towers: Sequence[Tower]) -> list[Place]:
     """Return the GPUs of the towers."""
     places = []
-    for i, tower in enumerate(towers):
+    for tower in towers:
         devices = dict.fromkeys(tower.parts) if tower.parts else [tower.device]
         for device, name in zip(devices, tower.name.split("+"), strict=True):
             gpu = re.match(r"gpu_(\d+)", name)
             if gpu:
-                places.append(Place(device, int(gpu[1]), f"tower {i} ({name}, {tower.model})"))
+                places.append(Place(device, int(gpu[1]), tower.model))
     return places
 
 
-def _listed(places: Sequence[Place]) -> str:
-    return ", ".join(place.name for place in places)
+def _are_several(places: Sequence[Place]) -> bool:
+    """Return whether logical GPUs belong to several physical ones."""
+    return len({place.number for place in places}) > 1
 
 
-def _lost(place: str, reason: str) -> DeviceError:
-    return DeviceError(f"{place} {reason}; {RESUME}. `dmesg` may give the cause (Xid); --gpus can leave a GPU out")
+def _named(places: Sequence[Place]) -> str:
+    """Return such as "GPU 3 (NVIDIA A100)", or "GPUs 0, 1"."""
+    if _are_several(places):
+        return f"GPUs {', '.join(dict.fromkeys(str(place.number) for place in places))}"
+    return f"GPU {places[0].number} ({places[0].model})"
+
+
+def _lost(what: str) -> DeviceError:
+    return DeviceError(f"{what}; {RESUME}. `dmesg` may say why (Xid); --gpus can leave it out")

@@ -90,6 +90,11 @@ class Synchronous:
         """The number of shares that a step takes in this process."""
         return len(self._towers)
 
+    def tower_weights(self) -> list[Inputs]:
+        """Return a copy of the weights for each tower, and in float16 the loss scale. Towers of a replica share it."""
+        of_replicas = zip(self._read_weights_graph(), self._replicas, strict=True)
+        return [weights for weights, (_, towers) in of_replicas for _ in towers]
+
     def finished_steps(self) -> list[StepResult]:
         """Return the results of the steps since the last call."""
         finished, self._finished = self._finished, []

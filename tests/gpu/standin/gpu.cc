@@ -7,6 +7,7 @@
 #include <cstring>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "tensorflow/core/platform/logging.h"
 
@@ -101,12 +102,14 @@ absl::Status Gpu::BeforeKernel(const std::string& operation, const std::string& 
   {
     std::lock_guard<std::mutex> lock(faults_mutex);
     for (Fault& fault : Faults()) {
-      if (fault.gpu != number_ || fault.kind == "memory" || fault.kind == "slow") continue;
+      if (fault.gpu != number_ || fault.kind == "slow") continue;
+      if (fault.kind == "memory" && fault.operation.empty()) continue;
       if (!fault.operation.empty() && fault.operation != operation) continue;
       if (++fault.seen != fault.number) continue;
       if (fault.kind == "lost") lost_ = true;
       else if (fault.kind == "silent") silent = true;
       else if (fault.kind == "cudnn") cudnn = true;
+      else if (fault.kind == "memory") fault.due = true;
       else LOG(FATAL) << "STANDIN_FAULTS: unknown fault " << fault.kind;
     }
   }
@@ -144,7 +147,9 @@ bool Gpu::AllocationFails(int64_t in_use) {
   bool fails = false;
   for (Fault& fault : Faults()) {
     if (fault.kind != "memory" || fault.gpu != number_) continue;
-    fails |= fault.bytes >= 0 ? in_use > fault.bytes : ++fault.seen == fault.number;
+    if (fault.bytes >= 0) fails |= in_use > fault.bytes;
+    else if (fault.operation.empty()) fails |= ++fault.seen == fault.number;
+    else fails |= std::exchange(fault.due, false);
   }
   return fails;
 }

@@ -8,6 +8,7 @@
 //   STANDIN_FAULTS  faults, separated by semicolons, such as "lost gpu=1 operation=MatMul number=7":
 //     memory gpu=G number=N     the Nth allocation of a GPU fails
 //     memory gpu=G bytes=B      an allocation beyond B bytes in use fails
+//     memory gpu=G operation=O  the next allocation fails when that kernel has begun
 //     lost gpu=G                the driver reports an error for everything from that kernel on
 //     silent gpu=G              that kernel never ends
 //     cudnn gpu=G               that kernel fails as one of cuDNN does
@@ -54,6 +55,7 @@ struct Fault {
   int64_t bytes = -1;
   double factor = 1;
   int64_t seen = 0;  // kernels or allocations so far that count towards `number`
+  bool due = false;  // of a memory fault with an operation: the next allocation fails
 };
 
 // The counts of a GPU since the start of the process, read by Python as an array of int64.

@@ -4,7 +4,7 @@ from typing import Any
 
 from tensorboard.plugins.custom_scalar import layout_pb2, summary
 
-from chatbot.training.reporting.tower_curves import THROUGHPUT
+from chatbot.training.reporting.tower_curves import SECONDS, THROUGHPUT
 
 # The title of each chart, and the tags of its curves as regular expressions that TensorBoard matches from the start of
 # a tag. Every run with such a tag has a curve: the whole batch, each tower, or all.
@@ -12,6 +12,7 @@ RUN = {
     "Loss: the whole batch and every tower": ["loss$"],
     "Validation: nats per character": ["validation/nats_per_character$", "best/nats_per_character$"],
     "Target tokens/s of every tower": [f"{THROUGHPUT}$"],
+    "Seconds that every GPU takes for its share": [f"{SECONDS}$"],
     "Skew: largest tower over the mean, minus 1": ["throughput/tower_skew$"],
     "Padding: share of the positions": ["throughput/padding$"],
     "Input wait: share of the time": ["(throughput/)?input_wait$"],

@@ -1,0 +1,232 @@
+"""`train.py` on four stand-in GPUs, from the command to its files: ways to train, resuming, and GPUs that fail."""
+
+import dataclasses
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+
+import chatbot
+from tests.commands import ROOT, run
+from tests.gpu import standin
+from tests.gpu.process import STANDIN_MEMORY
+from tests.training.attempts import metrics, saved_step, weights
+
+pytestmark = pytest.mark.gpu
+
+CHAT_FILE = ROOT / "tests/data/chat.tsv"
+FLAGS = (
+    "--data", "pairs.tsv", "--rnn-size", "16", "--embedding-size", "8",
+    "--vocabulary-size", "300", "--batch-size", "16", "--keep-prob", "1.0", "--precision", "float32",
+    "--learning-rate", "0.01", "--log-every", "1", "--save-every", "4", "--no-bidirectional",
+)  # fmt: skip
+VALIDATED = "--validation", "held_out.tsv", "--validate-every", "12"
+STEPS, LAST, LOST_AT = 12, 16, 7
+QUESTION = "你好"
+BACKWARD = "CudnnRNNBackpropV3"
+KERNELS = 2  # of BACKWARD in a step of a tower: encoder and decoder
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def gpus(visible: str | None = None, **variables: object) -> dict[str, str]:
+    """Return the environment of a command with four stand-in GPUs.
+
+    visible: CUDA_VISIBLE_DEVICES. variables: those of `standin.environment`.
+    """
+    environment = {**standin.environment(4, **{"memory": STANDIN_MEMORY, **variables}), "PYTHONPATH": str(ROOT)}
+    return environment if visible is None else {**environment, "CUDA_VISIBLE_DEVICES": visible}
+
+
+def train(*flags: str, visible: str | None = None, **variables: object) -> Ended:
+    """Run train.py with FLAGS and others. visible, variables: as for `gpus`."""
+    completed = run("train.py", *FLAGS, *flags, environment=gpus(visible, **variables))
+    ended = Ended(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
+    print(ended.output, ended.errors)
+    assert "Traceback" not in ended.errors
+    return ended
+
+
+def losses(attempt: str, steps: int = STEPS) -> list[float]:
+    """Return the losses of the first steps of an attempt."""
+    return [line["loss"] for line in metrics(attempt)[:steps]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The current directory of all commands, with pairs to train and to validate on."""
+    folder = tmp_path_factory.mktemp("commands")
+    lines = CHAT_FILE.read_text().splitlines(keepends=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("pairs.tsv").write_text("".join(lines[:100]))
+        Path("held_out.tsv").write_text("".join(lines[100:120]))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Ended:
+    """A run of STEPS steps on four GPUs, one of which another process uses, and another one of which is slow."""
+    flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "whole", "--steps", str(STEPS)
+    return train(*flags, used="1:3000", faults="slow gpu=3 factor=20")
+
+
+@pytest.fixture(scope="module")
+def resumed(folder: Path) -> tuple[Ended, int, Ended]:
+    """The same run, in which a GPU is lost at step LOST_AT; the step of its checkpoint; the same command again."""
+    fault = f"lost gpu=1 operation={BACKWARD} number={KERNELS * (LOST_AT - 1) + 1}"
+    flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "lost", "--steps", str(LAST)
+    lost = train(*flags, faults=fault)
+    return lost, saved_step("lost"), train(*flags)
+
+
+def test_run_shows_its_gpus_and_the_loss_of_each(whole: Ended) -> None:
+    assert whole.code == 0
+    rows = [line.split() for line in whole.output.splitlines()]
+    for i in range(4):
+        assert [str(i), f"gpu_{i}", f"/GPU:{i}", "Stand-in", "GPU", "8.0", "GiB"] in rows
+        reader = EventAccumulator(f"tensorboard/whole/gpu_{i}", size_guidance={TENSORS: 0}).Reload()
+        assert [event.step for event in reader.Tensors("loss")] == list(range(1, STEPS + 1))
+    for line in metrics("whole")[:STEPS]:
+        assert len(set(line["tower_losses"])) == 4
+    (warning,) = (line for line in whole.errors.splitlines() if "in use" in line)
+    assert warning.startswith("Warning: GPU 1 has 2.9 of 8.0 GiB in use by other processes")
+    assert len(warning) < 200
+
+
+def test_slow_gpu_is_named_and_has_a_curve(whole: Ended) -> None:
+    (warning,) = (line for line in whole.errors.splitlines() if "all wait for it" in line)
+    assert warning.startswith("Warning: gpu_3 takes ")
+    saved = [line for line in metrics("whole")[:STEPS] if "tower_seconds" in line]
+    assert [line["step"] for line in saved] == [4, 8, 12]
+    assert all(len(line["tower_seconds"]) == 4 and np.argmax(line["tower_seconds"]) == 3 for line in saved)
+    curve = EventAccumulator("tensorboard/whole/gpu_3").Reload().Tensors("throughput/tower_seconds")
+    assert [event.step for event in curve] == [4, 8, 12]
+
+
+def test_lost_gpu_ends_the_run_with_one_line_and_the_same_command_resumes(
+    whole: Ended, resumed: tuple[Ended, int, Ended]
+) -> None:
+    """To the bit. TensorFlow may notice the loss by itself, before the step fails, and then ends the process."""
+    lost, saved, again = resumed
+    if lost.code == -signal.SIGABRT:
+        assert lost.errors.count("Unexpected Event status") == 1
+    else:
+        assert lost.code == 138
+        (error,) = (line for line in lost.errors.splitlines() if line.startswith("error: "))
+        assert len(error) < 200
+    assert saved == 4
+    assert again.code == 0
+    assert "Resuming from step 4 of checkpoints/lost." in again.output
+    names = "loss", "tower_losses", "gradient_norm"
+    for line, other in zip(metrics("lost")[:STEPS], metrics("whole")[:STEPS], strict=True):
+        assert [line[name] for name in names] == [other[name] for name in names]
+
+
+def test_attempt_goes_on_on_a_mig_instance_and_then_in_two_processes(
+    whole: Ended, resumed: tuple[Ended, int, Ended]
+) -> None:
+    """As with the same four GPUs throughout."""
+    instance = "MIG-00000000-0001-0000-0000-000000000000"
+    flags = "--attempt", "whole", "--steps", str(STEPS + 2)
+    one = train(*flags, visible=instance, memory=14336, mig="0:2", used="0:300")
+    assert one.code == 0
+    assert "Stand-in GPU MIG 1g  2.0 GiB" in one.output
+    assert f"Warning: GPU {instance} has 0.3 of 2.0 GiB in use by other processes" in one.errors
+    two = train("--gpus", "0,1,2,3", "--local-workers", "2", "--attempt", "whole", "--steps", str(LAST))
+    assert two.code == 0
+    assert "Synchronous training on 2 workers with 2 towers each." in two.output
+    assert [len(line["tower_losses"]) for line in metrics("whole")] == [4] * STEPS + [1] * 2 + [4] * 2
+    np.testing.assert_allclose(losses("whole", LAST), losses("lost", LAST), rtol=1e-5)
+    for weight, other in zip(weights("whole"), weights("lost"), strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-5)
+
+
+def test_chat_on_a_gpu_replies_as_on_the_cpu(whole: Ended, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    arguments = "--attempt", "whole"
+    completed = run("chat.py", *arguments, stdin=f"{QUESTION}\n".encode(), environment=gpus(trace=trace))
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.decode().splitlines() == [chatbot.load("checkpoints/whole").reply(QUESTION)]
+    assert "0 CudnnRNNV3" in trace.read_text()
+
+
+def test_asynchronous_worker_computes_on_its_gpu(whole: Ended, tmp_path: Path) -> None:
+    """A single worker trains as one device does: it reads the weights after its own last step."""
+    trace = tmp_path / "trace"
+    flags = "--validation", "none", "--asynchronous", "--gpus", "2", "--attempt", "asynchronous", "--steps", str(STEPS)
+    ended = train(*flags, trace=trace)
+    assert ended.code == 0
+    assert {line.split()[0] for line in trace.read_text().splitlines()} == {"2"}
+    np.testing.assert_allclose(losses("asynchronous"), losses("whole"), rtol=1e-5)
+
+
+def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Ended) -> None:
+    """In steps and in the last validation, with the losses of a run without them."""
+    faults = (
+        f"cudnn gpu=3 operation={BACKWARD} number={KERNELS * 2 + 1}",
+        f"memory gpu=1 operation={BACKWARD} number={KERNELS * 5 + 1}",
+        "memory gpu=2 operation=ArgMax",
+    )
+    flags = *VALIDATED, "--gpus", "0,1,2,3", "--attempt", "faults", "--steps", str(STEPS)
+    ended = train(*flags, faults=";".join(faults))
+    assert ended.code == 0
+    assert ended.errors.count("the step is tried once more") == 1
+    assert (ended.output + ended.errors).count("Out of memory: each share is now split into pieces") == 1
+    assert ended.errors.count("out of memory in validation, which goes on with gpu_0 alone") == 1
+    np.testing.assert_allclose(losses("faults"), losses("whole"), rtol=1e-5)
+    actual, expected = (metrics(attempt)[STEPS - 1] for attempt in ("faults", "whole"))
+    for name in ("nats_per_token", "relevance_at_1"):
+        assert actual[f"validation.{name}"] == pytest.approx(expected[f"validation.{name}"], rel=1e-5)
+
+
+def test_step_on_a_silent_gpu_is_named_and_ctrl_c_twice_ends_it(folder: Path) -> None:
+    """The watch's minute passes in six seconds."""
+    program = (
+        "from chatbot import commands; from chatbot.training import interrupts; "
+        "interrupts.TICK = 0.1; raise SystemExit(commands.train())"
+    )
+    flags = *FLAGS, "--validation", "none", "--gpus", "0,1,2,3", "--attempt", "silent", "--steps", str(STEPS)
+    fault = f"silent gpu=2 operation={BACKWARD} number={KERNELS * 2 + 1}"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *flags],
+        env=gpus(faults=fault), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line.rstrip())
+            if "no progress" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        lines += process.stderr.read().splitlines()
+        assert process.wait(30) == 130
+    print(*lines, sep="\n")
+    (line,) = (line for line in lines if "no progress" in line)
+    assert re.match(r"Step [34] has made no progress for 60 seconds\. A collective may hang: NCCL_DEBUG=INFO", line)
+    assert len(line) < 200
+
+
+def test_gpu_without_free_memory_is_an_error(folder: Path) -> None:
+    ended = train("--gpus", "1", "--dry-run", used="1:8000")
+    assert ended.code == 2
+    assert ended.errors.splitlines() == [
+        "error: GPU 1 has 7.8 of 8.0 GiB in use by other processes, which `nvidia-smi` shows; end them, or select GPUs "
+        "with enough memory: --gpus 0,2,3"
+    ]

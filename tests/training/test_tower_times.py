@@ -1,0 +1,30 @@
+"""A warning about a slow tower. `tests/gpu/test_train_command.py` measures the time of one."""
+
+from chatbot.corpus.batching.batches import Batches
+from chatbot.training.devices import Tower
+from chatbot.training.selftest import CASES, random_pairs, train_model
+from chatbot.training.tower_times import SlowTowers, TowerTimes
+
+
+def test_tower_that_becomes_slow_is_named_once() -> None:
+    towers = SlowTowers([f"gpu_{i}" for i in range(4)])
+    assert towers.record([]) == []
+    assert towers.record([0.010, 0.012, 0.019, 0.011]) == []
+    (line,) = towers.record([0.010, 0.012, 0.036, 0.011])
+    assert line == (
+        "gpu_2 takes 36 ms for its share of a step, the median of the others 11 ms: all wait for it; "
+        "`nvidia-smi -q -d PERFORMANCE` may show why"
+    )
+    assert len(f"Warning: {line}") < 200
+    assert towers.record([]) == []
+    assert towers.record([0.010, 0.012, 0.036, 0.011]) == []
+    assert towers.record([0.010, 0.012, 0.012, 0.011]) == []
+    assert len(towers.record([0.030, 0.012, 0.036, 0.011])) == 2
+    assert SlowTowers(["gpu_0"]).record([1.0]) == []
+
+
+def test_nothing_is_measured_on_the_cpu(cpus: list[Tower]) -> None:
+    pairs = random_pairs(8, 1)
+    _, _, update = train_model(CASES["SGD"], cpus[:2], pairs, steps=0)
+    batch = update.prepare(next(Batches([pairs], 8, 1).from_step(0, 2)), 0)
+    assert TowerTimes(update, cpus[:2]).measure(batch) == []
