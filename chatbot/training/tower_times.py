@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.training.devices import Tower
-from chatbot.training.share import Prepared, Share
+from chatbot.training.share import Buffer, Prepared, Share
 from chatbot.training.tower_outliers import medians_of_others
 from chatbot.training.variable_update.choose import VariableUpdate
 from chatbot.training.variable_update.graph import Graph
@@ -38,7 +38,7 @@ class TowerTimes:
             function, *others = train_step.gradient_functions
             if all(other is function for other in others):
                 self._step = train_step
-                self._gradients = Graph(lambda weights, share, used: function(weights[0], share, used, *weights[1]))
+                self._gradients = Graph(train_step.first_tower_sums)
 
     def measure(self, batch: Prepared) -> list[float]:
         """Return the seconds of each tower for the first piece of its share of a batch; [] if nothing is measured.
@@ -56,10 +56,10 @@ class TowerTimes:
 
     def _measure_once(self, batch: Prepared) -> list[float]:
         assert self._step is not None
-        weights, shares, used = self._step.tower_weights(), batch.shares[0], tf.constant(len(batch.used))
+        weights, shares, used = self._step.tower_weights(), batch.shares[0], tf.constant(batch.used.shape[0])
         gradients = self._gradients.concrete(weights[0], shares[0], used)
 
-        def seconds(tower: Tower, weights: Inputs, share: Share) -> float:
+        def seconds(tower: Tower, weights: Inputs, share: Share | Buffer) -> float:
             started = time.perf_counter()
             with tf.device(tower.device):
                 gradients(weights, share, used).loss.numpy()  # waits for all that the device computes

@@ -197,6 +197,11 @@ class Synchronous:
         """Add the sums over a piece of each share to those of the pieces before."""
         return tf.nest.map_structure(tf.add, before, self._compute_gradients(shares, used))
 
+    def first_tower_sums(self, weights: Inputs, share: Share | Buffer, number_used: tf.Tensor) -> Sums:
+        """Return the sums that the first tower would return for a share, computed on the device of the caller."""
+        values, loss_scale = weights
+        return self.gradient_functions[0](values, self._preparation.tensors(share), number_used, *loss_scale)
+
     def _tower_sums(
         self, shares: Sequence[Share | Buffer], used: tf.Tensor, weights: list[Inputs]
     ) -> tuple[list[Sums], tf.Tensor]:
