@@ -165,8 +165,8 @@ def test_lost_gpu_is_a_step_without_progress_and_the_same_command_resumes(
     assert again.code == 0
     assert "Resuming from step 4 of checkpoints/lost." in again.output
     names = "loss", "tower_losses", "gradient_norm"
-    for line, other in zip(metrics("lost")[:STEPS], metrics("whole")[:STEPS], strict=True):
-        assert [line[name] for name in names] == [other[name] for name in names]
+    for record, other in zip(metrics("lost")[:STEPS], metrics("whole")[:STEPS], strict=True):
+        assert [record[name] for name in names] == [other[name] for name in names]
 
 
 def test_attempt_goes_on_on_a_mig_instance_and_then_in_two_processes(

@@ -200,7 +200,7 @@ class Synchronous:
     def first_tower_sums(self, weights: Inputs, share: Share | Buffer, number_used: tf.Tensor) -> Sums:
         """Return the sums that the first tower would return for a share, computed on the device of the caller."""
         values, loss_scale = weights
-        return self.gradient_functions[0](values, self._preparation.tensors(share), number_used, *loss_scale)
+        return self.gradient_functions[0](values, self.preparation.tensors(share), number_used, *loss_scale)
 
     def _tower_sums(
         self, shares: Sequence[Share | Buffer], used: tf.Tensor, weights: list[Inputs]
