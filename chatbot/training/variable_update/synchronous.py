@@ -12,7 +12,7 @@ from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.buffer import Buffer
 from chatbot.training.devices import Tower
-from chatbot.training.exchange import Exchange, broadcast
+from chatbot.training.exchange import Exchange, broadcast, of_first_replica
 from chatbot.training.gradients import Sums, gradient_functions
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
@@ -259,8 +259,8 @@ class Synchronous:
     def _sum_report(self, report: tf.Tensor) -> StepResult:
         """Return the result of a staged run's first step, which updates nothing."""
         parts = [[report], *([tf.zeros_like(report)] for _ in self._replicas[1:])]
-        sums = self._exchange(parts) if self._exchange else parts
-        return step_result(sums[0][0], tf.constant(0.0), tf.constant(True))
+        (total,) = of_first_replica(self._exchange(parts) if self._exchange else parts)
+        return step_result(total, tf.constant(0.0), tf.constant(True))
 
     def gather_state(self) -> Values:
         """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
