@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from chatbot.corpus.batching.batches import Batch, GlobalBatch, split
 from chatbot.corpus.encoding.vocabulary import PAD
-from chatbot.model.gpu import computed_on, on_gpu
+from chatbot.model.gpu import computed_on, is_gpu, on_gpu
 from chatbot.model.packing import Packing, packed_array
 from chatbot.model.sampled import draw_samples
 from chatbot.model.seq2seq import Seq2Seq
@@ -166,7 +166,14 @@ class Preparation:
 
 
 def on_device(share: Any, device: str) -> Any:
-    """Copy arrays to a device. What is int32 stays in the host's memory, where the step wants it."""
-    with tf.device(device):
+    """Copy arrays to a device. What is int32 stays in the host's memory, where the step wants it.
+
+    TensorFlow would hold Python's lock while it copies an array to a GPU, so that a GPU that is silent would stop all
+    threads. It does not hold it while an operation copies a tensor.
+    """
+    with tf.device("/CPU:0" if is_gpu(device) else device):
         tensors = [tf.convert_to_tensor(array) for array in tf.nest.flatten(share)]
+    if is_gpu(device):
+        with tf.device(device):
+            tensors = [tf.identity(tensor) for tensor in tensors]
     return tf.nest.pack_sequence_as(share, tensors)

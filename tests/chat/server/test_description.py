@@ -58,7 +58,10 @@ def test_requests_of_the_description(
         max_examples=15 if method == "POST" else 3, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
     )
     def requests(case: schemathesis.Case) -> None:
-        case.call_and_validate(checks=checks)
+        response = case.call()
+        # A limit of several fields together, which a JSON schema cannot state.
+        limited = "others are allowed for each token" in response.text
+        case.validate_response(response, checks=CHECKS if limited else checks)
 
     requests()
 

@@ -124,7 +124,7 @@ def test_one_chart_shows_the_curves_of_all_towers(get: Get) -> None:
 def test_custom_scalars_show_a_chart_of_all_towers_and_one_of_each_measure(get: Get) -> None:
     layout = get("custom_scalars/layout")
     charts = {chart["title"]: chart["multiline"]["tag"] for chart in layout["category"][0]["chart"]}
-    assert len(charts) == 9  # those of both attempts are equal, and merged
+    assert len(charts) == 10  # those of both attempts are equal, and merged
 
     def curves(chart: str, run: str) -> set[str]:
         title = next(title for title in charts if title.startswith(chart))
