@@ -41,8 +41,23 @@ class Tower:
 def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
     """Return the GPUs to train on: those of --gpus, or by default all that CUDA_VISIBLE_DEVICES allows.
 
-    Raises UserError for ids that are malformed, repeated or not found, or that contradict --towers.
+    Raises UserError for ids that are malformed, repeated or not found, that contradict --towers, or that belong to
+    several GPUs of which one is split into MIG instances.
     """
+    gpus = _requested(requested, towers, found)
+    split = [gpu for gpu in gpus if gpu.instances]
+    if split and len(gpus) > 1:
+        whole = ",".join(gpu.id for gpu in gpus if not gpu.instances)
+        others = f"leave it out: --gpus {whole}, or " if whole else ""
+        raise UserError(
+            f"GPU {split[0].number} is split into MIG instances, of which CUDA gives a process one, and no other GPU; "
+            f"{others}select an instance: CUDA_VISIBLE_DEVICES=MIG-..."
+        )
+    return gpus
+
+
+def _requested(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
+    """Return the GPUs of `choose_gpus`, some of which may be split."""
     by_number = {gpu.number: gpu for gpu in found}
     if requested is None:
         visible = _visible(found)

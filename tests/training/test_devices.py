@@ -78,6 +78,8 @@ def test_mig_instance_is_selected_by_its_uuid(uuid: str, monkeypatch: pytest.Mon
         ("MIG-7abc", None, FOUR, ["CUDA_VISIBLE_DEVICES=MIG-... selects a MIG instance"]),
         ("0,1", 3, FOUR, ["--towers 3 with 2 GPUs"]),
         (None, 5, FOUR, ["--towers 5 with 4 GPUs"]),
+        ("0,1", None, SPLIT, ["GPU 1 is split into MIG instances", "leave it out: --gpus 0, or", "=MIG-..."]),
+        (None, None, SPLIT[1:] * 2, ["no other GPU; select an instance"]),
     ],
 )
 def test_impossible_selection_is_a_one_line_error(
@@ -92,6 +94,7 @@ def test_impossible_selection_is_a_one_line_error(
         choose_gpus(requested, towers, detected)
     assert all(part in str(error.value) for part in message_parts)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
 
 
 def test_table_has_one_line_per_tower() -> None:

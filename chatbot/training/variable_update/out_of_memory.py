@@ -98,10 +98,10 @@ def more_pieces(
     if pieces >= rows:
         # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
         certain = isinstance(error, tf.errors.ResourceExhaustedError)
-        reason = "" if certain else f" ({reason_of(error)})"
         raise UserError(
-            f"out of memory at step {step}, with one pair at a time{reason}; {RESUME} where there is more memory; "
-            "for a smaller model, use a smaller --max-length, --rnn-size or --vocabulary-size and another --attempt"
+            f"out of memory at step {step}, with one pair at a time; {RESUME} where there is more memory, or start "
+            "another --attempt with a smaller --rnn-size",
+            details=() if certain else (reason_of(error),),
         ) from error
     if first_time:
         cause = "cuDNN failed again, perhaps for lack of memory" if of_cudnn else "Out of memory"
