@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 # The exit code of a process that lost a device or another process: the same commands resume from the last checkpoint.
 # Kubeflow's TFJob retries it.
@@ -71,12 +72,10 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             code = main() or 0
             sys.stdout.flush()
         return code
+    except DeviceError as error:
+        end_process(error)
     except UserError as error:
         print(*error.details, f"error: {error}", sep="\n", file=sys.stderr, flush=True)
-        if isinstance(error, DeviceError):
-            with suppress(OSError):  # its reader has exited
-                sys.stdout.flush()
-            os._exit(error.exit_code)  # at the usual exit, TensorFlow may wait for the device for ever
         return error.exit_code
     except BrokenPipeError:
         # The reader of a pipe has exited. Without this, the interpreter would print an error when it flushes at exit.
@@ -85,6 +84,17 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr, flush=True)
         return 130
+
+
+def end_process(error: DeviceError) -> NoReturn:
+    """Print the line of a lost device and end the process at once, from any thread.
+
+    At the usual exit, TensorFlow may wait for the device for ever.
+    """
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # its reader has exited
+        sys.stdout.flush()
+    os._exit(error.exit_code)
 
 
 def _open_missing_streams() -> None:

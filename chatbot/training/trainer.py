@@ -24,6 +24,7 @@ from chatbot.training.step_watch import StepWatch, advice_of
 from chatbot.training.streams import print_wrapped
 from chatbot.training.tower_times import TowerTimes
 from chatbot.training.validator import Validation
+from chatbot.training.variable_update.device_failure import lost_gpus
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.window import Window
 
@@ -45,11 +46,12 @@ def train(
     divergence = Divergence(len(data.vocabulary), progress)
     skipped = SkippedUpdates(settings.run.patience_nonfinite, progress)
     times = TowerTimes(train_step, towers)
-    watch = StepWatch(advice_of(settings, towers, team), lambda: train_step.is_tracing)
+    advice = advice_of(settings, towers, team) if team.chief else ""
+    watch = StepWatch(advice, lambda: train_step.is_tracing, lambda: lost_gpus(towers))
     with (
         profiled(run) as profile,
         open_reporter(run) as reporter,
-        interrupts(team.chief, settings.run.grace_seconds, watch.tick if team.chief else None) as interrupted,
+        interrupts(team.chief, settings.run.grace_seconds, watch.tick) as interrupted,
         open_window(run) as window,
         run.checkpoints.finished(),
     ):

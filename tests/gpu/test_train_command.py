@@ -4,9 +4,7 @@ import dataclasses
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 import chatbot
+from chatbot.errors import EXIT_LOST
 from chatbot.training.tower_times import REPEATS
 from tests.commands import ROOT, run
 from tests.gpu import standin
@@ -29,7 +28,7 @@ FLAGS = (
     "--learning-rate", "0.01", "--log-every", "1", "--save-every", "4", "--no-bidirectional",
     "--preset", "none",
 )  # fmt: skip
-VALIDATED = "--validation", "held_out.tsv", "--validate-every", "12"
+VALIDATED = "--validation", "held_out.tsv", "--validate-every", "12", "--probe", "probe.txt"
 STEPS, LAST, LOST_AT = 12, 16, 7
 QUESTION = "你好"
 BACKWARD = "CudnnRNNBackpropV3"
@@ -78,6 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         Path("pairs.tsv").write_text("".join(lines[:100]))
         Path("held_out.tsv").write_text("".join(lines[100:120]))
+        Path("probe.txt").write_text(f"{QUESTION}\n")
         yield folder
 
 
@@ -85,45 +85,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def whole(folder: Path) -> Ended:
     """A run of STEPS steps on four GPUs, one of which another process uses, and another one of which is slow."""
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "whole", "--steps", str(STEPS)
-    return train(*flags, used="1:3000", faults="slow gpu=3 factor=20")
+    return train(*flags, used="1:3000", faults="slow gpu=3 factor=20", trace=Path("trace").absolute())
 
 
 @pytest.fixture(scope="module")
 def resumed(folder: Path) -> tuple[Ended, int, Ended]:
-    """The same run, in which a GPU is lost at step LOST_AT; the step of its checkpoint; the same command again.
+    """The same run, in which a GPU falls off the bus at step LOST_AT; the step of its checkpoint; the command again.
 
-    The others wait for the lost one in NCCL. The minute of the step's watch passes in six seconds; then Ctrl-C twice.
+    The others wait for the lost one in NCCL. The minute of the step's watch passes in six seconds.
     """
     program = (
         "from chatbot import commands; from chatbot.training import interrupts; "
         "interrupts.TICK = 0.1; raise SystemExit(commands.train())"
     )
-    fault = f"lost gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
+    fault = f"fallen gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "lost", "--steps", str(LAST)
-    with subprocess.Popen(
+    completed = subprocess.run(
         [sys.executable, "-c", program, *FLAGS, *flags],
-        env=gpus(faults=fault), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stderr is not None
-        killer = threading.Timer(200, process.kill)
-        killer.start()
-        errors = "".join(iter_until(process.stderr, "no progress"))
-        for _ in range(2):
-            process.send_signal(signal.SIGINT)
-            time.sleep(1)
-        errors += process.stderr.read()
-        lost = Ended(process.wait(), "", errors)
-        killer.cancel()
-    print(errors)
-    return lost, saved_step("lost"), train(*flags)
-
-
-def iter_until(lines: Iterable[str], text: str) -> Iterator[str]:
-    """Yield lines, up to one with a text."""
-    for line in lines:
-        yield line
-        if text in line:
-            return
+        env=gpus(faults=fault), capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    print(completed.stderr)
+    return Ended(completed.returncode, completed.stdout, completed.stderr), saved_step("lost"), train(*flags)
 
 
 def test_run_shows_its_gpus_and_the_loss_of_each(whole: Ended) -> None:
@@ -138,6 +120,15 @@ def test_run_shows_its_gpus_and_the_loss_of_each(whole: Ended) -> None:
     (warning,) = (line for line in whole.errors.splitlines() if "in use" in line)
     assert warning.startswith("Warning: GPU 1 has 2.9 of 8.0 GiB in use by other processes")
     assert len(warning) < 200
+    assert f"  {QUESTION}" in whole.output  # with the reply to it, after the validation
+
+
+def test_copies_of_the_weights_are_summed_by_nccl(whole: Ended) -> None:
+    """That is the default of several GPUs."""
+    kernels = [line.split()[:2] for line in Path("trace").read_text().splitlines()]
+    sums = [gpu for gpu, operation in kernels if operation == "NcclAllReduce"]
+    assert sorted(set(sums)) == ["0", "1", "2", "3"]
+    assert len(sums) % (4 * STEPS) == 0
 
 
 def test_slow_gpu_is_named_and_has_a_curve(whole: Ended) -> None:
@@ -150,7 +141,7 @@ def test_slow_gpu_is_named_and_has_a_curve(whole: Ended) -> None:
     assert [event.step for event in curve] == [4, 8, 12]
 
 
-def test_lost_gpu_is_a_step_without_progress_and_the_same_command_resumes(
+def test_gpu_that_falls_silent_ends_the_run_and_the_same_command_resumes(
     whole: Ended, resumed: tuple[Ended, int, Ended]
 ) -> None:
     """To the bit."""
@@ -160,7 +151,11 @@ def test_lost_gpu_is_a_step_without_progress_and_the_same_command_resumes(
         f"Step {LOST_AT} has made no progress for 60 seconds. A collective may hang: NCCL_DEBUG=INFO"
     )
     assert len(line) < 200
-    assert lost.code == 130
+    assert lost.errors.splitlines()[-1] == (
+        "error: GPU 1 (Stand-in GPU) does not answer (GPU is lost); the same command resumes from the last checkpoint. "
+        "`dmesg` may say why (Xid); --gpus can leave it out"
+    )
+    assert lost.code == EXIT_LOST
     assert saved == 4
     assert again.code == 0
     assert "Resuming from step 4 of checkpoints/lost." in again.output
@@ -207,6 +202,14 @@ def test_asynchronous_worker_computes_on_its_gpu(whole: Ended, tmp_path: Path) -
     np.testing.assert_allclose(losses("asynchronous"), losses("whole"), rtol=1e-5)
 
 
+def test_asynchronous_workers_compute_on_a_gpu_each(folder: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    flags = "--validation", "none", "--asynchronous", "--gpus", "1,3", "--attempt", "two", "--steps", str(STEPS)
+    assert train(*flags, trace=trace).code == 0
+    assert {line.split()[0] for line in trace.read_text().splitlines()} == {"1", "3"}
+    assert np.mean(losses("two")[-3:]) < np.mean(losses("two")[:3])
+
+
 def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Ended) -> None:
     """In steps and in the last validation, with the losses of a run without them."""
     faults = (
@@ -224,6 +227,20 @@ def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Ended) -> None
     actual, expected = (metrics(attempt)[STEPS - 1] for attempt in ("faults", "whole"))
     for name in ("nats_per_token", "relevance_at_1"):
         assert actual[f"validation.{name}"] == pytest.approx(expected[f"validation.{name}"], rel=1e-5)
+
+
+def test_gpu_that_fails_in_a_step_ends_the_run(folder: Path) -> None:
+    """The variables are on a GPU, where none waits for the failed one in NCCL. TensorFlow may abort the process."""
+    fault = f"lost gpu=1 operation={BACKWARD} number={2 * KERNELS + 1}"
+    flags = "--variable-update", "parameter_server", "--validation", "none", "--steps", "4"
+    ended = train("--gpus", "0,1", *flags, faults=fault)
+    if ended.code == -signal.SIGABRT:
+        assert "Unexpected Event status" in ended.errors
+        return
+    assert ended.code == EXIT_LOST
+    (line,) = (line for line in ended.errors.splitlines() if line.startswith("error: "))
+    assert line.startswith("error: GPU 1 (Stand-in GPU) failed (CUDA_ERROR_LAUNCH_FAILED); the same command resumes")
+    assert len(line) < 200
 
 
 def test_gpu_without_free_memory_is_an_error(folder: Path) -> None:

@@ -1,5 +1,6 @@
-"""A line about a step that makes no progress: once, and not while a graph is traced, nor while a run validates."""
+"""A step that makes no progress: a line, once, not while a graph is traced nor while a run validates; or the end."""
 
+import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
+from chatbot.errors import DeviceError
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import interrupts as module
@@ -35,7 +37,7 @@ def lines_of(watch: StepWatch, seconds: int) -> list[str]:
 
 def test_line_comes_once_for_the_time_within_one_step() -> None:
     tracing = False
-    watch = StepWatch("Wait", lambda: tracing)
+    watch = StepWatch("Wait", lambda: tracing, lambda: None)
     assert not lines_of(watch, 2 * LIMIT)
     for step in (1, 2):
         with watch.step(step):
@@ -50,6 +52,24 @@ def test_line_comes_once_for_the_time_within_one_step() -> None:
         assert lines_of(watch, 2 * LIMIT) == [line]
     with watch.step(4):
         assert not lines_of(watch, 2 * LIMIT)
+
+
+def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine that says nothing else. The driver is asked on another thread, since it may not answer."""
+    ended: queue.Queue[Exception] = queue.Queue()
+    monkeypatch.setattr("chatbot.training.step_watch.end_process", ended.put)
+    asked = []
+
+    def lost_device() -> DeviceError | None:
+        asked.append(threading.current_thread())
+        return DeviceError("GPU 1 does not answer") if len(asked) == 2 else None
+
+    watch = StepWatch("", lambda: False, lost_device)
+    with watch.step(1):
+        assert not lines_of(watch, 2 * LIMIT + 1)
+    assert str(ended.get(timeout=10)) == "GPU 1 does not answer"
+    assert len(asked) == 2
+    assert threading.current_thread() not in asked
 
 
 @pytest.mark.parametrize(
@@ -67,7 +87,7 @@ def test_advice_names_what_the_run_uses(
     towers: list[Tower], machines: int, flags: dict[str, Any], present: list[str], absent: list[str]
 ) -> None:
     team = Team(machines=machines) if machines > 1 else ALONE
-    watch = StepWatch(advice_of(replace(SETTINGS, **flags), towers, team), lambda: False)
+    watch = StepWatch(advice_of(replace(SETTINGS, **flags), towers, team), lambda: False, lambda: None)
     with watch.step(123_456_789):
         (line,) = lines_of(watch, 2 * LIMIT)
     assert [text for text in present if text not in line] == []

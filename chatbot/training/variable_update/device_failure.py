@@ -67,16 +67,24 @@ def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserErr
             f"NVIDIA's driver{version} cannot run TensorFlow's kernels on {_named(places)}; update it to "
             f"{PTX_DRIVER} or newer; {RESUME}"
         )
-    silent = silent_gpus()
-    lost = [place for place in places if place.number in silent]
-    if lost:
-        return _lost(f"{_named(lost)} {'do' if _are_several(lost) else 'does'} not answer ({silent[lost[0].number]})")
+    lost = lost_gpus(towers)
+    if lost is not None:
+        return lost
     cause = FAILURES.search(text)
     if cause is None or NOT_HERE.search(text):
         return None
     devices = {f"/GPU:{number}" for number in DEVICE.findall(text)}
     suspects = [place for place in places if place.device in devices] or places
-    return _lost(f"{'one of the ' if _are_several(suspects) else ''}{_named(suspects)} failed ({cause.group()})")
+    return _failed(f"{'one of the ' if _are_several(suspects) else ''}{_named(suspects)} failed ({cause.group()})")
+
+
+def lost_gpus(towers: Sequence[Tower]) -> DeviceError | None:
+    """Return the error that names the GPUs of these towers that do not answer NVML; None if all answer."""
+    silent = silent_gpus()
+    lost = [place for place in places_of(towers) if place.number in silent]
+    if not lost:
+        return None
+    return _failed(f"{_named(lost)} {'do' if _are_several(lost) else 'does'} not answer ({silent[lost[0].number]})")
 
 
 def places_of(towers: Sequence[Tower]) -> list[Place]:
@@ -103,5 +111,5 @@ def _named(places: Sequence[Place]) -> str:
     return f"GPU {places[0].number} ({places[0].model})"
 
 
-def _lost(what: str) -> DeviceError:
+def _failed(what: str) -> DeviceError:
     return DeviceError(f"{what}; {RESUME}. `dmesg` may say why (Xid); --gpus can leave it out")

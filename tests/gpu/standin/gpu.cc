@@ -108,6 +108,10 @@ absl::Status Gpu::BeforeKernel(const std::string& operation, const std::string& 
       if (++fault.seen != fault.number) continue;
       if (fault.kind == "lost") lost_ = true;
       else if (fault.kind == "silent") silent = true;
+      else if (fault.kind == "fallen") {
+        setenv("STANDIN_FALLEN", std::to_string(number_).c_str(), 1);  // read by driver/nvml.cc
+        silent = true;
+      }
       else if (fault.kind == "cudnn") cudnn = true;
       else if (fault.kind == "memory") fault.due = true;
       else LOG(FATAL) << "STANDIN_FAULTS: unknown fault " << fault.kind;

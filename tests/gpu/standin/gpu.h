@@ -11,6 +11,7 @@
 //     memory gpu=G operation=O  the next allocation fails when that kernel has begun
 //     lost gpu=G                the driver reports an error for everything from that kernel on
 //     silent gpu=G              that kernel never ends
+//     fallen gpu=G              that kernel never ends, and the driver no longer finds the GPU
 //     cudnn gpu=G               that kernel fails as one of cuDNN does
 //     slow gpu=G factor=F       kernels take F times as long, at least F times 20 microseconds
 //     A kernel is the Nth (number=N, default 1) of an operation (operation=NAME, default any) on that GPU.
