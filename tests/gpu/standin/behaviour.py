@@ -25,8 +25,8 @@ def look(place: int) -> float:
 
 
 def memory_over_time() -> dict[str, list[float]]:
-    """Look at the memory of sums before and after the stream has computed them, and after it was freed."""
-    early, late, freed = [], [], []
+    """Look at the memory of sums before and after the stream has computed them, and before and after it is freed."""
+    early, late, unfreed, freed = [], [], [], []
     with tf.device("/GPU:0"):
         ones = tf.ones([SIZE])
         for _ in range(30):
@@ -35,10 +35,13 @@ def memory_over_time() -> dict[str, list[float]]:
             early.append(look(place))
             tf.test.experimental.sync_devices()
             late.append(look(place))
+            kept = [ones + i for i in range(5)]  # what the stream computes before it frees the memory
             del total
+            unfreed.append(look(place))
             tf.test.experimental.sync_devices()
             freed.append(look(place))
-    return {"early": early, "late": late, "freed": freed}
+            del kept
+    return {"early": early, "late": late, "unfreed": unfreed, "freed": freed}
 
 
 def copies() -> dict[str, standin.Counts]:

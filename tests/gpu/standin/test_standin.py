@@ -16,10 +16,11 @@ from tests.gpu.standin import behaviour
 pytestmark = pytest.mark.gpu
 
 
-def test_results_are_late_and_freed_memory_is_empty(tmp_path: Path) -> None:
+def test_results_are_late_and_memory_is_freed_after_what_was_queued(tmp_path: Path) -> None:
     found = on_standins(behaviour.memory_over_time, tmp_path, delay=5000)
     assert np.isnan(found["early"]).any()
     assert set(found["late"]) == {2.0}
+    assert 2.0 in found["unfreed"]
     assert np.isnan(found["freed"]).all()
 
 
