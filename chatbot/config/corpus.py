@@ -74,13 +74,6 @@ class CorpusSettings:
     format: str | None = setting(
         None, DATA, "format of these files and of --validation; default: detected", choices=FORMATS
     )
-    weight_column: str | None = setting(
-        None,
-        DATA,
-        "column or field with a weight for each pair, at least 0, which multiplies the loss of the answer's tokens; by "
-        "name, or for columns by number from 1",
-        metavar="COLUMN",
-    )
     me: str | None = setting(
         None,
         DATA,
@@ -104,24 +97,6 @@ class CorpusSettings:
     max_characters: int | None = setting(None, TEXT, "drop pairs with a longer question or answer", kind=int, least=1)
     max_reply_frequency: int | None = setting(
         None, TEXT, "keep at most this many pairs with the same answer", kind=int, least=1
-    )
-    max_question_entropy: float | None = setting(
-        None,
-        TEXT,
-        "drop pairs whose question has so many different answers that the entropy of their distribution is above this, "
-        "in bits: 1 is that of two answers, equally often",
-        kind=float,
-        least=0,
-        metavar="BITS",
-    )
-    max_reply_entropy: float | None = setting(
-        None,
-        TEXT,
-        "drop pairs whose answer has so many different questions that the entropy of their distribution is above this, "
-        "in bits",
-        kind=float,
-        least=0,
-        metavar="BITS",
     )
     block_list: str | None = setting(
         None, TEXT, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"

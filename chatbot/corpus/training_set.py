@@ -92,5 +92,4 @@ def validation_set(
         return None
     files = training_files(settings, encoding.history)
     held_out = encode(files, Selection("duplicates" in settings.clean, part=VALIDATION), vocabulary, history)
-    unweighted = dataclasses.replace(held_out, shards=dataclasses.replace(held_out.shards, weighted=False))
-    return unweighted if held_out.pairs else None
+    return held_out if held_out.pairs else None

@@ -28,7 +28,7 @@ class Share(NamedTuple):
     source: Sequences
     target_in: Sequences
     targets: Any  # [tokens] int64, packed
-    weights: Any  # [tokens] float32, of pair and token, 1 by default; 0 at fillers; all 0 for a tower without a pair
+    weights: Any  # [tokens] float32, of the token, 1 by default; 0 at fillers; all 0 for a tower without a pair
     samples: Any  # [samples] int64, the ids of a sampled softmax, the same for all shares; none for an exact one
     counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
     key: Any  # [1] uint64, for the dropout masks

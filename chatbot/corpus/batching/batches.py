@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     source: Ids  # [rows, source_length]
     target_in: Ids  # [rows, target_length], BOS or ASK first
     target_out: Ids  # [rows, target_length], EOS last
-    weights: npt.NDArray[np.float32]  # [rows, target_length], of pair and token, 1 by default; 0 at padding
+    weights: npt.NDArray[np.float32]  # [rows, target_length], of the token, 1 by default; 0 at padding
 
 
 class GlobalBatch(NamedTuple):
@@ -176,8 +176,6 @@ def pad_batch(pairs: EncodedPairs, rows: npt.NDArray[np.int64], source_length: i
     target_out = body.copy()
     target_out[np.arange(len(rows)), lengths] = EOS
     weights = (np.arange(target_length) <= lengths[:, None]).astype(np.float32)
-    if pairs.weights is not None:
-        weights *= pairs.weights[rows, None]
     return Batch(source, target_in, target_out, weights)
 
 

@@ -5,7 +5,6 @@ the files and to the cache.
 """
 
 import dataclasses
-import functools
 import json
 import logging
 import shlex
@@ -39,10 +38,8 @@ from chatbot.corpus.encoding.selection import (
     HELD_OUT,
     IN_VALIDATION_FILE,
     MOST_HELD_OUT,
-    TOLERANCE,
     TRAINING,
     Selection,
-    entropies_of,
     limit_of_smallest,
 )
 from chatbot.corpus.encoding.shards import ShardArrays, by_shard, shards_needed, write_shards
@@ -76,11 +73,6 @@ class Candidate(NamedTuple):
     group_hash: str
     answer_hash: str
     example_hash: str
-    question_hash: str
-
-
-# The field of `Candidate` for each side in `Selection.entropies`.
-FIELDS = {"questions": "question_hash", "answers": "answer_hash"}
 
 
 class SelectedChunk(NamedTuple):
@@ -107,7 +99,7 @@ def encode_on_beam(
             (part / REPORTS).unlink()
             pairs = sum(path.stat().st_size for path in part.glob("*.lengths")) // (3 * 4)
             check_not_empty(pairs, reports)
-            write_shards(part, shards_needed(pairs), [], files.is_weighted)  # empty files for shards without pairs
+            write_shards(part, shards_needed(pairs), [])  # empty files for shards without pairs
             write_description(part, load_vocabulary(part / VOCABULARY), pairs, reports)
     return load_corpus(folder, files, history)
 
@@ -199,8 +191,6 @@ def _select(candidates: PCollection, selection: Selection) -> tuple[PCollection,
     if selection.part is not None:
         assert selection.part == TRAINING, "a validation part is small, and encoded on one machine"
         filters[HELD_OUT] = _training_part()
-    for reason, (own, other, bits) in selection.entropies.items():
-        filters[reason] = _of_equal(FIELDS[own], functools.partial(_unless_above, FIELDS[other], bits))
     if most is not None:
         filters[selection.too_frequent] = _of_equal("answer_hash", lambda equal: sorted(equal)[:most])
     changes = []
@@ -245,13 +235,6 @@ def _of_equal(
     )
 
 
-def _unless_above(other: str, most: float, equal: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates, or none of them if the entropy of their hashes in the field `other` is above `most`."""
-    candidates = list(equal)
-    others = np.array([int(getattr(candidate, other)) for candidate in candidates], np.uint64)
-    return candidates if entropies_of(np.zeros_like(others), others)[0] <= most + TOLERANCE else []
-
-
 def _with_mask(grouped: tuple[Key, dict[str, Any]]) -> SelectedChunk:
     key, values = grouped
     (chunk,) = values["chunk"]
@@ -279,9 +262,10 @@ def _encode(
 def _write_shard(grouped: tuple[int, Iterable[tuple[Key, ShardArrays]]], folder: Path) -> None:
     """Write the complete files of a shard, so that a runner may repeat it."""
     shard, parts = grouped
-    in_order = [arrays.files() for _, arrays in sorted(parts, key=lambda part: part[0])]
-    for name in in_order[0]:
-        (folder / f"{shard:05}.{name}").write_bytes(b"".join(arrays[name].tobytes() for arrays in in_order))
+    in_order = [arrays for _, arrays in sorted(parts, key=lambda part: part[0])]
+    for name in ShardArrays._fields:
+        content = b"".join(getattr(arrays, name).tobytes() for arrays in in_order)
+        (folder / f"{shard:05}.{name}").write_bytes(content)
 
 
 def _write_reports(

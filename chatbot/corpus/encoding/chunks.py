@@ -46,7 +46,6 @@ class Chunk:
     question_hashes: Hashes  # [pairs]
     answer_hashes: Hashes  # [pairs]
     links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP, NEXT or RESUMED
-    weights: npt.NDArray[np.float32] | None = None  # [pairs] with --weight-column
     usable: Mask | None = None  # [pairs] False: dropped, only its turns are in the history; None: all are True
 
     def __len__(self) -> int:
@@ -124,7 +123,6 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Pr
     tokenised, usable = [pair for pair, _ in cleaned], np.array([is_kept for _, is_kept in cleaned], np.bool_)
     tokenise = tokenizer(preparation.tokenizer, preparation.dictionary)  # created once in each process
     tokens, ids, lengths = _numbered([text for pair in tokenised for text in pair[:2]], tokenise)
-    weights = [pair[3] for pair in tokenised if len(pair) == 4]
     chunk = Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         hashes_of(tokens),
@@ -134,7 +132,6 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Pr
         hashes_of(pair[0] for pair in tokenised),
         hashes_of(pair[1] for pair in tokenised),
         np.fromiter((pair[2] for pair in tokenised), np.uint8, len(tokenised)),
-        np.array(weights, np.float32) if weights else None,
         None if usable.all() else usable,
     )
     return chunk, report

@@ -84,7 +84,7 @@ def encode(
                 vocabulary.save(part / VOCABULARY)
                 shards = shards_needed(int(kept.sum()))
                 encoded = _encoded(tokenised, kept, part, shards, turns, pool)
-                write_shards(part, shards, encoded, files.is_weighted)
+                write_shards(part, shards, encoded)
                 write_description(part, vocabulary, int(kept.sum()), reports)
     return load_corpus(folder, files, history)
 
@@ -92,9 +92,6 @@ def encode(
 def corpus_folder(files: CorpusFiles, selection: Selection, vocabulary: Vocabulary | int, turns: int = 0) -> Path:
     """Return the folder of the cache for this corpus. turns: of history."""
     selected = {**dataclasses.asdict(selection), "held_out": sorted(selection.held_out)}
-    for name in ("max_question_entropy", "max_reply_entropy"):
-        if selected[name] is None:
-            del selected[name]  # the key is that of earlier versions
     key = key_of(
         version=VERSION,
         tokens=files.key,
@@ -125,8 +122,6 @@ def load_corpus(folder: Path, files: CorpusFiles, history: History = NO_HISTORY)
     lengths = Lengths(*(np.asarray(description["lengths"][name], np.int64) for name in ("sides", "counts")))
     vocabulary = load_vocabulary(folder / VOCABULARY)
     shards = Shards(folder, description["shards"], description["dtype"], lengths)
-    if files.is_weighted:
-        shards = dataclasses.replace(shards, weighted=True)
     if history.turns:
         shards = dataclasses.replace(shards, first_mark=vocabulary.first_mark, source_length=history.max_length)
     return Corpus(

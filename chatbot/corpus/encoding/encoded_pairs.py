@@ -19,7 +19,6 @@ class EncodedPairs:
     targets: Ragged
     begins: Ids  # [pairs] the first id of each target_in: BOS, or ASK where the pair is reversed
     characters: Offsets  # [pairs] characters of each target without spaces, the denominator of nats_per_character
-    weights: npt.NDArray[np.float32] | None = None  # [pairs] multiply the weights of a pair's tokens; None: all are 1
 
     @classmethod
     def question_to_answer(cls, sources: Ragged, targets: Ragged, characters: Offsets) -> "EncodedPairs":
@@ -37,7 +36,6 @@ class EncodedPairs:
             self.targets.select(indices),
             self.begins[indices],
             self.characters[indices],
-            None if self.weights is None else self.weights[indices],
         )
 
     def within(self, max_length: int) -> "EncodedPairs":
@@ -48,15 +46,13 @@ class EncodedPairs:
     def reversed(self) -> "EncodedPairs":
         """Return the pairs from answer to question. Their numbers of characters are unknown and set to 0."""
         begins, characters = np.full_like(self.begins, ASK), np.zeros_like(self.characters)
-        return EncodedPairs(self.targets, self.sources, begins, characters, self.weights)
+        return EncodedPairs(self.targets, self.sources, begins, characters)
 
     def __add__(self, other: "EncodedPairs") -> "EncodedPairs":
-        """Return these pairs, then the pairs of other. Both have weights, or none has."""
-        weights = [pairs.weights for pairs in (self, other) if pairs.weights is not None]
+        """Return these pairs, then the pairs of other."""
         return EncodedPairs(
             self.sources + other.sources,
             self.targets + other.targets,
             np.concatenate([self.begins, other.begins]),
             np.concatenate([self.characters, other.characters]),
-            np.concatenate(weights) if weights else None,
         )

@@ -139,14 +139,14 @@ def pair_hashes(pairs: Hashes, questions: Hashes, answers: Hashes, links: Links,
     first turn.
     """
     if not turns:
-        return PairHashes(pairs, questions, answers, pairs, questions)
+        return PairHashes(pairs, questions, answers, pairs)
     texts = np.stack([questions, answers], axis=1).ravel()  # [rows]
     examples = pairs.copy()
     for column in turn_rows(links, turns).T[1:]:
         exists = column >= 0
         examples[exists] = _mixed(examples[exists], texts[column[exists]])
     first = np.maximum.accumulate(np.where(links == NEW, np.arange(len(links)), 0))
-    return PairHashes(pairs, questions[first], answers, examples, questions)
+    return PairHashes(pairs, questions[first], answers, examples)
 
 
 def _mixed(first: Hashes, second: Hashes) -> Hashes:

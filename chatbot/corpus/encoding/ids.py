@@ -76,7 +76,7 @@ def encode_chunk(chunk: Chunk, kept: Mask, table: IdTable, turns: int = 0) -> Sh
     sides = sums(ids.lengths[tokens], rows.lengths).reshape(-1, 2)  # [pairs, 2]
     answers = sums(visible[tokens], rows.lengths)[1::2, None]  # [pairs, 1] characters
     lengths = np.concatenate([sides, answers], axis=1).astype(np.uint32)
-    return ShardArrays(ids.select(tokens).joined(), lengths, None if chunk.weights is None else chunk.weights[kept])
+    return ShardArrays(ids.select(tokens).joined(), lengths)
 
 
 def sums(values: npt.NDArray[np.generic], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -11,9 +11,8 @@ from chatbot.corpus.reading.pair import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.cleaning import cleaner
 
-EQUAL, NO_WEIGHT = "pairs whose answer equals the question", "pairs of weight 0"
-# The reasons to drop a pair although the history may have its turns. All other reasons reject a turn.
-OF_PAIRS = frozenset({EQUAL, NO_WEIGHT})
+# The reason to drop a pair although the history may have its turns. All other reasons reject a turn.
+EQUAL = "pairs whose answer equals the question"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,7 @@ def clean_pairs(
 ) -> Iterator[tuple[Pair, bool]]:
     """Yield the cleaned pairs, and whether each is kept. The report counts changed and dropped pairs.
 
-    Dropped pairs are yielded only with history, and only for a reason in OF_PAIRS: their turns are in the history of
+    Dropped pairs are yielded only with history, and only for the reason EQUAL: their turns are in the history of
     the next pairs. The first pair, and without history the pair after one that is dropped, begins a new conversation.
     first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
     """
@@ -62,15 +61,15 @@ def clean_pairs(
     gap: int | None = NEW  # the link of a pair after missing ones; None: no pair is missing
     for number, pair in enumerate(pairs, start=first):
         question, answer, link = clean(pair[0]), clean(pair[1]), pair[2]
-        reason = reason_to_drop(question, answer) or (NO_WEIGHT if len(pair) == 4 and not pair[3] else "")
+        reason = reason_to_drop(question, answer)
         if reason:
             report.drop(reason, f"{report.file}, pair {number:,}")
-            if not preparation.history or reason not in OF_PAIRS:
+            if not preparation.history or reason != EQUAL:
                 gap = RESUMED if preparation.history and NEW not in (gap, link) else NEW
                 continue
         if gap is not None:
             link, gap = (NEW if link == NEW else gap), None
-        yield ((question, answer, link, pair[3]) if len(pair) == 4 else (question, answer, link)), not reason
+        yield (question, answer, link), not reason
     report.changed = dict(changed)
 
 

@@ -24,8 +24,6 @@ TRAINING, VALIDATION = "training", "validation"  # the parts of a split
 IN_VALIDATION_FILE = "pairs that are in the validation file too"
 HELD_OUT = "pairs held out for validation"
 DUPLICATE = "duplicate pairs"
-# The sum of an entropy may be rounded by about as much, so that one equal to the maximum is not dropped.
-TOLERANCE = 1e-9
 
 
 class PairHashes(NamedTuple):
@@ -35,7 +33,6 @@ class PairHashes(NamedTuple):
     groups: Hashes  # [pairs] held out as a whole: of the question, with history of the first turn of the conversation
     answers: Hashes  # [pairs]
     examples: Hashes  # [pairs] of source and answer: of the pair, with history also of the turns before it
-    questions: Hashes  # [pairs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,39 +46,16 @@ class Selection:
     max_reply_frequency: int | None = None  # the maximum number of pairs kept for each answer, the first ones
     held_out: frozenset[int] = frozenset()  # hashes of pairs that must not be trained on
     part: str | None = None  # TRAINING or VALIDATION; None for all pairs
-    max_question_entropy: float | None = None  # in bits, of the distribution of a question's answers
-    max_reply_entropy: float | None = None  # in bits, of the distribution of the questions that an answer has
 
     @classmethod
     def of(cls, settings: CorpusSettings) -> "Selection":
         """Return the selection by the settings of a corpus, without held-out pairs."""
-        return cls(
-            duplicates="duplicates" in settings.clean,
-            max_reply_frequency=settings.max_reply_frequency,
-            max_question_entropy=settings.max_question_entropy,
-            max_reply_entropy=settings.max_reply_entropy,
-        )
+        return cls(duplicates="duplicates" in settings.clean, max_reply_frequency=settings.max_reply_frequency)
 
     @property
     def too_frequent(self) -> str:
         """The reason why a pair with a frequent answer is dropped."""
         return f"pairs beyond --max-reply-frequency {self.max_reply_frequency}"
-
-    @property
-    def entropies(self) -> dict[str, tuple[str, str, float]]:
-        """By the reason to drop a pair for it: a field of `PairHashes`, that of its other side, the maximum entropy.
-
-        The filters of Csaky et al. (2019) for generic utterances, by the identity of utterances.
-        """
-        filters = {
-            "question": ("questions", "answers", self.max_question_entropy),
-            "reply": ("answers", "questions", self.max_reply_entropy),
-        }
-        return {
-            f"pairs whose {side} is above --max-{side}-entropy {most:g}": (own, other, most)
-            for side, (own, other, most) in filters.items()
-            if most is not None
-        }
 
 
 def select(hashes: PairHashes, selection: Selection, usable: Mask | None = None) -> tuple[Mask, dict[str, Mask]]:
@@ -105,9 +79,6 @@ def select(hashes: PairHashes, selection: Selection, usable: Mask | None = None)
         if selection.part == TRAINING:
             dropped[HELD_OUT] = kept & is_held_out
         kept &= is_held_out if selection.part == VALIDATION else ~is_held_out
-    for reason, (own, other, most) in selection.entropies.items():
-        dropped[reason] = _above_entropy(getattr(hashes, own), getattr(hashes, other), kept, most)
-        kept &= ~dropped[reason]
     if selection.max_reply_frequency is not None:
         dropped[selection.too_frequent] = _repeated(hashes.answers, kept, selection.max_reply_frequency)
         kept &= ~dropped[selection.too_frequent]
@@ -142,32 +113,6 @@ def _repeated(hashes: Hashes, kept: Mask, most: int) -> Mask:
         rows = np.flatnonzero(kept & (hashes % np.uint64(parts) == part))
         repeated[rows] = occurrences_before(hashes[rows]) >= most
     return repeated
-
-
-def _above_entropy(own: Hashes, other: Hashes, kept: Mask, most: float) -> Mask:
-    """Return the mask, [pairs], of the kept pairs whose entropy by `entropies_of` is above the maximum."""
-    above = np.zeros(len(own), np.bool_)
-    parts = math.ceil(int(kept.sum()) / AT_ONCE)
-    for part in range(parts):
-        rows = np.flatnonzero(kept & (own % np.uint64(parts) == part))
-        above[rows] = entropies_of(own[rows], other[rows]) > most + TOLERANCE
-    return above
-
-
-def entropies_of(own: Hashes, other: Hashes) -> npt.NDArray[np.float64]:
-    """Return for each pair the entropy in bits of the other side among the pairs whose own side is equal, [pairs].
-
-    own, other: [pairs], the sides of the pairs.
-    """
-    order = np.lexsort((other, own))
-    starts = [np.concatenate([[True], side[order][1:] != side[order][:-1]])[: len(own)] for side in (own, other)]
-    starts_group, starts_run = starts[0], starts[0] | starts[1]  # a run: equal pairs
-    group = np.cumsum(starts_group) - 1
-    sizes, totals = np.bincount(np.cumsum(starts_run) - 1), np.bincount(group)
-    summed = np.bincount(group[starts_run], sizes * np.log2(sizes), len(totals))
-    entropies = np.empty(len(own))
-    entropies[order] = (np.log2(totals) - summed / totals)[group]
-    return entropies
 
 
 def occurrences_before(values: Hashes) -> npt.NDArray[np.int64]:

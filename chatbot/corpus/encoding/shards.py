@@ -2,7 +2,6 @@
 
     00000.tokens     [total] uint16 or uint32: for each pair the ids of the source, then of the answer
     00000.lengths    [pairs, 3] uint32: tokens of the source, tokens of the answer, characters of the answer
-    00000.weights    [pairs] float32, only with --weight-column: the weight of the pair
 
 The source is the question, with history after the turns before it.
 
@@ -40,11 +39,6 @@ class ShardArrays(NamedTuple):
 
     tokens: npt.NDArray[Any]  # [total] uint16 or uint32
     lengths: npt.NDArray[np.uint32]  # [pairs, 3]
-    weights: npt.NDArray[np.float32] | None = None  # [pairs] with --weight-column
-
-    def files(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays that are stored, by the name of their file."""
-        return {name: array for name, array in self._asdict().items() if array is not None}
 
 
 def shards_needed(pairs: int) -> int:
@@ -63,20 +57,15 @@ def by_shard(pairs: ShardArrays, pair_hashes: Hashes, shards: int) -> Iterator[t
     rows = Ragged.from_lengths(pairs.tokens, pairs.lengths[:, :CHARACTERS].sum(axis=1, dtype=np.int64))
     for shard in np.unique(shard_of_pair).tolist():
         indices = np.flatnonzero(shard_of_pair == shard)
-        weights = None if pairs.weights is None else pairs.weights[indices]
-        yield shard, ShardArrays(rows.select(indices).joined(), pairs.lengths[indices], weights)
+        yield shard, ShardArrays(rows.select(indices).joined(), pairs.lengths[indices])
 
 
-def write_shards(folder: Path, shards: int, parts: Iterable[tuple[int, ShardArrays]], weighted: bool = False) -> None:
-    """Append each part to its shard, in the order given, in bounded memory. A shard without pairs gets empty files.
-
-    weighted: whether the pairs have weights.
-    """
-    names = ShardArrays._fields if weighted else ShardArrays._fields[:-1]
-    buffers: dict[str, list[bytes]] = {f"{n:05}.{name}": [] for n in range(shards) for name in names}
+def write_shards(folder: Path, shards: int, parts: Iterable[tuple[int, ShardArrays]]) -> None:
+    """Append each part to its shard, in the order given, in bounded memory. A shard without pairs gets empty files."""
+    buffers: dict[str, list[bytes]] = {f"{n:05}.{name}": [] for n in range(shards) for name in ShardArrays._fields}
     size = 0
     for shard, arrays in parts:
-        for name, array in arrays.files().items():
+        for name, array in arrays._asdict().items():
             buffers.setdefault(f"{shard:05}.{name}", []).append(array.tobytes())
             size += array.nbytes
         if size > BUFFER:
@@ -111,7 +100,6 @@ class Shards(Sequence[EncodedPairs]):
     max_length: int | None = None  # longer pairs are skipped
     both_directions: bool = False  # add each pair from answer to question, which is without history
     first_mark: int | None = None  # the id of the first of MARKS; None: the sources have no history
-    weighted: bool = False  # read the weights of the pairs
     source_length: int | None = None  # with history: older turns that do not fit in as many tokens are left out
 
     def __len__(self) -> int:
@@ -158,13 +146,12 @@ class Shards(Sequence[EncodedPairs]):
         return pairs
 
     def _mapped(self, index: int) -> EncodedPairs:
-        tokens, lengths, weights = (self.folder / f"{index:05}.{name}" for name in ShardArrays._fields)
+        tokens, lengths = (self.folder / f"{index:05}.{name}" for name in ShardArrays._fields)
         sizes = _map(lengths, np.dtype(np.uint32)).reshape(-1, 3).astype(np.int64)
         rows = Ragged.from_lengths(_map(tokens, np.dtype(self.dtype)), sizes[:, :CHARACTERS].ravel())
-        pairs = EncodedPairs.question_to_answer(
+        return EncodedPairs.question_to_answer(
             rows.select(np.arange(0, len(rows), 2)), rows.select(np.arange(1, len(rows), 2)), sizes[:, CHARACTERS]
         )
-        return dataclasses.replace(pairs, weights=_map(weights, np.dtype(np.float32))) if self.weighted else pairs
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

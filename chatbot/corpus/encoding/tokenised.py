@@ -62,9 +62,6 @@ class CorpusFiles:
         prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
         if not self.preparation.history:
             del prepared["history"]  # the key is that of earlier versions
-        options = dataclasses.asdict(self.options)
-        if self.options.weight_column is None:
-            del options["weight_column"]
         if self.preparation.dictionary:
             prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
         return key_of(
@@ -79,18 +76,13 @@ class CorpusFiles:
                 )
                 for source in self.sources
             ],
-            options=options,
+            options=dataclasses.asdict(self.options),
             preparation=prepared,
             jieba=importlib.metadata.version("jieba"),
             rjieba=importlib.metadata.version("rjieba"),
             unicode=unicodedata.unidata_version,
             opencc=importlib.metadata.version("opencc") if "simplified" in self.preparation.rules else None,
         )
-
-    @property
-    def is_weighted(self) -> bool:
-        """Whether the pairs have weights."""
-        return self.options.weight_column is not None
 
     @property
     def folder(self) -> Path:
@@ -132,10 +124,8 @@ class TokenisedFiles:
         def joined(field: str) -> Hashes:
             return np.concatenate([none, *(getattr(chunk, field) for chunk in chunks)])
 
-        pairs, answers, questions = joined("pairs"), joined("answers"), joined("questions")
-        if not turns:
-            return PairHashes(pairs, questions, answers, pairs, questions)
-        return PairHashes(pairs, joined("groups"), answers, joined("examples"), questions)
+        pairs, groups, answers = joined("pairs"), joined("groups"), joined("answers")
+        return PairHashes(pairs, groups, answers, joined("examples") if turns else pairs)
 
     def usable(self) -> Mask:
         """Return the mask of the pairs that were not dropped, [pairs]. The turns of the others are in the history."""
@@ -176,7 +166,7 @@ def corpus_files(sources: Sequence[Source], settings: CorpusSettings, history: i
 
     history: the maximum number of turns before a question.
     """
-    options = ReadOptions(settings.columns, settings.encoding, settings.format, settings.me, settings.weight_column)
+    options = ReadOptions(settings.columns, settings.encoding, settings.format, settings.me)
     return CorpusFiles(tuple(sources), options, preparation(settings, history > 0), Path(settings.cache))
 
 

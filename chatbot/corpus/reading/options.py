@@ -11,7 +11,6 @@ class ReadOptions:
     encoding: str | None = None  # one of Python's codecs
     format: str | None = None  # one of FORMATS in read.py
     me: str | None = None  # the name or number of the person whose replies in chat exports are learned; None for all
-    weight_column: str | None = None  # the column or field with the weights of the pairs
     part: str | None = None  # of a JSON object, the part whose keys are read; None for all keys
 
 

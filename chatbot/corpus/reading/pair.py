@@ -10,20 +10,13 @@ of:
 
 The turns before a question follow from the previous pairs, up to the first NEW or RESUMED one: OVERLAP adds the
 question of the previous pair, NEXT its question and its answer. Readers yield no RESUMED link; cleaning does.
-
-With --weight-column, a fourth item is the weight of the pair.
 """
 
-Pair = tuple[str, str, int] | tuple[str, str, int, float]
+Pair = tuple[str, str, int]
 
 NEW, OVERLAP, NEXT, RESUMED = range(4)
 
 
-def with_answer(pair: Pair, answer: str) -> Pair:
-    """Return the pair with another answer."""
-    return (pair[0], answer, pair[2], pair[3]) if len(pair) == 4 else (pair[0], answer, pair[2])
-
-
 def linked(pair: Pair, link: int) -> Pair:
     """Return the pair with another link."""
-    return (pair[0], pair[1], link, pair[3]) if len(pair) == 4 else (pair[0], pair[1], link)
+    return pair[0], pair[1], link

@@ -28,7 +28,7 @@ from chatbot.corpus.reading.files.text_file import TextFile, first_lines, open_t
 from chatbot.corpus.reading.files.workbooks import is_workbook
 from chatbot.corpus.reading.format_detection import detect_format
 from chatbot.corpus.reading.options import DETECTED, ReadOptions
-from chatbot.corpus.reading.pair import Pair, with_answer
+from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.report import UNUSED_FIELDS, Report
 from chatbot.corpus.reading.tables.columns import check_columns, header_row
 from chatbot.corpus.reading.tables.csv_rows import read_csv
@@ -40,7 +40,6 @@ from chatbot.corpus.reading.values.json_document import read_json
 from chatbot.corpus.reading.values.json_lines import read_json_lines
 from chatbot.corpus.reading.values.walk import UnknownFieldsError
 from chatbot.corpus.reading.values.yaml_document import read_yaml
-from chatbot.corpus.reading.weights import REMEDY
 from chatbot.errors import UserError
 
 FORMATS: dict[str, Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]] = {
@@ -89,10 +88,7 @@ def read(source: Source, report: Report, options: ReadOptions = DETECTED) -> Ite
             report.pairs += 1
             if "think>" in pair[1] and (thoughts := _THOUGHTS.match(pair[1])):
                 report.drop(THOUGHTS, source.name)
-                pair = with_answer(pair, pair[1][thoughts.end() :].strip())
-            if options.weight_column is not None and len(pair) < 4:
-                name = one_line(options.weight_column, 20)
-                raise UserError(f"{source.name}, pair {report.pairs:,}: no field {name} with a weight; {REMEDY}")
+                pair = (pair[0], pair[1][thoughts.end() :].strip(), pair[2])
             yield pair
     except OSError as error:
         raise UserError(f"{source.name}: cannot be read ({error.strerror or error}); check the file") from None

@@ -18,15 +18,12 @@ def tokens_of(settings: CorpusSettings) -> Callable[[str], list[str]]:
 
 
 def without_pair_rules(settings: CorpusSettings) -> CorpusSettings:
-    """Return the settings without the rules that drop pairs and without weights, for validation and evaluation."""
+    """Return the settings without the rules that drop pairs, for validation and evaluation."""
     return dataclasses.replace(
         settings,
         clean=tuple(rule for rule in settings.clean if rule in TEXT_RULES) or (NONE,),
         min_characters=1,
         max_characters=None,
-        max_question_entropy=None,
-        max_reply_entropy=None,
         max_reply_frequency=None,
         block_list=None,
-        weight_column=None,
     )

@@ -1,6 +1,5 @@
-"""Inverse token frequency: the weights against a slow count, and in batches of both directions and weighted pairs."""
+"""Inverse token frequency: the weights against a slow count, and in batches."""
 
-import dataclasses
 from collections import Counter
 from itertools import islice
 
@@ -27,13 +26,12 @@ def pairs_of(targets: list[list[int]]) -> EncodedPairs:
 
 @given(TARGETS, st.sampled_from([0.4, 1.0, 2.0]), st.integers(1, 3))
 def test_weights_of_an_epoch_equal_a_slow_count(targets: list[list[int]], exponent: float, towers: int) -> None:
-    """In shares of ragged size, with weights of pairs."""
+    """In shares of ragged size."""
     counted = Counter(token for target in targets for token in [*target, EOS])
     inverse = {token: (1 / count) ** exponent for token, count in counted.items()}
     mean = sum(inverse[token] * count for token, count in counted.items()) / sum(counted.values())
 
-    of_pairs = np.array([1 + i % 3 for i in range(len(targets))], np.float32)
-    pairs = dataclasses.replace(pairs_of(targets), weights=of_pairs)
+    pairs = pairs_of(targets)
     weights = inverse_frequency_weights(target_counts([pairs], VOCABULARY), exponent)
     batches = Batches([pairs], 4, seed=1, token_weights=weights)
     plain = Batches([pairs], 4, seed=1)

@@ -64,9 +64,8 @@ def settings(tmp_path: Path) -> EncodeSettings:
     [
         {},
         {"clean": ("none",), "validation": "none", "max_reply_frequency": None},
-        {"validation": "auto", "max_question_entropy": 1.0, "max_reply_entropy": 2.5},
+        {"validation": "auto"},
         {"validation": "auto", "history": 2, "data": ("talks.conv",)},
-        {"data": ("weighted.tsv",), "weight_column": "weight"},
     ],
 )
 def test_beam_writes_the_bytes_of_the_built_in_encoder(
@@ -78,8 +77,6 @@ def test_beam_writes_the_bytes_of_the_built_in_encoder(
     monkeypatch.chdir(tmp_path)
     talks = [[f"{talk}问{turn // 2}" for turn in range(3 + talk % 4)] for talk in range(150)]  # with equal turns
     Path("talks.conv").write_text("".join("E\n" + "".join(f"M {turn}\n" for turn in talk) for talk in talks))
-    rows = "".join(f"{q}{i}\t{a}\t{i % 3}\n" for i, (q, a) in enumerate(PAIRS[:200]))
-    Path("weighted.tsv").write_text(f"question\tanswer\tweight\n{rows}")
     settings = replace(settings, **changes)
     built_in = encoded_corpus(settings)
     beam = on_beam(replace(settings, cache=settings.corpus.cache + "-beam"))

@@ -157,10 +157,7 @@ OF_TURNS = [("甲甲", "乙"), ("甲甲乙", "丙"), ("甲甲乙丙丙丙", "丁
 ANSWERED = "甲甲乙丙丁丁戊戊己庚"
 OF_ANSWERS = [("甲甲乙", "丙"), ("甲甲乙丙丁丁戊戊己", "庚")]
 PAIRS = [*map(list, zip(ANSWERED[::2], ANSWERED[1::2], strict=True))]
-CHANGES: dict[str, dict[str, Any]] = {
-    "--me": {"me": "B"},
-    "weight 0": {"weight_column": "weight", "clean": ("none",)},
-}
+CHANGES: dict[str, dict[str, Any]] = {"--me": {"me": "B"}}
 
 
 @pytest.mark.parametrize(
@@ -171,14 +168,14 @@ CHANGES: dict[str, dict[str, Any]] = {
         (lines("\n2026-01-01 10:0{minute}:00 {who}({who}@qq.com)\n", TURNS), OF_TURNS),
         (json.dumps({"messages": messages([*ANSWERED])}), OF_ANSWERS),
         (json.dumps({"query": "己", "response": "庚", "history": PAIRS[:-1]}), OF_ANSWERS),
-        (json.dumps([{"turns": [{"question": q, "answer": a, "weight": int(q != a)} for q, a in PAIRS]}]), OF_ANSWERS),
+        (json.dumps([{"turns": [{"question": q, "answer": a} for q, a in PAIRS]}]), OF_ANSWERS),
         (lines("{who}: ", ANSWERED).replace("A:", "User:").replace("B:", "Bot:"), OF_ANSWERS),
         (lines("1/1/26, 10:0{minute} - {who}: ", ANSWERED), OF_ANSWERS),
         ("甲\t乙\n丙\t丙\n丁\t戊\n", [("甲", "乙"), ("丁", "戊")]),
     ],
-    ids=["utterances", "conv", "qq", "messages", "history of a record", "weight 0", "user and bot", "--me", "table"],
+    ids=["utterances", "conv", "qq", "messages", "history of a record", "records", "user and bot", "--me", "table"],
 )
-def test_turns_of_pairs_that_equal_or_a_weight_drops_stay_in_the_history(
+def test_turns_of_pairs_that_equal_drops_stay_in_the_history(
     tmp_path: Path, request: pytest.FixtureRequest, content: str, expected: list[tuple[str, str]]
 ) -> None:
     path = tmp_path / "talk"

@@ -29,7 +29,7 @@ PREPARED = {
     "dictionary": "words.txt",
 }
 # The same for `ReadOptions`. A reader sets its `part`.
-READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲", "weight_column": "c"}
+READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲"}
 
 
 @pytest.fixture
@@ -131,8 +131,6 @@ def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monke
     [
         (Selection(duplicates=True), 100),
         (Selection(max_reply_frequency=3), 100),
-        (Selection(max_question_entropy=3.0), 100),
-        (Selection(max_reply_entropy=3.0), 100),
         (Selection(held_out=frozenset({1})), 100),
         (Selection(part=TRAINING), 100),
         (Selection(), 101),
@@ -143,12 +141,6 @@ def test_every_input_of_the_ids_changes_their_folder(folder: Path, other: tuple)
     assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(), 100)
     assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(part=VALIDATION), 100)
     assert corpus_folder(files(), *other) != corpus_folder(files(columns=("1", "3")), *other)
-
-
-def test_absent_entropy_filters_keep_the_folder_of_earlier_versions(folder: Path) -> None:
-    """A literal, so that cached corpora stay valid."""
-    files = SimpleNamespace(key="k", cache=Path("cache"))
-    assert corpus_folder(files, Selection(True, 3), 300).name == "encoded-d9c8d7aea304cf0554fdda615e7be444"  # type: ignore[arg-type]
 
 
 def test_held_out_pairs_and_version_change_the_folder_of_the_ids(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The selection of pairs from the whole corpus, against a slow loop."""
 
-import math
-from collections import Counter, defaultdict
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from chatbot.corpus.encoding.selection import (
     VALIDATION,
     PairHashes,
     Selection,
-    entropies_of,
     held_out_limit,
     occurrences_before,
     select,
@@ -52,62 +50,13 @@ def test_selection_equals_slow_loop(
     pair_hashes, answer_hashes = (np.array([pair[side] for pair in pairs], np.uint64) for side in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection_module, "AT_ONCE", at_once)
-        hashes = PairHashes(pair_hashes, pair_hashes, answer_hashes, pair_hashes, pair_hashes)
+        hashes = PairHashes(pair_hashes, pair_hashes, answer_hashes, pair_hashes)
         kept, dropped = select(hashes, selection)
     reasons = slow_selection(pairs, selection)
     assert kept.tolist() == [not reason for reason in reasons]
     for reason, mask in dropped.items():
         assert mask.tolist() == [other == reason for other in reasons]
     assert set(reasons) - {""} <= dropped.keys()
-
-
-def slow_entropy(counts: Counter[int]) -> float:
-    """In bits, of the distribution with these counts."""
-    total = sum(counts.values())
-    return -sum(count / total * math.log2(count / total) for count in counts.values())
-
-
-def slow_entropy_filter(pairs: list[tuple[int, int]], side: int, most: float) -> list[bool]:
-    """Whether each pair is kept, one utterance of this side at a time."""
-    others: dict[int, Counter[int]] = defaultdict(Counter)
-    for pair in pairs:
-        others[pair[side]][pair[1 - side]] += 1
-    return [slow_entropy(others[pair[side]]) <= most + 1e-6 for pair in pairs]
-
-
-@pytest.mark.parametrize("at_once", [1, 7, 1000])
-@given(PAIRS, *[st.none() | st.sampled_from([0.0, 0.5, 1.0, 1.7])] * 2, st.booleans())
-def test_entropy_filters_equal_slow_loops(
-    at_once: int, pairs: list[tuple[int, int]], of_questions: float | None, of_replies: float | None, duplicates: bool
-) -> None:
-    """The second filter sees the pairs that the first one kept, and the first one those without duplicates."""
-    questions, answers = (np.array([pair[side] for pair in pairs], np.uint64) for side in (0, 1))
-    both = questions * np.uint64(10) + answers
-    hashes = PairHashes(both, questions, answers, both, questions)
-    chosen = Selection(duplicates, max_question_entropy=of_questions, max_reply_entropy=of_replies)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection_module, "AT_ONCE", at_once)
-        kept, dropped = select(hashes, chosen)
-    rows = [i for i, pair in enumerate(pairs) if not duplicates or pair not in pairs[:i]]
-    counts = []
-    for side, most in enumerate((of_questions, of_replies)):
-        if most is not None:
-            keeps = slow_entropy_filter([pairs[i] for i in rows], side, most)
-            rows = [i for i, keep in zip(rows, keeps, strict=True) if keep]
-            counts.append(keeps.count(False))
-    assert np.flatnonzero(kept).tolist() == rows
-    assert [int(mask.sum()) for reason, mask in dropped.items() if reason != DUPLICATE] == counts
-    assert [reason for reason in dropped if reason != DUPLICATE] == list(chosen.entropies)
-
-
-def test_entropy_is_in_bits_and_one_that_equals_the_maximum_is_kept() -> None:
-    questions, answers = np.array([[0, 0, 0, 1, 1, 2], [5, 6, 7, 5, 6, 5]], np.uint64)
-    np.testing.assert_allclose(entropies_of(questions, answers), [np.log2(3)] * 3 + [1, 1, 0])
-    numbers = np.arange(6, dtype=np.uint64)
-    hashes = PairHashes(numbers, numbers, answers, numbers, questions)
-    kept, dropped = select(hashes, Selection(max_question_entropy=1.0))
-    assert kept.tolist() == [False] * 3 + [True] * 3
-    assert list(dropped) == ["pairs whose question is above --max-question-entropy 1"]
 
 
 def test_occurrences_before_counts_earlier_equal_values() -> None:
@@ -120,7 +69,7 @@ def split(questions: list[int]) -> tuple[list[int], list[int]]:
     hashes = np.array(questions, np.uint64)
     numbers = np.arange(len(hashes), dtype=np.uint64)
     masks = [
-        select(PairHashes(numbers, hashes, numbers, numbers, hashes), Selection(part=part))[0]
+        select(PairHashes(numbers, hashes, numbers, numbers), Selection(part=part))[0]
         for part in (TRAINING, VALIDATION)
     ]
     assert (masks[0] ^ masks[1]).all(), "each pair is in one part"
@@ -162,7 +111,7 @@ def test_frequent_question_does_not_take_most_of_a_small_corpus() -> None:
 def test_held_out_pairs_are_counted_after_duplicates_and_before_frequent_replies() -> None:
     questions = np.array(random_questions(4_000), np.uint64)
     repeated = np.repeat(questions[:2_000], 2)
-    hashes = PairHashes(repeated, repeated, np.zeros(4_000, np.uint64), repeated, repeated)
+    hashes = PairHashes(repeated, repeated, np.zeros(4_000, np.uint64), repeated)
     limit = held_out_limit(questions[:2_000])
     kept, dropped = select(hashes, Selection(duplicates=True, max_reply_frequency=7, part=TRAINING))
     assert dropped[HELD_OUT].sum() == (questions[:2_000] < limit).sum() > 60

@@ -69,6 +69,11 @@ def train(*arguments: str, data: str = "pairs.tsv") -> Command:
     return Command(*command("train.py", "--data", data, *SMALL, *arguments))
 
 
+def train_overflowing(*arguments: str) -> Command:
+    """Start train.py with a small model and one pair whose loss overflows."""
+    return module("tests.training.machines.overflowing", "--data", "pairs.tsv", *SMALL, *arguments)
+
+
 def module(name: str, *arguments: str) -> Command:
     """Start a module of the tests."""
     return Command(sys.executable, "-m", name, *arguments)
@@ -104,9 +109,3 @@ def write_pairs(path: Path, count: int = 24, question: str = "what is") -> None:
     """Write numbered questions with answers of two lengths."""
     lines = [f"{question} {i}\tit is {i * 7 % 10}" + " and a few words more" * (i % 2) for i in range(count)]
     path.write_text("".join(f"{line}\n" for line in lines))
-
-
-def write_weighted_pairs(path: Path) -> None:
-    """Write 24 pairs with weights, of which one makes the loss overflow."""
-    rows = [f"what is {i}\tit is {i * 7 % 10}\t{1e37 if i == 5 else 1}" for i in range(24)]
-    path.write_text("".join(f"{row}\n" for row in ("question\tanswer\tweight", *rows)))

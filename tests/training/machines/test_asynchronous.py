@@ -23,9 +23,9 @@ from tests.training.machines.running import (
     module,
     running_processes,
     train,
+    train_overflowing,
     until,
     write_pairs,
-    write_weighted_pairs,
 )
 
 KILLS = 3
@@ -91,10 +91,9 @@ def test_lost_worker_is_restarted_and_lost_server_resumes_from_checkpoint(pairs_
 
 
 def test_lost_server_ends_run_and_resumed_run_saves_at_ctrl_c(pairs_folder: Path) -> None:
-    """The weight of one pair makes its loss overflow: one update in each epoch of four steps is skipped."""
-    write_weighted_pairs(Path("pairs.tsv"))
-    flags = (*LOCAL, "--weight-column", "weight", "--steps", "100000", "--attempt", "lost")
-    lost = train(*flags)
+    """The loss of one pair overflows: one update in each epoch of four steps is skipped."""
+    flags = (*LOCAL, "--steps", "100000", "--attempt", "lost")
+    lost = train_overflowing(*flags)
     wait_for_checkpoint("lost", lost)
     kill(lost.children()[0])
     assert lost.wait(60) == 138
@@ -103,7 +102,7 @@ def test_lost_server_ends_run_and_resumed_run_saves_at_ctrl_c(pairs_folder: Path
     until(lambda: not running_processes(), 3)
     step = saved_step("lost")
 
-    resumed = train(*flags)
+    resumed = train_overflowing(*flags)
     wait_for_checkpoint("lost", resumed, step)
     os.kill(resumed.process.pid, signal.SIGINT)
     assert resumed.wait(60) == 130

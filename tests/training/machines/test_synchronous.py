@@ -23,21 +23,22 @@ from chatbot.training.machines.cluster import free_addresses
 from chatbot.training.machines.ring import check_identical_settings
 from chatbot.training.selftest import random_pairs
 from tests.training.attempts import metrics, saved_step, weights
+from tests.training.machines.overflowing import overflowing
 from tests.training.machines.running import (
     SMALL,
     kill,
     module,
     running_processes,
     train,
+    train_overflowing,
     until,
     write_pairs,
-    write_weighted_pairs,
 )
 from tests.training.small_run import train_with_flags
 
 # With Adam, and a gradient that is clipped at every step.
 EXACT = ("--keep-prob", "1.0", "--batch-size", "10", "--max-gradient-norm", "0.01", "--log-every", "1")
-EQUAL = ("--save-every", "5", "--precision", "float32", "--weight-column", "weight", *EXACT)
+EQUAL = ("--save-every", "5", "--precision", "float32", *EXACT)
 
 
 def worker_flags(count: int = 2) -> list[tuple[str, ...]]:
@@ -46,17 +47,18 @@ def worker_flags(count: int = 2) -> list[tuple[str, ...]]:
     return [("--worker-hosts", hosts, "--task-index", str(i)) for i in range(count)]
 
 
-def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(pairs_folder: Path) -> None:
+def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
+    pairs_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Worker 1 starts late and is killed, and both resume; the final weights equal those of one device.
 
-    The weight of one pair makes its loss overflow: all skip the same update, one in each epoch of three steps.
+    The loss of one pair overflows: all skip the same update, one in each epoch of three steps.
     """
-    write_weighted_pairs(Path("pairs.tsv"))
     shared = (*EQUAL, "--towers", "2", "--attempt", "two")
     flags = worker_flags()
-    first = train(*shared, *flags[0])
+    first = train_overflowing(*shared, *flags[0])
     first.wait_for("Waiting for worker 1")
-    second = train(*shared, *flags[1])
+    second = train_overflowing(*shared, *flags[1])
     second.wait_for("Synchronous training on 2 workers with 2 towers each.")
     waiting = re.findall(r"Waiting for worker 1 \((\S+)\): \d+ of at most 600 seconds", first.output)
     assert waiting == [flags[1][1].split(",")[1]], first.output
@@ -70,7 +72,7 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(pairs_fo
 
     step = saved_step("two")
     steps = step + 7
-    resumed = [train(*shared, *own, "--steps", str(steps)) for own in reversed(flags)]
+    resumed = [train_overflowing(*shared, *own, "--steps", str(steps)) for own in reversed(flags)]
     assert [command.wait() for command in resumed] == [0, 0]
     assert f"Resuming from step {step} of checkpoints/two." in resumed[1].output
     assert all(f"Stopped at step {steps}" in command.output for command in resumed)
@@ -84,6 +86,7 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(pairs_fo
     assert len(applied) == steps - counts[-1]
     assert all(None not in line["tower_losses"] and line["gradient_norm"] > 0.01 for line in applied)
 
+    monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", overflowing)
     train_with_flags("--data", "pairs.tsv", *SMALL, *EQUAL, "--steps", str(steps), "--attempt", "one")
     assert metrics("one")[-1]["skipped_updates"] == counts[-1]
     for actual, expected_weight in zip(weights("two"), weights("one"), strict=True):

@@ -12,7 +12,6 @@ from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.tables.doubts import are_choices, doubt_of, holds_dates, holds_running_numbers
 from chatbot.corpus.reading.tables.header import is_header, key_of, may_be_header, sides_of
-from chatbot.corpus.reading.weights import weight_column_of, weighted_row
 from chatbot.errors import UserError
 
 # In order of preference: "title" is the question only without a better name.
@@ -64,7 +63,6 @@ class Layout:
     width: int  # number of columns
     skip: int  # rows before the first pair
     inputs: tuple[int, ...] = ()  # columns with text that belongs to the question, such as Alpaca's "input"
-    weight: int | None = None  # the column with the weights of the pairs
     header: tuple[str, ...] = ()  # the row that names the columns, if there is one
     doubt: str = ""  # why the columns may be no pairs, or the header a pair, and the flag that settles it
 
@@ -84,22 +82,9 @@ class Layout:
         inputs = (row[index] for index in self.inputs if index < len(row))
         return "\n".join([row[self.question], *(text for text in inputs if text.strip())])
 
-    def with_weights(self, rows: Sequence[Sequence[str]], name: str, place: str) -> "Layout":
-        """Return the layout of a table that begins with these rows, with the column of the weights.
-
-        name: of the column, or its number from 1. Raises UserError if the table has no such column.
-        """
-        header = int(is_separator_line(rows[0]) and len(rows) > 1)
-        column = weight_column_of(rows[header], name, place)
-        has_header = rows[header][column].strip().casefold() == name.casefold()
-        return replace(self, weight=column, skip=max(self.skip, header + has_header))
-
-    def pair_of(self, row: Sequence[str], place: str) -> Pair:
-        """Return the pair of a row. Raises UserError for a weight that cannot be used. place: of the row."""
-        question = self.question_of(row) if self.inputs else row[self.question]
-        if self.weight is None:
-            return question, row[self.answer], NEW
-        return weighted_row(question, row[self.answer], row, self.weight, place)
+    def pair_of(self, row: Sequence[str]) -> Pair:
+        """Return the pair of a row."""
+        return self.question_of(row) if self.inputs else row[self.question], row[self.answer], NEW
 
 
 def check_columns(columns: Sequence[str]) -> None:

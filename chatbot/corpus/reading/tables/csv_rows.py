@@ -21,8 +21,6 @@ def read_table(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
     """Yield the pairs of a table in this dialect."""
     rows = [row for _, row, _ in rows_of(first_lines(text), dialect, lambda number: None) if row]
     layout = layout_of(rows or [[""]], options.columns, text.place)
-    if options.weight_column is not None:
-        layout = layout.with_weights(rows, options.weight_column, text.place)
     layout.note(report)
     header = [*layout.header]
     question, answer, skip = layout.question, layout.answer, layout.skip
@@ -44,12 +42,12 @@ def read_table(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
         elif len(row) != layout.width and (problem := misfit(row, layout)):
             cells = without_prose("".join(raw), dialect.separator, layout) if problem == TOO_MANY else None
             if cells:
-                yield layout.pair_of(cells, f"{text.place}, line {number}")
+                yield layout.pair_of(cells)
             else:
                 report.drop(problem, f"{text.place}, line {number}")
         elif UNDECODABLE in row[question] or UNDECODABLE in row[answer]:
             bad += 1
             report.drop(f"rows not {text.encoding}", f"{text.place}, line {number}")
         else:
-            yield layout.pair_of(row, f"{text.place}, line {number}")
+            yield layout.pair_of(row)
     refuse_if_mostly_bad(text, report, bad, count)

@@ -28,12 +28,9 @@ def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
         return
     rows = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
     layout = layout_of(rows or [[""]], options.columns, text.place)
-    if options.weight_column is not None:
-        layout = layout.with_weights(rows or [[""]], options.weight_column, text.place)
     layout.note(report)
     width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip
     header = "\t".join(layout.header)
-    plain = not layout.inputs and layout.weight is None
     for number, line in lines(text, report):
         if not line:
             continue
@@ -43,14 +40,14 @@ def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
         elif line == header:
             report.drop("repeated headers", f"{text.place}, line {number}")
         elif len(row) == width:
-            yield (row[question], row[answer], NEW) if plain else layout.pair_of(row, f"{text.place}, line {number}")
+            yield layout.pair_of(row) if layout.inputs else (row[question], row[answer], NEW)
         elif len(row) == 1:
             if line.strip():
                 report.drop("lines without a tab", f"{text.place}, line {number}")
         elif problem := misfit(row, layout):
             report.drop(problem, f"{text.place}, line {number}")
         else:
-            yield layout.pair_of(row, f"{text.place}, line {number}")
+            yield layout.pair_of(row)
 
 
 def is_quoted(sample: Sequence[str]) -> bool:

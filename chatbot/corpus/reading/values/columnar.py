@@ -18,7 +18,6 @@ from chatbot.corpus.reading.report import Report
 from chatbot.corpus.reading.tables.columns import named
 from chatbot.corpus.reading.values.json_lines import are_messages, pairs_of_rows
 from chatbot.corpus.reading.values.walk import Ahead, Walk
-from chatbot.corpus.reading.weights import at_place, weight_column_of
 from chatbot.errors import UserError
 
 ROWS = 512  # converted to Python's objects at once
@@ -108,12 +107,8 @@ class _ArrowRows:
 def _pairs(
     file: "_ParquetRows | _ArrowRows", size: int, place: str, options: ReadOptions, report: Report
 ) -> Iterator[Pair]:
-    schema, weight = file.schema, options.weight_column
     before = report.read_bytes
-    columns, renamed = _columns(schema, options.columns, place)
-    if weight is not None:
-        names = list(schema.names)
-        columns, renamed = _with_weights(columns, renamed, names[weight_column_of(names, weight, place)], weight)
+    columns, renamed = _columns(file.schema, options.columns, place)
 
     def rows() -> Iterator[tuple[int, int, object]]:
         number = 0
@@ -125,25 +120,16 @@ def _pairs(
             report.read_bytes = before + int(size * file.share)
 
     values = Ahead(rows())
-    walk = Walk(
-        ReadOptions(weight_column=weight, me=options.me), report, place, lambda: f"{place}, row {values.number:,}"
-    )
+    walk = Walk(ReadOptions(me=options.me), report, place, lambda: f"{place}, row {values.number:,}")
     interrupted = False
-    with at_place(walk.locate):
-        for pair in walk.checked(pairs_of_rows(values, walk)):
-            if UNDECODABLE in pair[0] or UNDECODABLE in pair[1]:
-                walk.drop("pairs with characters that were lost before")
-                interrupted = True
-            else:
-                yield linked(pair, NEW) if interrupted else pair
-                interrupted = False
+    for pair in walk.checked(pairs_of_rows(values, walk)):
+        if UNDECODABLE in pair[0] or UNDECODABLE in pair[1]:
+            walk.drop("pairs with characters that were lost before")
+            interrupted = True
+        else:
+            yield linked(pair, NEW) if interrupted else pair
+            interrupted = False
     report.read_bytes = before + size
-
-
-def _with_weights(columns: list[str], renamed: list[str], weights: str, name: str) -> tuple[list[str], list[str]]:
-    """Return the columns and their names with that of the weights, once. name: under which `pairs_of` finds it."""
-    others = [(column, new) for column, new in zip(columns, renamed, strict=True) if column != weights]
-    return [*(column for column, _ in others), weights], [*(new for _, new in others), name]
 
 
 def _columns(schema: Any, wanted: Sequence[str], place: str) -> tuple[list[str], list[str]]:

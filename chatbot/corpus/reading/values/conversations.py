@@ -44,7 +44,6 @@ from chatbot.corpus.reading.values.trees import (
     shown_branch,
 )
 from chatbot.corpus.reading.values.walk import HEAD, MAX_DEPTH, NO_PAIR, Ahead, Walk
-from chatbot.corpus.reading.weights import weight_of
 
 REJECTED = "replies that were rated bad"  # records of data/ratings.jsonl, and of preferences, without a chosen reply
 CHAT = "messages with a sender, as chat programs export them (write a CSV file with the columns sender and content)"
@@ -169,12 +168,6 @@ def _in_one_conversation(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 
 def _pairs_of_object(value: dict[str, object], walk: Walk, depth: int, alone: bool) -> Iterator[Pair]:
-    if walk.options.weight_column is not None and (field := _weight_field(value, walk.options.weight_column)):
-        weight = weight_of(value[field])
-        rest = {name: inner for name, inner in value.items() if name != field}
-        for pair in _pairs_of_object(rest, walk, depth, alone):
-            yield pair if len(pair) == 4 else (*pair, weight)
-        return
     if value.get("label", value.get("kto_tag")) is False and (value.keys() & {"completion", "messages", "kto_tag"}):
         walk.drop(REJECTED)
     elif walk.options.columns and (pairs := pairs_of_columns(value, walk, alone)) is not None:
@@ -278,10 +271,6 @@ def _drop_object(value: Mapping[str, object], walk: Walk) -> None:
         if len(texts) > 1:
             walk.fields = walk.fields or tuple(texts)
         walk.drop(NO_PAIR)
-
-
-def _weight_field(value: Mapping[str, object], name: str) -> str | None:
-    return next((field for field in value if field.strip().casefold() == name.casefold()), None)
 
 
 def _is_texts(value: object) -> bool:

@@ -27,7 +27,6 @@ from chatbot.corpus.reading.values.json_input import (
 from chatbot.corpus.reading.values.question_map import pairs_of_entry, reading_of
 from chatbot.corpus.reading.values.value_builder import build_values
 from chatbot.corpus.reading.values.walk import MAX_DEPTH, Ahead, Walk
-from chatbot.corpus.reading.weights import at_place
 from chatbot.errors import UserError
 
 # The events and bytes of an object that is read as a whole, which takes some ten megabytes.
@@ -49,7 +48,7 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
     walk = reader.walk = Walk(options, report, text.place, locate)
 
-    with json_errors(source, text.sample), at_place(locate):
+    with json_errors(source, text.sample):
         yield from walk.checked(decoded(reader.pairs(), text, report, walk.drop))
 
 

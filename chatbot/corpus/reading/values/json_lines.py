@@ -15,19 +15,13 @@ from chatbot.corpus.reading.values.messages import kind_of
 from chatbot.corpus.reading.values.question_map import reading_of_single
 from chatbot.corpus.reading.values.trees import are_replies
 from chatbot.corpus.reading.values.walk import Ahead, Walk
-from chatbot.corpus.reading.weights import at_place
 
 
 def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of the conversation or record on each line, or of messages with one on each line."""
     values = Ahead(_values(text, options, report))
-
-    def locate() -> str:
-        return f"{text.place}, line {values.number}"
-
-    walk = Walk(options, report, text.place, locate)
-    with at_place(locate):
-        yield from walk.checked(pairs_of_rows(values, walk))
+    walk = Walk(options, report, text.place, lambda: f"{text.place}, line {values.number}")
+    return walk.checked(pairs_of_rows(values, walk))
 
 
 def pairs_of_rows(values: Ahead, walk: Walk) -> Iterator[Pair]:
