@@ -163,7 +163,6 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
         ({"distil_from": "a", "asynchronous": True}, "--distil-from and --asynchronous exclude each other"),
         ({"distil_from": "a,"}, "--distil-from a,: an empty name; give names joined by commas"),
         ({"distil_weight": 0.9}, "--distil-weight: not used without --distil-from; leave it out"),
-        ({"max_reply_entropy": -1.0}, "--max-reply-entropy -1.0: must be at least 0"),
         ({"profile": "110:100"}, "--profile 110:100: two steps A:B with 1 <= A <= B are needed"),
         ({"profile": "0:3"}, "--profile 0:3: two steps"),
         ({"profile": "some"}, "--profile some: two steps"),

@@ -179,16 +179,6 @@ class LearningSettings:
         "measure by which validation chooses the best checkpoint and ends the run; docs/evaluation.md explains them",
         choices=LOWER_IS_BETTER + HIGHER_IS_BETTER,
     )
-    least_distinct: float | None = setting(
-        None,
-        LEARNING,
-        "a checkpoint whose distinct_characters_2 (the variety of its replies) is below R is not the best if another "
-        "reaches R",
-        kind=float,
-        least=0,
-        most=1,
-        metavar="R",
-    )
     both_directions: str = setting(
         "auto",
         LEARNING,

@@ -25,10 +25,8 @@ class Settings:
     run: RunSettings = dataclasses.field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        if self.encoding.validation == NONE and (
-            self.learning.best_by != NATS or self.learning.least_distinct is not None
-        ):
-            raise UserError("--best-by and --least-distinct choose by validation; leave out --validation none")
+        if self.encoding.validation == NONE and self.learning.best_by != NATS:
+            raise UserError("--best-by chooses by validation; leave out --validation none")
         if self.learning.label_smoothing and self.model.copy:
             raise UserError("--label-smoothing and --copy exclude each other; leave out one of the two")
         if self.learning.label_smoothing and self.model.sampled_softmax is not None:

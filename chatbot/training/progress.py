@@ -1,18 +1,17 @@
 """How far a run has come: the content of `last` and `best`, beside the name of a checkpoint."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from chatbot.config.learning import NATS
+from chatbot.config.learning import LOWER_IS_BETTER, NATS
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer
-from chatbot.training.criterion import Criterion
 
 # Increase this when the meaning of a field of Progress changes. A new field needs no new version, only a default.
 VERSION = 1
-NATS_ONLY = Criterion()
 
 
 @dataclasses.dataclass
@@ -27,7 +26,6 @@ class Progress:
     version: int = VERSION
     best_by: str = NATS  # the measure that chose the best
     best_value: float | None = None  # of that measure
-    best_distinct: float | None = None  # distinct_characters_2
     rate_drops: int = 0  # by --schedule plateau
     unvalidated: bool = False  # a signal has abandoned the validation of this step
     skipped_updates: int = 0  # since the loss or a gradient was not finite
@@ -45,22 +43,32 @@ class Progress:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""
         if (validation, best_by) != (self.validation, self.best_by):
             self.validation, self.best_by, self.without_best = validation, best_by, 0
-            self.best_nats = self.best_value = self.best_distinct = None
+            self.best_nats = self.best_value = None
 
     def trains_at(self, learning_rate: float) -> None:
         """Set the --learning-rate. Another one than that which was halved is not halved."""
         if self.halved_rate not in (None, learning_rate):
             self.rate_halvings, self.halved_rate = 0, None
 
-    def validated(self, values: Mapping[str, float | None], criterion: Criterion = NATS_ONLY) -> bool:
-        """Record a validation at this step; return whether it is the best so far. values: its measures by name."""
-        value, distinct = values[criterion.measure], values.get("distinct_characters_2")
-        best = criterion.prefers(value, distinct, self.best_value, self.best_distinct)
+    def validated(self, values: Mapping[str, float | None]) -> bool:
+        """Record a validation at this step; return whether it is the best so far, by the measure `best_by`.
+
+        values: its measures by name.
+        """
+        value = values[self.best_by]
+        best = self._is_best(value)
         if best:
-            self.best_step, self.best_value, self.best_distinct = self.step, value, distinct
-            self.best_nats = values[NATS]
+            self.best_step, self.best_value, self.best_nats = self.step, value, values[NATS]
         self.without_best = 0 if best else self.without_best + 1
         return best
+
+    def _is_best(self, value: float | None) -> bool:
+        """Return whether a value of the measure is better than the best before. One that is not finite never is."""
+        if value is None or not math.isfinite(value):
+            return False
+        if self.best_value is None:
+            return True
+        return value < self.best_value if self.best_by in LOWER_IS_BETTER else value > self.best_value
 
     def take_best_of(self, other: "Progress") -> None:
         """Take the best validation of another progress, or none if it was of other pairs, or chosen by another measure.
@@ -69,8 +77,12 @@ class Progress:
         """
         same = (other.validation, other.best_by) == (self.validation, self.best_by)
         source = other if same else Progress()
-        self.best_step, self.best_nats = source.best_step, source.best_nats
-        self.best_value, self.best_distinct = source.best_value, source.best_distinct
+        self.best_step, self.best_nats, self.best_value = source.best_step, source.best_nats, source.best_value
+
+
+def shown(value: float, measure: str) -> str:
+    """Return a value with the name of its measure: "4.8846 nats per character", "0.2130 relevance_at_1"."""
+    return f"{value:.4f} {'nats per character' if measure == NATS else measure}"
 
 
 def read_progress(path: Path) -> tuple[str, Progress]:

@@ -30,14 +30,13 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.averages import Averages
 from chatbot.training.calendar import LEAST_STEPS, Calendar, Due, calendar_of
 from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.criterion import Criterion
 from chatbot.training.data import FEWEST_DECIDING, Data
 from chatbot.training.devices import Tower
 from chatbot.training.initial_weights import set_initial_weights
 from chatbot.training.loss_size import check_whole_logits, loss_size, most_tokens
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
-from chatbot.training.progress import Progress, read_progress
+from chatbot.training.progress import Progress, read_progress, shown
 from chatbot.training.provenance import Provenance
 from chatbot.training.schedule import Schedule, schedule_of
 from chatbot.training.share import Prepared
@@ -70,11 +69,6 @@ class Run:
     untrained: Values  # the weights that the run begins with; empty if it has a checkpoint, and on other machines
 
     @property
-    def criterion(self) -> Criterion:
-        """What makes a validation the best."""
-        return Criterion.of(self.settings.learning)
-
-    @property
     def rate(self) -> float:
         """The learning rate of the next step."""
         rate = self.schedule.rate(self.progress.step, self.progress.rate_drops)
@@ -101,7 +95,7 @@ class Run:
         if self.data.validation_decides and step >= LEAST_STEPS and failures >= self.settings.learning.patience:
             best = ""
             if self.progress.best_value is not None:
-                value = self.criterion.shown(self.progress.best_value)
+                value = shown(self.progress.best_value, self.progress.best_by)
                 best = f"; the best was {value} at step {self.progress.best_step:,}"
             return f"no improvement in {counted(failures, 'validation')}{best}; continue with a larger --patience"
         return ""

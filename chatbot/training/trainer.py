@@ -144,7 +144,7 @@ def validate(run: Run, reporter: Reporter, interrupted: Interrupts, record: dict
     run.progress.unvalidated = validation is None
     if validation is None:
         return None
-    best = run.data.validation_decides and run.progress.validated(validation.values, run.criterion)
+    best = run.data.validation_decides and run.progress.validated(validation.values)
     record.update({f"validation.{name}": value for name, value in validation.values.items()})
     if run.progress.best_nats is not None:
         record["best.nats_per_character"] = run.progress.best_nats

@@ -13,7 +13,6 @@ from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.criterion import Criterion
 from chatbot.training.progress import Progress
 from tests.training.small_run import small_settings
 
@@ -96,35 +95,23 @@ def test_other_validation_pairs_begin_anew() -> None:
     assert progress.validated({NATS: 3.0})
     progress.measured_on("b", "bleu")
     assert (progress.best_nats, progress.best_value, progress.best_by) == (None, None, "bleu")
-    assert progress.validated({NATS: 4.0, "bleu": 1.0}, Criterion("bleu"))
+    assert progress.validated({NATS: 4.0, "bleu": 1.0})
 
 
 @pytest.mark.parametrize(
-    ("criterion", "validations", "best_steps"),
+    ("measure", "values", "best_steps"),
     [
-        (Criterion("bleu"), [(3.0, 0.1), (1.0, 0.1), (4.0, 0.1), (float("nan"), 0.1)], [1, 1, 3, 3]),
-        (Criterion("nats_per_token"), [(3.0, 0.1), (4.0, 0.1), (1.0, 0.1), (None, 0.1)], [1, 1, 3, 3]),
-        (Criterion("bleu", 0.3), [(3.0, 0.1), (4.0, 0.2), (1.0, 0.3), (9.0, 0.29), (2.0, 0.5)], [1, 2, 3, 3, 5]),
-        (Criterion(NATS, 0.3), [(3.0, 0.1), (1.0, 0.1), (4.0, 0.3), (2.0, 0.2), (3.9, 0.4)], [1, 2, 3, 3, 5]),
+        ("bleu", [3.0, 1.0, 4.0, float("nan")], [1, 1, 3, 3]),
+        ("nats_per_token", [3.0, 4.0, 1.0, None], [1, 1, 3, 3]),
     ],
-    ids=["higher", "lower", "floor for a higher", "floor for a lower"],
+    ids=["higher", "lower"],
 )
-def test_best_by_a_measure_with_a_floor_for_variety(
-    criterion: Criterion, validations: list[tuple[float | None, float]], best_steps: list[int]
-) -> None:
-    """Below the floor, the measure decides until one validation is above it."""
-    progress, seen = Progress(), []
-    for step, (value, distinct) in enumerate(validations, 1):
+def test_best_by_another_measure(measure: str, values: list[float | None], best_steps: list[int]) -> None:
+    progress, seen = Progress(best_by=measure), []
+    for step, value in enumerate(values, 1):
         progress.step = step
-        progress.validated({NATS: 5.0 + step, criterion.measure: value, "distinct_characters_2": distinct}, criterion)
+        progress.validated({NATS: 5.0 + step, measure: value})
         seen.append(progress.best_step)
     assert seen == best_steps
-    if criterion.measure != NATS:
-        assert progress.best_nats == 5.0 + best_steps[-1]
-    assert progress.without_best == len(validations) - best_steps[-1]
-
-
-def test_best_of_an_earlier_version_is_below_any_floor() -> None:
-    progress = Progress(step=9, best_step=5, best_nats=2.0, best_value=2.0)
-    assert not progress.validated({NATS: 3.0, "distinct_characters_2": 0.2}, Criterion(NATS, 0.3))
-    assert progress.validated({NATS: 3.0, "distinct_characters_2": 0.3}, Criterion(NATS, 0.3))
+    assert progress.best_nats == 5.0 + best_steps[-1]
+    assert progress.without_best == len(values) - best_steps[-1]

@@ -88,9 +88,7 @@ def test_measured_questions_are_spread_over_the_validation_pairs(
     [
         ({"best_by": "distinct_2"}, "--best-by distinct_2: choose one of nats_per_character"),
         ({"best_by": "bleu", "validation": "none"}, "leave out --validation none"),
-        ({"least_distinct": 0.2, "validation": "none"}, "leave out --validation none"),
         ({"best_by": "question_nats_per_character", "both_directions": "off"}, "leave out --both-directions off"),
-        ({"least_distinct": 1.5}, "--least-distinct 1.5"),
     ],
 )
 def test_measures_that_cannot_choose_are_refused(flags: dict[str, str], message: str) -> None:

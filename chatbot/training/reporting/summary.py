@@ -8,6 +8,7 @@ from chatbot.corpus.reading.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
 from chatbot.training.lines import question_line, wrapped
+from chatbot.training.progress import shown
 from chatbot.training.reporting.time_left import duration
 from chatbot.training.result import INTERRUPTED
 from chatbot.training.run import Run
@@ -60,7 +61,7 @@ def _best(run: Run) -> str:
     progress, folder = run.progress, CHECKPOINTS / run.settings.run.attempt
     if progress.best_value is None:
         return f"the last checkpoint, of step {progress.step:,}, in {folder}"
-    return f"{run.criterion.shown(progress.best_value)} at step {progress.best_step:,}, in {folder}"
+    return f"{shown(progress.best_value, progress.best_by)} at step {progress.best_step:,}, in {folder}"
 
 
 def _drawn(run: Run) -> bool:

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from chatbot.config.learning import NATS
 from chatbot.evaluation.samples import Sample
 from chatbot.training.lines import STEP, bar_format, fitting, header, metrics_line, question_line, wrapped
+from chatbot.training.progress import shown
 from chatbot.training.reporting.time_left import Speed, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.streams import Stream, error_stream, line_stream
@@ -86,13 +87,13 @@ class Terminal:
 
         best: whether it is the best so far; None for one that does not count.
         """
-        progress, criterion = self._run.progress, self._run.criterion
-        nats, value = (validation.values[name] for name in (NATS, criterion.measure))
+        progress = self._run.progress
+        nats, value = (validation.values[name] for name in (NATS, progress.best_by))
         measured = f"{progress.step:>{STEP},}  validation {nats:.4f} nats per character"
         short = f"{progress.step:>{STEP},}  validation {nats:.4f}"
-        if criterion.measure != NATS and value is not None:
-            measured += f", {criterion.shown(value)}"
-            short = f"{progress.step:>{STEP},}  {criterion.shown(value)}"
+        if progress.best_by != NATS and value is not None:
+            measured += f", {shown(value, progress.best_by)}"
+            short = f"{progress.step:>{STEP},}  {shown(value, progress.best_by)}"
         if best is None:
             verdicts = [", at the end of --time-limit; it does not count", ", does not count"]
         elif not self._run.data.validation_decides:

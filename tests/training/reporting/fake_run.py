@@ -6,7 +6,6 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.calendar import Calendar
-from chatbot.training.criterion import Criterion
 from chatbot.training.progress import Progress
 
 
@@ -15,8 +14,7 @@ def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = T
     composed = compose(Settings, attempt="a", **settings)
     return SimpleNamespace(
         settings=composed,
-        progress=Progress(),
-        criterion=Criterion.of(composed.learning),
+        progress=Progress(best_by=composed.learning.best_by),
         calendar=Calendar(log_every=10, save_every=500, validate_every=100, last_step=last_step),
         team=SimpleNamespace(chief=chief, alone=True),
         data=SimpleNamespace(validation_decides=decides, validation=None),
