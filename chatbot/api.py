@@ -96,7 +96,7 @@ def _turns(history: Sequence[str]) -> Sequence[str]:
 
 
 def load(directory: str | os.PathLike[str], **decoding: Any) -> Bot:
-    """Load the best checkpoint in the directory of an attempt, or an export for ONNX Runtime or LiteRT.
+    """Load the best checkpoint in the directory of an attempt, or an export for ONNX Runtime.
 
     The directory may be anywhere. An export needs no TensorFlow.
 

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import TextIO
 
 # How the log lines of TensorFlow's start begin; a fatal one (F) is not among them.
@@ -16,7 +15,6 @@ LOG_LINE = re.compile(
     rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] |[IWE]\d{4} \d\d:\d\d:[\d.]+ +\d+ "
     rb"|WARNING: All log messages before absl::InitializeLog|To enable the following instructions:"
 )
-INFO_LINE = re.compile(rb"INFO: ")
 # Waits for a line; at the end of the input copies the file, which is its standard error, to its standard output.
 LAST_WORDS = 'read -r _ || { cat <&2; rm -f "$0"; }'
 # File descriptor 2 belongs to the whole process.
@@ -58,20 +56,15 @@ def import_tensorflow() -> None:
     since some statuses of cuDNN are nowhere else; with TF_CPP_MIN_LOG_LEVEL=0 in the environment, all are.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with _without_lines(LOG_LINE):
+    with without_log_lines():
         import tensorflow as tf
 
         tf.config.list_physical_devices()
 
 
-def without_info_lines() -> AbstractContextManager[None]:
-    """Discard the lines of C++ code on standard error that begin with "INFO: ", unless the block raises."""
-    return _without_lines(INFO_LINE)
-
-
 @contextlib.contextmanager
-def _without_lines(discarded: re.Pattern[bytes]) -> Iterator[None]:
-    """Redirect file descriptor 2 in the block, then write what is left: all lines but those that begin like this.
+def without_log_lines() -> Iterator[None]:
+    """Redirect file descriptor 2 in the block, then write what is left: all lines but those that LOG_LINE matches.
 
     Python's own errors, those of C++ code and the output of other threads all go there. If the block raises, and if the
     process is aborted in it, everything is written.
@@ -95,7 +88,7 @@ def _without_lines(discarded: re.Pattern[bytes]) -> Iterator[None]:
                 os.close(stderr)
                 captured.seek(0)
                 for line in captured.read().splitlines(keepends=True):
-                    if keep_all or not discarded.match(line):
+                    if keep_all or not LOG_LINE.match(line):
                         os.write(2, line)
 
 

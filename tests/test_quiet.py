@@ -8,23 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.quiet import LOG_LINE, without_info_lines
+from chatbot.quiet import LOG_LINE, without_log_lines
 from tests.commands import ENVIRONMENT
 
+LINE = "I0000 00:00:1767322800.123456    4567 port.cc:153] oneDNN custom operations are on.\n"
 
-def test_info_lines_are_discarded_and_errors_are_not(capfd: pytest.CaptureFixture[str]) -> None:
-    with without_info_lines():
-        os.write(2, b"INFO: created\nERROR: of the model\nof another thread\n")
+
+def test_log_lines_are_discarded_and_errors_are_not(capfd: pytest.CaptureFixture[str]) -> None:
+    with without_log_lines():
+        os.write(2, f"{LINE}ERROR: of the model\nof another thread\n".encode())
     assert capfd.readouterr().err == "ERROR: of the model\nof another thread\n"
 
     def fail() -> None:
-        with without_info_lines():
-            os.write(2, b"INFO: created\n")
+        with without_log_lines():
+            os.write(2, LINE.encode())
             raise ValueError("damaged")
 
     with pytest.raises(ValueError, match="damaged"):
         fail()
-    assert capfd.readouterr().err == "INFO: created\n"
+    assert capfd.readouterr().err == LINE
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def load_attempt(directory: Path) -> LoadedModel:
 
 
 def load_exported(folder: Path) -> LoadedModel:
-    """Load an export for ONNX Runtime or LiteRT, without TensorFlow. Raises UserError as `load_export`."""
+    """Load an export for ONNX Runtime, without TensorFlow. Raises UserError as `load_export`."""
     export = load_export(folder)
     manifest = export.manifest
     card = card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format)

@@ -21,7 +21,7 @@ class BotSettings:
     export: str | None = setting(
         None,
         RUN,
-        "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx or litert",
+        "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx",
         metavar="FOLDER",
     )
     ratings: str = setting(

@@ -19,8 +19,8 @@ class ChatSettings:
     export: str | None = setting(
         None,
         RUN,
-        "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx or litert; chat "
-        "then needs no TensorFlow",
+        "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx; chat then "
+        "needs no TensorFlow",
         metavar="FOLDER",
     )
     history: int | None = setting(

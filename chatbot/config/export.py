@@ -10,8 +10,8 @@ from chatbot.flags import check_fields, command_line, compose, parse_flags, sett
 
 RUN, DATA = "run", "data"
 
-SAVEDMODEL, ONNX, LITERT = "savedmodel", "onnx", "litert"
-FORMATS = (SAVEDMODEL, ONNX, LITERT)
+SAVEDMODEL, ONNX = "savedmodel", "onnx"
+FORMATS = (SAVEDMODEL, ONNX)
 # The types in which weights are stored. int8: of each matrix; vectors stay float32.
 FLOAT32, FLOAT16, INT8 = "float32", "float16", "int8"
 WEIGHTS = (FLOAT32, FLOAT16, INT8)
@@ -28,8 +28,7 @@ class ExportSettings:
     format: str = setting(
         ...,
         RUN,
-        "savedmodel: for TensorFlow and TensorFlow Serving; onnx: for ONNX Runtime, with the fastest start; litert: "
-        "for LiteRT (TensorFlow Lite), on phones and small computers",
+        "savedmodel: for TensorFlow and TensorFlow Serving; onnx: for ONNX Runtime, with the fastest start",
         choices=FORMATS,
     )
     weights: str = setting(FLOAT32, RUN, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
@@ -72,8 +71,8 @@ class ExportSettings:
 def export_settings(arguments: Sequence[str] | None = None) -> ExportSettings:
     """Parse the command line of python -m chatbot.export. Raises UserError for a value that is not allowed."""
     about = (
-        "Export a trained chatbot to SavedModel, ONNX or LiteRT; see docs/export.md. A SavedModel contains its search: "
-        "the flags of search, tokens and ranking are for this format only."
+        "Export a trained chatbot to SavedModel or ONNX; see docs/export.md. A SavedModel contains its search: the "
+        "flags of search, tokens and ranking are for this format only."
     )
     values = parse_flags(ExportSettings, "-m chatbot.export", about, arguments, positional="attempt")
     return compose(ExportSettings, **values)

@@ -1,1 +1,1 @@
-"""Exports of a trained model: SavedModel, ONNX, LiteRT. `runtime` answers from the last two, without TensorFlow."""
+"""Exports of a trained model: SavedModel, ONNX. `runtime` answers from the latter, without TensorFlow."""

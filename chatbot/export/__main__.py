@@ -1,12 +1,12 @@
 """python -m chatbot.export ATTEMPT --format FORMAT: writes a trained chatbot in a format that others can run."""
 
+import importlib.util
 import sys
 
 from chatbot.config.attempts import trained_directory
 from chatbot.config.default_search import with_default_search
-from chatbot.config.export import export_settings
+from chatbot.config.export import ONNX, export_settings
 from chatbot.errors import UserError, exit_code_of
-from chatbot.export.packages import check_packages
 
 
 def main() -> int:
@@ -17,7 +17,8 @@ def main() -> int:
     if folder.exists():
         raise UserError(f"--output {folder}: exists already; give another folder, or remove it")
     with_default_search(settings.decoding, directory)
-    check_packages(settings.format)
+    if settings.format == ONNX:
+        check_packages()
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
@@ -28,6 +29,15 @@ def main() -> int:
 
     export(settings, directory, folder)
     return 0
+
+
+def check_packages() -> None:
+    """Raise UserError if a package that writes ONNX is not installed."""
+    for name in ("tf2onnx", "onnx"):
+        if importlib.util.find_spec(name) is None:
+            # The name of this package and an extra would not do: where it is not installed, pip would search the public
+            # index for that name.
+            raise UserError(f"--format onnx: {name} is not installed; run `pip install tf2onnx onnx onnxruntime`")
 
 
 if __name__ == "__main__":

@@ -102,12 +102,12 @@ def _cells(settings: ModelSettings) -> list[Any]:
     return [*cells, [0]] if settings.input_feeding else cells
 
 
-def state_specs(model: Seq2Seq, source: int | None = None, rows: int | None = None) -> dict[str, tf.TensorSpec]:
-    """Return the specifications of the result of `encode`. source, rows: the sizes; None: any."""
+def state_specs(model: Seq2Seq) -> dict[str, tf.TensorSpec]:
+    """Return the specifications of the result of `encode`, for any number of rows and any length."""
     function = tf.function(lambda ids: encode(model, ids), autograph=False)
-    results = function.get_concrete_function(tf.TensorSpec([rows, source], tf.int64)).structured_outputs
+    results = function.get_concrete_function(tf.TensorSpec([None, None], tf.int64)).structured_outputs
     specs = {}
     for name, x in results.items():
-        shape = [rows, x.shape[1]] if name.startswith("cell_") else [rows, source, *x.shape[2:]]
+        shape = [None, x.shape[1]] if name.startswith("cell_") else [None, None, *x.shape[2:]]
         specs[name] = tf.TensorSpec(shape, x.dtype, name=name)
     return specs

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import numpy as np
-
 from chatbot.config.export import ExportSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import encode
@@ -11,15 +9,12 @@ from chatbot.corpus.encoding.history import History
 from chatbot.corpus.encoding.selection import Selection
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import corpus_files
-from chatbot.corpus.encoding.vocabulary import BOS, EOS
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_parts
 from chatbot.corpus.text.utterance import without_pair_rules
 from chatbot.corpus.training_set import validation_set
-from chatbot.decoding.arrays.log_probabilities import log_softmax
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.export.runtime.model import ExportedModel
 from chatbot.model.saved import Trained
 
 
@@ -45,19 +40,6 @@ class HeldOut:
         """Return the nats per character by the weights that the trained model has now; None without pairs."""
         return None if self._shards is None else self._scorer(self._shards).nats_per_character
 
-    def loss_of(self, model: ExportedModel) -> float | None:
-        """Return the nats per character by an export, of which one pair is computed at a time; None without pairs."""
-        if self._shards is None:
-            return None
-        nats, characters = 0.0, 0
-        with np.errstate(all="ignore"):
-            for shard in self._shards:
-                characters += int(shard.characters.sum())
-                for row in range(len(shard)):
-                    source, target = shard.sources.row(row).tolist(), shard.targets.row(row).tolist()
-                    nats += _nats(model, source, target)
-        return nats / characters
-
     def line(self, loss: float | None, before: float | None) -> str:
         """Return the line about a loss. before: with the weights in float32; None if that is what was measured."""
         if loss is None:
@@ -65,16 +47,6 @@ class HeldOut:
         assert self._shards is not None
         change = "" if before is None else f", {loss - before:+.4f} against float32"
         return f"{loss:.4f} nats per character on {counted(self._shards.lengths.pairs, 'held-out pair')}{change}"
-
-
-def _nats(model: ExportedModel, source: list[int], target: list[int]) -> float:
-    """Return the negative log-likelihood of a reply, its end included."""
-    state, last, nats = model.encode([source]), BOS, 0.0
-    for following in (*target, EOS):
-        logits, state, _ = model.step(state, np.array([last], np.int32))
-        nats -= float(log_softmax(logits)[0, following])
-        last = following
-    return nats
 
 
 def _pairs(trained: Trained, settings: ExportSettings) -> Shards | None:

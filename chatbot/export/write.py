@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, VOCABULARY, is_validated
 from chatbot.config.default_search import with_default_search
-from chatbot.config.export import FLOAT32, LITERT, ONNX, SAVEDMODEL, ExportSettings
+from chatbot.config.export import FLOAT32, SAVEDMODEL, ExportSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.stored import storable
 from chatbot.corpus.encoding.ngrams import Ngrams, load_ngrams
@@ -16,7 +16,6 @@ from chatbot.export.graphs import plain_model
 from chatbot.export.loss import HeldOut
 from chatbot.export.manifest import Manifest, size_of, write_manifest
 from chatbot.export.rounding import Stored, restored, stored
-from chatbot.export.runtime.load import load_export
 from chatbot.flags import fields_of
 from chatbot.model.saved import Trained, load_trained
 
@@ -60,29 +59,22 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     _write(folder, _Source(directory, trained, ngrams), settings)
     manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
     write_manifest(folder, manifest)
-    # LiteRT rounds in its own way, so its own loss is measured; the others multiply by the values of `restored`.
-    loss = held_out.loss_of(load_export(folder).model) if settings.format == LITERT else held_out.loss()
-    return held_out.line(loss, before)
+    return held_out.line(held_out.loss(), before)
 
 
 def _write(folder: Path, source: _Source, settings: ExportSettings) -> None:
-    """Write the files of a format. Weights that this package rounds are then those of the trained model, too."""
+    """Write the files of a format. The rounded weights are then those of the trained model, too."""
     trained = source.trained
+    weights = _rounded(trained, settings.weights)
     if settings.format == SAVEDMODEL:
         from chatbot.export.savedmodel_format import write_savedmodel
 
         decoding = with_default_search(settings.decoding, source.directory)
-        write_savedmodel(folder, trained, source.ngrams, _rounded(trained, settings.weights), decoding)
+        write_savedmodel(folder, trained, source.ngrams, weights, decoding)
         return
-    if settings.format == ONNX:
-        from chatbot.export.onnx_format import write_onnx
+    from chatbot.export.onnx_format import write_onnx
 
-        weights = _rounded(trained, settings.weights)
-        write_onnx(folder, plain_model(trained), trained.settings.model, weights)
-    else:
-        from chatbot.export.litert_format import write_litert
-
-        write_litert(folder, plain_model(trained), trained.settings.model, settings.weights)
+    write_onnx(folder, plain_model(trained), trained.settings.model, weights)
     _write_texts(folder, source)
 
 

@@ -51,7 +51,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         ("export tiny --format onnx", "exports/tiny-onnx: exists already"),
         ("export tiny --format onnx --output pairs.tsv", "--output pairs.tsv: exists already"),
         ("export other --format onnx", "ATTEMPT other: no such attempt"),
-        ("export tiny --format pickle", "choose one of savedmodel, onnx, litert"),
+        ("export tiny --format pickle", "choose one of savedmodel, onnx"),
         ("export tiny", "the following arguments are required: --format"),
         ("export --format onnx", "the following arguments are required: ATTEMPT"),
         (
@@ -90,7 +90,6 @@ def test_unusable_input_is_refused(
     ("package", "words", "command"),
     [
         ("tf2onnx", "export tiny --format onnx --output new", "pip install tf2onnx onnx onnxruntime"),
-        ("ai_edge_litert", "export tiny --format litert --output new", "pip install ai-edge-litert"),
         ("onnxruntime", "chat.py --export exports/tiny-onnx", "pip install onnxruntime"),
     ],
 )
@@ -195,6 +194,6 @@ def test_help_and_refusals_need_no_tensorflow() -> None:
 
 
 def test_folder_is_named_after_the_attempt() -> None:
-    settings = export_settings(["weibo", "--format", "litert", "--weights", "int8"])
-    assert settings.folder_of("weibo") == Path("exports", "weibo-litert-int8")
-    assert export_settings(["weibo", "--format", "litert"]).folder_of("weibo") == Path("exports", "weibo-litert")
+    settings = export_settings(["weibo", "--format", "onnx", "--weights", "int8"])
+    assert settings.folder_of("weibo") == Path("exports", "weibo-onnx-int8")
+    assert export_settings(["weibo", "--format", "onnx"]).folder_of("weibo") == Path("exports", "weibo-onnx")

@@ -47,39 +47,36 @@ def exported(directory: Path, folder: Path, kind: str, **flags: Any) -> Path:
     return folder
 
 
-def check_replies(trained: Trained, exports: list[Export], decoding: DecodingSettings) -> None:
+def check_replies(trained: Trained, found: Export, decoding: DecodingSettings) -> None:
     """All candidates and scores are those of the attempt: alone, in a batch, with history and as a stream."""
     attempt = Responder(trained, decoding)
     sources = [attempt.source(question, HISTORY) for question in QUESTIONS]
     expected = attempt.replier.candidates(sources)
     assert len({replies[0].text for replies in expected}) > 1
-    for found in exports:
-        responder = ExportedResponder(found, decoding)
-        assert [responder.source(question, HISTORY) for question in QUESTIONS] == sources
-        batch = responder.replier.candidates(sources)
-        alone = [responder.replier.candidates([source])[0] for source in sources]
-        for given in (batch, alone):
-            assert [[text for text, _ in row] for row in given] == [[text for text, _ in row] for row in expected]
-            scores, others = ([score for row in x for _, score in row] for x in (given, expected))
-            np.testing.assert_allclose(scores, others, rtol=1e-3, atol=1e-4)
-        for question, replies in zip(QUESTIONS, batch, strict=True):
-            assert "".join(responder.stream(question, HISTORY)) == replies[0].text
+    responder = ExportedResponder(found, decoding)
+    assert [responder.source(question, HISTORY) for question in QUESTIONS] == sources
+    batch = responder.replier.candidates(sources)
+    alone = [responder.replier.candidates([source])[0] for source in sources]
+    for given in (batch, alone):
+        assert [[text for text, _ in row] for row in given] == [[text for text, _ in row] for row in expected]
+        scores, others = ([score for row in x for _, score in row] for x in (given, expected))
+        np.testing.assert_allclose(scores, others, rtol=1e-3, atol=1e-4)
+    for question, replies in zip(QUESTIONS, batch, strict=True):
+        assert "".join(responder.stream(question, HISTORY)) == replies[0].text
 
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An attempt with the defaults of the small presets, and its exports beside it."""
+    """An attempt with the defaults of the small presets, and its export beside it."""
     folder = tmp_path_factory.mktemp("preset")
     directory = write_attempt(folder / "tiny", copy=True, ngrams=3)
     exported(directory, folder / "onnx", "onnx")
-    exported(directory, folder / "litert", "litert")
     return directory
 
 
 @pytest.mark.parametrize("search", [BEAM, CANDIDATES], ids=["beam", "candidates"])
 def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any]) -> None:
-    exports = [load_export(preset.with_name(name)) for name in ("onnx", "litert")]
-    check_replies(load_trained(preset), exports, DecodingSettings(**search))
+    check_replies(load_trained(preset), load_export(preset.with_name("onnx")), DecodingSettings(**search))
 
 
 @pytest.mark.parametrize("search", [BEAM, CANDIDATES], ids=["beam", "candidates"])
@@ -108,10 +105,9 @@ def test_attention_is_that_of_the_attempt(preset: Path) -> None:
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["onnx", "litert"])
-def test_engine_answers_in_batches_as_the_responder_alone(preset: Path, kind: str) -> None:
+def test_engine_answers_in_batches_as_the_responder_alone(preset: Path) -> None:
     decoding = DecodingSettings(**{**SAMPLING, "anti_lm": 0.5, "anti_lm_tokens": 2})
-    responder = ExportedResponder(load_export(preset.with_name(kind)), decoding)
+    responder = ExportedResponder(load_export(preset.with_name("onnx")), decoding)
     lane = RowLane(responder, Waiting(1, 1, 1), 0, responder.replier.row_model)
     messages: list[list[Message]] = [[] for _ in QUESTIONS]
     waiting = [asked(Question(text), own) for text, own in zip(QUESTIONS, messages, strict=True)]
@@ -137,18 +133,18 @@ NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": 
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "search"),
+    ("settings", "search"),
     [
-        ("onnx", GRU, SAMPLING),
-        ("litert", FEEDING, {"temperature": 1.0, "anti_lm": 0.5}),
-        ("onnx", NO_ATTENTION, {"beam_size": 1}),
+        (GRU, SAMPLING),
+        (FEEDING, {"temperature": 1.0, "anti_lm": 0.5}),
+        (NO_ATTENTION, {"beam_size": 1}),
     ],
     ids=["gru", "input feeding and history", "no attention"],
 )
-def test_other_models_reply_alike(tmp_path: Path, kind: str, settings: dict[str, Any], search: dict[str, Any]) -> None:
+def test_other_models_reply_alike(tmp_path: Path, settings: dict[str, Any], search: dict[str, Any]) -> None:
     directory = write_attempt(tmp_path / "tiny", **settings)
-    found = load_export(exported(directory, tmp_path / "export", kind))
-    check_replies(load_trained(directory), [found], DecodingSettings(**search))
+    found = load_export(exported(directory, tmp_path / "export", "onnx"))
+    check_replies(load_trained(directory), found, DecodingSettings(**search))
 
 
 def run_python(program: str, *arguments: str, stdin: str) -> str:

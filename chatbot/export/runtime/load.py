@@ -5,15 +5,14 @@ from typing import NamedTuple
 
 from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, VOCABULARY
 from chatbot.config.decoding import DecodingSettings, default_search, over_default
-from chatbot.config.export import LITERT, ONNX
+from chatbot.config.export import ONNX
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.ngrams import load_ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, read_manifest
-from chatbot.export.runtime.litert_engine import LiteRtEngine
-from chatbot.export.runtime.model import Engine, ExportedModel
+from chatbot.export.runtime.model import ExportedModel
 from chatbot.export.runtime.ngram_mixture import NgramMixture
 from chatbot.export.runtime.onnx_engine import OnnxEngine
 from chatbot.export.runtime.replier import ExportedReplier
@@ -32,12 +31,12 @@ class Export(NamedTuple):
 
 
 def load_export(folder: Path) -> Export:
-    """Read an export for ONNX Runtime or LiteRT. Nothing in its files is executed but their graphs.
+    """Read an export for ONNX Runtime. Nothing in its files is executed but their graphs.
 
     Raises UserError for a folder that is missing, damaged, or no such export, and for a package that is missing.
     """
     manifest = read_manifest(folder)
-    if manifest.format not in (ONNX, LITERT):
+    if manifest.format != ONNX:
         raise UserError(
             f"--export {folder}: a SavedModel, which TensorFlow answers from (docs/export.md); talk to the attempt "
             "with --attempt, or export it with --format onnx"
@@ -49,8 +48,7 @@ def load_export(folder: Path) -> Export:
     mixture = None
     if order := settings.model.ngrams:
         mixture = NgramMixture(load_ngrams(folder / NGRAMS, len(vocabulary), order), settings.model.ngram_weight)
-    engine: Engine = OnnxEngine(folder) if manifest.format == ONNX else LiteRtEngine(folder)
-    return Export(manifest, settings, vocabulary, ExportedModel(engine, mixture))
+    return Export(manifest, settings, vocabulary, ExportedModel(OnnxEngine(folder), mixture))
 
 
 class ExportedResponder(TextResponder):

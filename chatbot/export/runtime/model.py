@@ -1,7 +1,7 @@
 """An exported model as functions of arrays: encode questions, then generate token by token."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,20 +9,9 @@ import numpy.typing as npt
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.decoding.arrays.log_probabilities import Floats, Ids, log_softmax
 from chatbot.export.runtime.ngram_mixture import NgramMixture
-
-Array = npt.NDArray[Any]
+from chatbot.export.runtime.onnx_engine import Array, OnnxEngine
 
 CELL, NEXT = "cell_", "next_"
-
-
-class Engine(Protocol):
-    """Runs the two graphs of `chatbot.export.graphs`, whose tensors have names."""
-
-    def encode(self, ids: npt.NDArray[np.int64]) -> dict[str, Array]:
-        """Return the state before the first token. ids: [rows, time], padded on the right."""
-
-    def step(self, last: Ids, state: dict[str, Array]) -> dict[str, Array]:
-        """Return the results of one step. last: [hypotheses]. state: by the names of `encode`."""
 
 
 class State(NamedTuple):
@@ -58,7 +47,7 @@ class Step(NamedTuple):
 class ExportedModel:
     """A model with its n-grams. ngrams: None without."""
 
-    def __init__(self, engine: Engine, ngrams: NgramMixture | None) -> None:
+    def __init__(self, engine: OnnxEngine, ngrams: NgramMixture | None) -> None:
         self._engine, self._ngrams = engine, ngrams
 
     def encode(self, questions: Sequence[Sequence[int]], ngrams: bool = True) -> State:

@@ -1,6 +1,7 @@
 """The graphs of an ONNX export, run by ONNX Runtime."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,11 +9,12 @@ import numpy.typing as npt
 from chatbot.decoding.arrays.log_probabilities import Ids
 from chatbot.errors import UserError
 from chatbot.export.manifest import damaged
-from chatbot.export.runtime.model import Array
+
+Array = npt.NDArray[Any]
 
 
 class OnnxEngine:
-    """Runs encode.onnx and step.onnx of a folder.
+    """Runs encode.onnx and step.onnx of a folder: the graphs of `chatbot.export.graphs`, whose tensors have names.
 
     Raises UserError if ONNX Runtime is not installed, or cannot read the files.
     """
@@ -41,10 +43,10 @@ class OnnxEngine:
         self._taken = {x.name for x in self._step.get_inputs()}
 
     def encode(self, ids: npt.NDArray[np.int64]) -> dict[str, Array]:
-        """Return the state before the first token; see `Engine`."""
+        """Return the state before the first token. ids: [rows, time], padded on the right."""
         return dict(zip(self._encoded, self._encode.run(None, {"ids": ids}), strict=True))
 
     def step(self, last: Ids, state: dict[str, Array]) -> dict[str, Array]:
-        """Return the results of one step; see `Engine`."""
+        """Return the results of one step. last: [hypotheses]. state: by the names of `encode`."""
         feed = {name: x for name, x in state.items() if name in self._taken}
         return dict(zip(self._stepped, self._step.run(None, {"last": last, **feed}), strict=True))

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.decoding.arrays.log_probabilities import Floats, Ids
-from chatbot.export.runtime.model import Array, ExportedModel, State
+from chatbot.export.runtime.model import ExportedModel, State
+from chatbot.export.runtime.onnx_engine import Array
 
 
 class ExportedRows:
