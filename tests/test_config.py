@@ -168,6 +168,11 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
         ({"profile": "some"}, "--profile some: two steps"),
         ({"profile": "1:2", "asynchronous": True}, "--asynchronous and --profile exclude each other"),
         ({"histograms": "all", "asynchronous": True}, "--asynchronous and --histograms all exclude each other"),
+        (
+            {"histograms": "all", "report_to": "none"},
+            "--histograms all: only for TensorBoard; leave out --report-to none",
+        ),
+        ({"report_to": "mlflow"}, "--report-to mlflow: choose one of tensorboard, wandb, none"),
         ({"histograms": "some"}, "--histograms some: choose one of none, weights, all"),
         ({"inverse_token_frequency": 3.0}, "--inverse-token-frequency 3.0: must be at most 2"),
     ],

@@ -20,15 +20,14 @@ from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 
 # What a run may leave in the folder of an attempt that never saved a checkpoint. A folder with anything else is kept.
 OWN = re.compile(
-    r"config\.json|vocabulary\.txt|dictionary\.txt|data\.json|ngrams\.npz|metrics\.(jsonl|csv)|curves\.png"
-    r"|(wandb|mlflow)\.json|lock|saving"
-    r"|.*\.part|ckpt-\d+(_temp.*|\..*)"
+    r"config\.json|vocabulary\.txt|dictionary\.txt|data\.json|ngrams\.npz|metrics\.jsonl|curves\.png"
+    r"|lock|saving|.*\.part|ckpt-\d+(_temp.*|\..*)"
 )
 # What a run leaves in the folder of its curves, below it or below one of its folders.
 OWN_CURVES = re.compile(
     r"([^/]+/)?(events\.out\.tfevents\.[^/]+|(layout|settings|graph)\.part"
     r"|(embedding\.bytes|words\.tsv|projector_config\.pbtxt)(\.part)?"
-    r"|plugins/profile/[^/]+/[^/]+\.(pb|json\.gz))"
+    r"|plugins/profile/[^/]+/[^/]+\.pb)"
 )
 
 

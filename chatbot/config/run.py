@@ -14,8 +14,7 @@ RUN = "run"
 # A value of --histograms.
 ALL = "all"
 # What --report-to names.
-TENSORBOARD, CSV, WANDB, MLFLOW = "tensorboard", "csv", "wandb", "mlflow"
-EXPORTERS = (TENSORBOARD, CSV, WANDB, MLFLOW)
+TENSORBOARD, WANDB = "tensorboard", "wandb"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +68,9 @@ class RunSettings:
     report_to: str = setting(
         TENSORBOARD,
         RUN,
-        f"where the metrics go in addition to metrics.jsonl, joined by commas: {', '.join(EXPORTERS)}; or none",
-        metavar="NAMES",
+        "where the metrics go in addition to metrics.jsonl. tensorboard: TensorBoard's event files; wandb: the same "
+        "files, which the client of Weights & Biases follows; none: nowhere",
+        choices=(TENSORBOARD, WANDB, NONE),
     )
     patience_nonfinite: int = setting(
         5,
@@ -124,8 +124,7 @@ class RunSettings:
     profile: str | None = setting(
         None,
         RUN,
-        "record a trace of the steps A to B, both included, for TensorBoard's Profile page and for Perfetto, such as "
-        "100:110",
+        "record a trace of the steps A to B, both included, for TensorBoard's Profile page, such as 100:110",
         metavar="A:B",
         stored=False,
     )
@@ -137,13 +136,8 @@ class RunSettings:
         attempt_directory(self.attempt)
         if self.time_limit is not None:
             seconds_of(self.time_limit)
-        for name in self.exporters:
-            if name not in EXPORTERS:
-                raise UserError(
-                    f"--report-to {self.report_to}: {name!r} is not one of {', '.join(EXPORTERS)}; none stands alone"
-                )
-        if self.histograms != NONE and TENSORBOARD not in self.exporters:
-            raise UserError(f"--histograms {self.histograms}: only for TensorBoard; add tensorboard to --report-to")
+        if self.histograms != NONE and self.report_to == NONE:
+            raise UserError(f"--histograms {self.histograms}: only for TensorBoard; leave out --report-to none")
         steps = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", self.profile or "1:1")
         if not steps or not 1 <= int(steps[1]) <= int(steps[2]):
             raise UserError(f"--profile {self.profile}: two steps A:B with 1 <= A <= B are needed, for example 100:110")
@@ -155,12 +149,6 @@ class RunSettings:
             return range(0)
         first, last = map(int, self.profile.split(":"))
         return range(first, last + 1)
-
-    @property
-    def exporters(self) -> tuple[str, ...]:
-        """The names in `report_to`, each once."""
-        names = (name.strip() for name in self.report_to.split(","))
-        return () if self.report_to == NONE else tuple(dict.fromkeys(names))
 
     @property
     def directory(self) -> Path:

@@ -33,7 +33,7 @@ from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
 from chatbot.training.model_parallel import plan, spread
 from chatbot.training.probe import read_probe
-from chatbot.training.reporting.clients import check_clients
+from chatbot.training.reporting.wandb_client import check_client
 from chatbot.training.result import TrainingResult
 from chatbot.training.streams import output_columns, print_wrapped
 
@@ -60,7 +60,7 @@ def start(settings: Settings) -> int:
         raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
     cluster = cluster_of(settings.parallel)  # checked here to report an error once, not in each process
     if cluster is None:
-        check_clients(settings.run.exporters)  # here, too, to report an error before processes are started
+        check_client(settings.run.report_to)  # here, too, to report an error before processes are started
     if cluster is not None and settings.parallel.local_workers is not None:
         raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
     if settings.parallel.asynchronous and cluster is None:
@@ -185,7 +185,7 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     settings = with_deadline(settings)
     chief = cluster is None or cluster.index == 0
     if chief:
-        check_clients(settings.run.exporters)
+        check_client(settings.run.report_to)
     choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
     locks = chief and not settings.run.dry_run
     with quiet(settings.run.quiet), attempt_lock(settings) if locks else contextlib.nullcontext():

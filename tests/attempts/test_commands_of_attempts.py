@@ -82,7 +82,6 @@ def test_prune_removes_what_nothing_names_and_only_with_yes(run: Run) -> None:
     for folder in ("never", "with notes"):
         Path("checkpoints", folder).mkdir()
         Path("checkpoints", folder, "config.json").touch()
-    Path("checkpoints/never/wandb.json").touch()
     Path("checkpoints/with notes/notes.txt").touch()
     for folder in ("gone/all", "a/all", "mine"):
         Path("tensorboard", folder).mkdir(parents=True)
@@ -118,7 +117,7 @@ def test_prune_removes_no_file_beside_curves_that_no_run_wrote(run: Run, attempt
     own = [
         *("all towers/events.out.tfevents.0.settings", "all towers/words.tsv", "all towers/embedding.bytes.part"),
         *("events.out.tfevents.1.h.profile-empty", "plugins/profile/2024_01_01/h.xplane.pb"),
-        *("worker_1/plugins/profile/2024_01_01/h.trace.json.gz", "validation/events.out.tfevents.1"),
+        *("worker_1/plugins/profile/2024_01_01/h.xplane.pb", "validation/events.out.tfevents.1"),
     ]
     others = ["all towers/model.pt", "notes.txt", "paper/data/events.out.tfevents.1", "words.txt"]
     for name in (*own, *others):

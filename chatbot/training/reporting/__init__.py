@@ -1,1 +1,1 @@
-"""The output of a run while it trains: the terminal, metrics.jsonl, and exporters such as TensorBoard."""
+"""The output of a run while it trains: the terminal, metrics.jsonl and TensorBoard."""

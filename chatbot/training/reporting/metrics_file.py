@@ -23,9 +23,9 @@ class MetricsFile:
     def record(self, record: dict[str, Any]) -> None:
         """Append a record. NaN and infinity become null, since JSON has neither.
 
-        Raises OSError as `append_line` does.
+        Raises OSError as `_append_line` does.
         """
-        append_line(self._path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
+        _append_line(self._path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
 
     def complete(self, record: dict[str, Any]) -> None:
         """Add values to the record of the last step, if it is of the same step; else append them as a record.
@@ -40,7 +40,7 @@ class MetricsFile:
         self.record(record)
 
 
-def append_line(path: Path, line: bytes) -> None:
+def _append_line(path: Path, line: bytes) -> None:
     """Append a line to a file.
 
     Raises OSError if that fails. The file then ends with a complete line, unless it is gone.

@@ -4,12 +4,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from chatbot.config.corpus import NONE
+from chatbot.config.run import WANDB
 from chatbot.evaluation.samples import Sample
 from chatbot.training.machines.team import tower_names
-from chatbot.training.reporting.exporter import Exporter
-from chatbot.training.reporting.exporters import LOCAL, open_exporter
 from chatbot.training.reporting.metrics_file import MetricsFile
+from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import Terminal
+from chatbot.training.reporting.wandb_client import start_client
 from chatbot.training.run import Run
 from chatbot.training.tower_outliers import TowerOutliers
 from chatbot.training.tower_times import SlowTowers
@@ -17,7 +19,7 @@ from chatbot.training.validator import Validation
 
 
 class Reporter:
-    """Passes what happens in a run to the terminal, to metrics.jsonl and to the exporters.
+    """Passes what happens in a run to the terminal, to metrics.jsonl and to TensorBoard.
 
     Training goes on when one of them cannot write: a warning says so once, and the next record is tried again.
     """
@@ -29,27 +31,29 @@ class Reporter:
         self._failing: set[str] = set()  # what could not be written at the last attempt
         self._outliers, self._slow_towers = TowerOutliers(towers), SlowTowers(towers)
         self._terminal = Terminal(run)
+        self._wandb = self._start_wandb()
         self._open()
 
+    def _start_wandb(self) -> Any:
+        """Return the run of wandb; None without, and after a warning if it cannot be started."""
+        settings = self._run.settings
+        if settings.run.report_to != WANDB or not self._run.team.chief:
+            return None
+        try:
+            return start_client(settings)
+        except Exception as error:  # the client may raise any
+            self._terminal.warn(f"wandb cannot be started ({_reason(error)}); training goes on without it")
+            return None
+
     def _open(self) -> None:
-        """Open the files. Records of steps after the present one are removed."""
+        """Open the files. Records of steps after the present one no longer count."""
         settings, step = self._run.settings, self._run.progress.step
         self._metrics: MetricsFile | None = None
-        self._exporters: list[Exporter] = []
+        self._tensorboard: TensorBoard | None = None
         if self._run.team.chief:
             self._metrics = MetricsFile(settings.run.directory / "metrics.jsonl", step)
-            self._exporters = [*filter(None, map(self._opened, settings.run.exporters))]
-
-    def _opened(self, name: str) -> Exporter | None:
-        """Open an exporter of --report-to; return None, after a warning, for a service that does not answer."""
-        run = self._run
-        try:
-            return open_exporter(name, run.settings, self._towers, run.progress.step, run)
-        except Exception as error:  # clients of other programs may raise any
-            if name in LOCAL:
-                raise
-            self._terminal.warn(f"{name} cannot be written ({_reason(error)}); training goes on without it")
-            return None
+            if settings.run.report_to != NONE:
+                self._tensorboard = TensorBoard(settings, self._towers, step, self._run)
 
     def advance(self) -> None:
         """Count a step."""
@@ -62,16 +66,16 @@ class Reporter:
     def warn(self, text: str) -> None:
         """Show a warning, without a full stop at its end."""
         self._terminal.warn(text)
-        for exporter in [*self._exporters]:
-            self._pass_on(exporter, exporter.warning, text, self._run.progress.step)
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.warning, text, self._run.progress.step)
 
     def record(self, record: dict[str, Any]) -> None:
         """Show and write the metrics of a logged step."""
         self._terminal.record(record)
         if self._metrics:
             self._try("metrics.jsonl", self._metrics.record, record)
-        for exporter in [*self._exporters]:
-            self._pass_on(exporter, exporter.record, record)
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.record, record)
         if self._run.team.chief:
             outliers = self._outliers.record(record["step"], record["tower_losses"])
             for warning in (*outliers, *self._slow_towers.record(record.get("tower_seconds", ()))):
@@ -93,8 +97,8 @@ class Reporter:
         """Write a validation of the present step that the last process has left out. record: its values."""
         if self._metrics:
             self._try("metrics.jsonl", self._metrics.complete, record)
-        for exporter in [*self._exporters]:
-            self._pass_on(exporter, exporter.record, record)
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.record, record)
 
     def uncounted_validation(self, validation: Validation) -> None:
         """Show a validation that `Progress.validated` has not recorded. It is not written."""
@@ -109,12 +113,12 @@ class Reporter:
         self._export(Validation({}, None, replies, []), data.shown)
 
     def _export(self, validation: Validation, samples: Sequence[Sample]) -> None:
-        for exporter in [*self._exporters]:
-            self._pass_on(exporter, exporter.validation, validation, samples, self._run.progress.step)
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.validation, validation, samples, self._run.progress.step)
 
     def went_back(self) -> None:
-        """Begin again at the step of the run, which is earlier than the last record's; later records are removed."""
-        self._close_exporters("")
+        """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
+        self._close_tensorboard()
         self._terminal.went_back()
         self._open()
 
@@ -125,33 +129,25 @@ class Reporter:
     def close(self) -> None:
         """Close the bar and the files."""
         self._terminal.close()
-        self._close_exporters(self._stopped)
+        self._close_tensorboard(self._stopped)
+        if self._wandb:
+            self._try("wandb", self._wandb.finish, 0 if self._stopped else 1)
 
-    def _close_exporters(self, stopped: str) -> None:
-        for exporter in [*self._exporters]:
-            self._pass_on(exporter, exporter.close, stopped)
+    def _close_tensorboard(self, stopped: str = "") -> None:
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.close, stopped)
 
-    def _pass_on(self, exporter: Exporter, write: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of an exporter. A service is left out from its first failure on."""
-        works = self._try(type(exporter).__name__, write, *arguments, again=exporter.tries_again)
-        if not works and not exporter.tries_again:
-            self._exporters.remove(exporter)
-
-    def _try(self, name: str, write: Callable[..., None], *arguments: Any, again: bool = True) -> bool:
-        """Write, and return whether that has worked; if not, warn once until it works again.
-
-        again: whether writing will be tried again.
-        """
+    def _try(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
+        """Write; if that fails, warn once until it works again."""
         try:
             write(*arguments)
-        except Exception as error:  # clients of other programs may raise any
+        except Exception as error:  # wandb may raise any
             if name not in self._failing:
                 self._failing.add(name)
-                rest = ", and writing is tried again" if again else " without it"
-                self._terminal.warn(f"{name} cannot be written ({_reason(error)}); training goes on{rest}")
-            return False
-        self._failing.discard(name)
-        return True
+                again = "training goes on, and writing is tried again"
+                self._terminal.warn(f"{name} cannot be written ({_reason(error)}); {again}")
+        else:
+            self._failing.discard(name)
 
 
 def _reason(error: Exception) -> str:

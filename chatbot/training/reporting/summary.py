@@ -1,9 +1,9 @@
 """The end of a run: why it stopped, replies of the best checkpoint, a summary, and the commands to use next."""
 
 from chatbot.config.attempts import CHECKPOINTS, is_validated
+from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
-from chatbot.config.run import TENSORBOARD
 from chatbot.corpus.reading.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
@@ -36,7 +36,7 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     lines.append(f"Best: {_best(run)}")
     if _drawn(run):
         lines.append(f"Picture: {CHECKPOINTS / attempt / CURVES}")
-    if TENSORBOARD in run.settings.run.exporters:
+    if run.settings.run.report_to != NONE:
         lines.append(f"Curves: tensorboard --logdir tensorboard/{attempt}")
     chat = f"{program('chat.py')} --attempt {attempt}"
     resumes = f"Saved. The same command resumes from here; to talk to it: {chat}"

@@ -1,4 +1,4 @@
-"""A run goes on when its output cannot be written; warnings reach the terminal and the exporters."""
+"""A run goes on when its output cannot be written; warnings reach the terminal and TensorBoard."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.training.reporting.fake_run import fake_run
 from tests.training.small_run import train_small
 
 
-def test_failing_exporter_is_named_once_until_it_works_again(
+def test_failing_tensorboard_is_named_once_until_it_works_again(
     pairs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write = TensorBoard.record

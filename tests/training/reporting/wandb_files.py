@@ -32,20 +32,17 @@ def messages(path: Path) -> Iterator[Any]:
 
 
 def run_of(path: Path) -> dict[str, Any]:
-    """Return the id, the configuration, the values by step, and the exit code of a run."""
-    run: dict[str, Any] = {"config": {}, "history": {}, "summary": {}}
+    """Return the configuration, the values by step, and the exit code of a run."""
+    run: dict[str, Any] = {"config": {}, "history": {}}
     for message in messages(path):
         kind = message.WhichOneof("record_type")
         if kind == "run":
-            run["id"] = message.run.run_id
             run["config"] |= {item.key: json.loads(item.value_json) for item in message.run.config.update}
         elif kind == "history":
             values = {
                 item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in message.history.item
             }
             run["history"].setdefault(values["_step"], {}).update(values)
-        elif kind == "summary":
-            run["summary"] |= {item.key: json.loads(item.value_json) for item in message.summary.update}
         elif kind == "exit":
             run["exit"] = message.exit.exit_code
     return run
