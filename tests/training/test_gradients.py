@@ -1,6 +1,5 @@
 """The gradient function of a tower: where dropout draws, and what the pieces of a share are."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -67,13 +66,14 @@ def test_a_tower_with_fewer_pairs_than_pieces_adds_nothing_in_the_others() -> No
     assert not last.weights.numpy().any()
 
 
-def test_weight_of_a_pair_counts_it_as_often() -> None:
-    """Also a pair of weight 3 in the loss sum and in the number of tokens that divides it."""
+def test_pair_whose_tokens_weigh_more_counts_as_often() -> None:
+    """Also one of weight 3 in the loss sum and in the number of tokens that divides it."""
     model = built_model(SETTINGS.model, VOCABULARY, seed=1)
     pairs = random_pairs(3, 1)
-    weighted = dataclasses.replace(pairs, weights=np.array([2, 1, 3], np.float32))
+    batch = pad_batch(pairs, np.arange(3), 9, 10)
+    weighted = batch._replace(weights=batch.weights * np.array([[2], [1], [3]], np.float32))
     expected_sums, expected = dense_gradients(model, pad_batch(pairs, np.array([0, 0, 1, 2, 2, 2]), 9, 10))
-    sums, gradients = dense_gradients(model, pad_batch(weighted, np.arange(3), 9, 10))
+    sums, gradients = dense_gradients(model, weighted)
     assert float(sums.loss) == pytest.approx(float(expected_sums.loss), rel=1e-5)
     assert float(sums.weight) == float(expected_sums.weight)
     for actual, wanted in zip(gradients, expected, strict=True):
