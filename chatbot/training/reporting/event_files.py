@@ -1,8 +1,8 @@
-"""TensorBoard's event files, written and shortened without a writer of TensorFlow's."""
+"""TensorBoard's event files, written without a writer of TensorFlow's."""
 
 import io
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,22 @@ def scalar(tag: str, value: float) -> Any:
     return tf.compat.v1.Summary.Value(tag=tag, tensor=tensor, metadata=SCALAR)
 
 
-def append_values(file: Path, values: Iterable[Any], step: int) -> None:
-    """Append summary values to a file of events, which is created if it does not exist."""
+def start_event(step: int) -> Any:
+    """Return the event by which TensorBoard forgets the events of later steps in earlier files of a run."""
+    log = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    return tf.compat.v1.Event(wall_time=time.time(), step=step + 1, session_log=log)
+
+
+def append_values(file: Path, values: Iterable[Any], step: int, first: int) -> None:
+    """Append summary values to a file of events.
+
+    A file that does not exist is created, and begins with `start_event(first)`.
+    """
     summary = tf.compat.v1.Summary(value=values)
     events = [tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary)]
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        events.insert(0, _version())
+        events = [_version(), start_event(first), *events]
     with file.open("ab", buffering=0) as appended:
         appended.write(_joined(events))  # at once, so that TensorBoard never reads a part of a record
 
@@ -50,21 +59,6 @@ def write_of_start(folder: Path, name: str, event: Any) -> None:
     write_file(folder / f"{OF_START}{name}", _joined([_version(), event]))
 
 
-def remove_events_after(folder: Path, step: int) -> None:
-    """Remove the events after this step from the folder of a TensorBoard run.
-
-    The start of a session in the event stream would not suffice: TensorBoard's default reader ignores it.
-    """
-    files = sorted(file for file in folder.glob(f"{EVENTS}*") if not file.name.startswith(OF_START))
-    records = [record for file in files for record in _records(file.read_bytes())]
-    kept = [record for record in records if tf.compat.v1.Event.FromString(record[12:-4]).step <= step]
-    if len(kept) == len(records):
-        return
-    write_file(files[0], b"".join(kept))
-    for file in files[1:]:
-        file.unlink()
-
-
 def _version() -> Any:
     return tf.compat.v1.Event(wall_time=time.time(), file_version="brain.Event:2")
 
@@ -75,18 +69,3 @@ def _joined(events: Iterable[Any]) -> bytes:
     for event in events:
         RecordWriter(content).write(event.SerializeToString())
     return content.getvalue()
-
-
-def _records(data: bytes) -> Iterator[bytes]:
-    """Yield the records of a TFRecord file, up to one that was cut off when the run was killed.
-
-    A record is the length of its content in 8 bytes, the length's checksum in 4, the content, and its checksum in 4.
-    Reading them with tf.data takes ten times as long.
-    """
-    start = 0
-    while start + 8 <= len(data):
-        end = start + int.from_bytes(data[start : start + 8], "little") + 16
-        if end > len(data):
-            return
-        yield data[start:end]
-        start = end

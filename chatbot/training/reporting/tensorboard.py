@@ -9,7 +9,7 @@ from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.corpus import NONE
 from chatbot.config.training import Settings
 from chatbot.evaluation.samples import Sample
-from chatbot.training.reporting.event_files import remove_events_after, write_of_start
+from chatbot.training.reporting.event_files import start_event, write_of_start
 from chatbot.training.reporting.tensorboard_pages.attention import write_attention
 from chatbot.training.reporting.tensorboard_pages.custom_scalars import layout_summary
 from chatbot.training.reporting.tensorboard_pages.graphs import step_graph
@@ -38,29 +38,31 @@ class TensorBoard:
     towers, theirs have fewer points (`TowerCurves`).
     """
 
-    tries_again = True
-
     def __init__(self, settings: Settings, towers: Sequence[str], step: int, run: Run | None = None) -> None:
-        """Open the files. Events of later steps than the checkpoint's, which a killed run leaves, are removed.
+        """Open new files. TensorBoard forgets events of later steps than the checkpoint's, which a killed run leaves.
 
         towers: their names. step: that of the checkpoint. run: for its graph, weights and embedding.
         """
         self._run, self._records, self._replies = run, 0, Replies()
         folder = TENSORBOARD / settings.run.attempt
-        folder.mkdir(parents=True, exist_ok=True)
-        for existing in folder.iterdir():
-            remove_events_after(existing, step)
         self._folder = folder / ALL_TOWERS
-        self._tower_curves = TowerCurves(folder, towers)
+        self._tower_curves = TowerCurves(folder, towers, step)
         for name, summary in (("layout", layout_summary()), ("settings", hyperparameters_summary(settings))):
             write_of_start(self._folder, name, tf.compat.v1.Event(summary=summary))
-        self._writer = tf.summary.create_file_writer(str(self._folder))
+        self._writer = self._opened(step)
+
+    def _opened(self, step: int) -> Any:
+        """Return the writer of a new file, in which the steps after `step` begin anew."""
+        writer = tf.summary.create_file_writer(str(self._folder))
+        # tf.summary.create_file_writer has no purge_step, which this event is.
+        tf.raw_ops.ImportEvent(writer=writer._resource, event=start_event(step).SerializeToString())
+        return writer
 
     def record(self, record: dict[str, Any]) -> None:
         """Write the metrics of a logged step."""
         step = record["step"]
         if not self._folder.exists():  # removed during the run: the files that are open are gone
-            self._writer = tf.summary.create_file_writer(str(self._folder))
+            self._writer = self._opened(step - 1)
         losses, rates, seconds = (
             record.get(f"tower_{name}", ()) for name in ("losses", "target_tokens_per_s", "seconds")
         )

@@ -25,12 +25,12 @@ class TowerCurves:
     1,024 open files.
     """
 
-    def __init__(self, folder: Path, towers: Sequence[str]) -> None:
-        """folder: of the attempt's TensorBoard runs. towers: the name of each run."""
+    def __init__(self, folder: Path, towers: Sequence[str], step: int) -> None:
+        """folder: of the attempt's TensorBoard runs. towers: the name of each run. step: that of the checkpoint."""
         name = f"{EVENTS}{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
         self._files = [folder / tower / name for tower in towers]
         self._points: list[list[tuple[float, float]]] = [[] for _ in towers]  # since the last point: loss, throughput
-        self._step = 0
+        self._first = self._step = step
         self._written = -math.inf  # the time of the last point
 
     def add(
@@ -45,7 +45,7 @@ class TowerCurves:
         seconds: the times of the towers if they were measured.
         """
         for file, time_of_tower in zip(self._files, seconds, strict=False):
-            append_values(file, [scalar(SECONDS, time_of_tower)], step)
+            append_values(file, [scalar(SECONDS, time_of_tower)], step, self._first)
         for points, loss, rate in zip(self._points, losses, target_tokens_per_s, strict=False):
             if loss is not None:
                 points.append((loss, rate))
@@ -59,6 +59,6 @@ class TowerCurves:
         for file, points in zip(self._files, self._points, strict=True):
             if points:
                 loss, rate = map(statistics.fmean, zip(*points, strict=True))
-                append_values(file, [scalar(LOSS, loss), scalar(THROUGHPUT, rate)], self._step)
+                append_values(file, [scalar(LOSS, loss), scalar(THROUGHPUT, rate)], self._step, self._first)
                 points.clear()
         self._written = time.monotonic()
