@@ -1,15 +1,11 @@
-"""--profile: a trace of what the devices and the host do in some steps, for TensorBoard's Profile page and Perfetto."""
+"""--profile: a trace of what the devices and the host do in some steps, for TensorBoard's Profile page."""
 
-import gzip
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.training.run import Run
@@ -50,8 +46,6 @@ class Profile:
         self._active, self._steps = False, ()  # a run that goes back to a checkpoint repeats steps
         try:
             tf.profiler.experimental.stop()
-            for file in (self.folder / "plugins" / "profile").glob("*/*.xplane.pb"):
-                write_trace(file)
             self.written = True
         except (tf.errors.OpError, OSError) as error:
             reason = str(error).splitlines()[0]
@@ -75,28 +69,3 @@ def profiled(run: Run) -> Iterator[Profile]:
     if profile.written and run.team.chief:
         first, last = profile.traced[0], profile.traced[-1]
         print(f"Profile of the steps {first:,} to {last:,}: tensorboard --logdir {folder}")
-
-
-def write_trace(file: Path) -> None:
-    """Write the content of an .xplane.pb file as .trace.json.gz beside it, in the format of Chrome and Perfetto."""
-    trace = file.with_name(file.name.replace(".xplane.pb", ".trace.json.gz"))
-    if not trace.exists():
-        space = XSpace.FromString(file.read_bytes())
-        events = [event for number, plane in enumerate(space.planes) for event in _trace_events(number, plane)]
-        trace.write_bytes(gzip.compress(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}).encode()))
-
-
-def _trace_events(device: int, plane: Any) -> Iterator[dict[str, Any]]:
-    """Yield the name of a device, and of its threads with what they did. Times are in microseconds.
-
-    The numbers of threads are new ones, since JavaScript reads no integers of 64 bits.
-    """
-    for thread, line in enumerate(plane.lines):
-        numbers = {"pid": device, "tid": thread}
-        yield {"ph": "M", **numbers, "name": "process_name", "args": {"name": plane.name}}
-        yield {"ph": "M", **numbers, "name": "thread_name", "args": {"name": line.display_name or line.name}}
-        for event in line.events:
-            kind = plane.event_metadata[event.metadata_id]
-            start = line.timestamp_ns / 1e3 + event.offset_ps / 1e6
-            times = {"ts": start, "dur": event.duration_ps / 1e6}
-            yield {"ph": "X", **numbers, **times, "name": kind.display_name or kind.name}
