@@ -15,9 +15,10 @@ DEFAULTS = {"WANDB_MODE": "offline", "WANDB_PROJECT": "chatbot", "WANDB_ERROR_RE
 
 def check_client(report_to: str) -> None:
     """Raise UserError if the client is asked for and not installed. Nothing is imported, which takes seconds."""
-    spec = importlib.util.find_spec("wandb") if report_to == WANDB else None
-    # A folder wandb/, where the client writes, is a module without an origin.
-    if report_to == WANDB and (spec is None or spec.origin is None):
+    if report_to != WANDB:
+        return
+    spec = importlib.util.find_spec("wandb")
+    if spec is None or spec.origin is None:  # a folder wandb/, where the client writes, has no origin
         raise UserError("--report-to wandb: wandb is not installed; run `pip install wandb`")
 
 
