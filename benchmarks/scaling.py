@@ -192,7 +192,7 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
 
     team = ALONE
     if cluster is not None:
-        team = join(cluster, Heartbeat(cluster, limit=600), towers)
+        team = join(cluster, Heartbeat(cluster), towers)
 
     def open_step(model: Any) -> Any:
         return open_update(model, flags.settings, towers, team)

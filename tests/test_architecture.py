@@ -61,7 +61,7 @@ def package_of(path: Path) -> str:
 
 
 def module_of(path: Path) -> str:
-    """chatbot/model/loss.py -> chatbot.model.loss."""
+    """chatbot/model/attention.py -> chatbot.model.attention."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 

@@ -11,6 +11,7 @@ import yaml
 from kubeflow.training import models  # type: ignore[import-untyped]
 
 from chatbot.config.stored import train_settings
+from chatbot.training.machines.watch import START_LIMIT
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = PROJECT / "kubernetes"
@@ -144,7 +145,7 @@ def test_command_trains_synchronously(workload: dict[str, Any]) -> None:
     assert container["command"] == ["python", "/app/train.py"]
     settings = train_settings([word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in container["args"]])
     assert settings.parallel.variable_update == "distributed_replicated"
-    assert settings.parallel.start_limit > 600  # the longest back-off of a Job
+    assert START_LIMIT > 600  # the longest back-off of a Job
 
 
 def test_job_and_tfjob_run_the_same_pod() -> None:

@@ -1,7 +1,5 @@
 """Renames an attempt."""
 
-import json
-
 from chatbot.attempts.attempt import check_not_training
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD
 from chatbot.config.stored import read_settings
@@ -38,18 +36,3 @@ def rename(old: str, new: str) -> None:
     if "attempt" in values:
         write_json(renamed / CONFIG, {**values, "attempt": new})
     print(f"{attempt} is now {renamed}" + (f", and {TENSORBOARD / old} is {TENSORBOARD / new}" if curves else ""))
-    for name in naming(old):
-        print(f"Note: {name} names {old} in --distil-from; when it is resumed, give the new name.")
-
-
-def naming(teacher: str) -> list[str]:
-    """Return the attempts that have this one as a teacher."""
-    names = []
-    for config in sorted(CHECKPOINTS.glob(f"*/{CONFIG}")):
-        try:
-            teachers = str(json.loads(config.read_text(encoding="utf-8")).get("distil_from") or "").split(",")
-        except (OSError, ValueError, AttributeError):
-            continue
-        if teacher in teachers:
-            names.append(config.parent.name)
-    return names

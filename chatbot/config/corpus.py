@@ -2,7 +2,6 @@
 
 import codecs
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 from chatbot.errors import UserError
@@ -114,7 +113,8 @@ class CorpusSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         check_encoding(self.encoding)
-        check_none("clean", self.clean)
+        if NONE in self.clean and len(self.clean) > 1:
+            raise UserError(f"--clean {' '.join(self.clean)}: {NONE} excludes all other values")
         if len(self.columns) not in (0, 2):
             raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
         if self.max_characters is not None and self.max_characters < self.min_characters:
@@ -134,12 +134,6 @@ def check_encoding(name: str | None) -> None:
         raise UserError(
             f"--encoding {name}: not an encoding of text in Python; use one such as utf-8, gb18030, big5 or utf-16"
         ) from None
-
-
-def check_none(name: str, values: Sequence[str]) -> None:
-    """Raise UserError when "none" is combined with other values of a flag."""
-    if NONE in values and len(values) > 1:
-        raise UserError(f"--{name} {' '.join(values)}: {NONE} excludes all other values")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,18 +8,14 @@ from chatbot.flags import check_fields, flag_of, setting
 
 LEARNING, SPEED = "learning", "speed"
 # The values of --schedule.
-CONSTANT, INVERSE_SQUARE_ROOT, COSINE = "constant", "inverse-square-root", "cosine"
-ONE_CYCLE, PLATEAU = "one-cycle", "plateau"
+CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE = "constant", "inverse-square-root", "cosine", "one-cycle"
 # The parts of the model for --freeze.
 PARTS = ("embedding", "encoder", "decoder", "attention", "projection")
 # Settings that have an effect only with these values of another.
 NEEDED = {
     "beta_1": ("optimizer", ("adam",)),
     "beta_2": ("optimizer", ("adam",)),
-    "epsilon": ("optimizer", ("adam",)),
-    "least_rate": ("schedule", (INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE, PLATEAU)),
-    "plateau_factor": ("schedule", (PLATEAU,)),
-    "plateau_patience": ("schedule", (PLATEAU,)),
+    "least_rate": ("schedule", (INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE)),
 }
 
 NATS, QUESTION_NATS = "nats_per_character", "question_nats_per_character"
@@ -55,21 +51,10 @@ class LearningSettings:
         LEARNING,
         "learning rate after the warm-up. constant: stays; inverse-square-root: falls with 1 / the square root of the "
         "step, needs --warm-up; cosine: falls along half a cosine to --least-rate, needs --steps or --epochs; "
-        "one-cycle: rises for 30% of the run, or for --warm-up steps, then falls as cosine; plateau: falls when "
-        "validations bring no improvement",
-        choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE, PLATEAU),
+        "one-cycle: rises for 30% of the run, or for --warm-up steps, then falls as cosine",
+        choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE),
     )
     least_rate: float = setting(0.0, LEARNING, "lower bound of the learning rate of a schedule", kind=float, least=0)
-    plateau_factor: float = setting(
-        0.5, LEARNING, "with --schedule plateau: the factor by which the learning rate is lowered", kind=float, above=0
-    )
-    plateau_patience: int = setting(
-        1,
-        LEARNING,
-        "with --schedule plateau: lower the learning rate after each N validations in a row without a new best",
-        kind=int,
-        least=1,
-    )
     max_gradient_norm: float = setting(
         5.0, LEARNING, "clip gradients: scale them down where their global norm exceeds R", kind=float, above=0
     )
@@ -85,9 +70,6 @@ class LearningSettings:
     beta_2: float = setting(
         0.999, LEARNING, "Adam: decay of the moving average of the squared gradient", kind=float, least=0
     )
-    epsilon: float = setting(
-        1e-7, LEARNING, "Adam: constant added to the denominator, for numerical stability", kind=float, above=0
-    )
     label_smoothing: float = setting(
         0.0,
         LEARNING,
@@ -97,30 +79,6 @@ class LearningSettings:
         least=0,
         most=0.9,
     )
-    inverse_token_frequency: float = setting(
-        0.0,
-        LEARNING,
-        "weight each target token in the loss by its frequency in the training pairs to the power of -R, such as 0.4: "
-        "rare tokens count more, for less generic replies; validation is without it",
-        kind=float,
-        least=0,
-        most=2,
-    )
-    distil_from: str | None = setting(
-        None,
-        LEARNING,
-        "trained attempts, joined by commas, whose average prediction the model also learns: distillation of several "
-        "models into one; their vocabulary must be that of this run",
-        metavar="ATTEMPTS",
-    )
-    distil_weight: float = setting(
-        0.5,
-        LEARNING,
-        "share of --distil-from in the loss; the rest is the loss of the reply's tokens. 0: without these attempts",
-        kind=float,
-        least=0,
-        most=1,
-    )
     average: float = setting(
         0.0,
         LEARNING,
@@ -128,13 +86,6 @@ class LearningSettings:
         "0: without an average",
         kind=float,
         least=0,
-    )
-    average_checkpoints: int = setting(
-        1,
-        LEARNING,
-        "validate, save and chat with the mean of the weights at the last N validations; 1: without a mean",
-        kind=int,
-        least=1,
     )
     freeze: str | None = setting(
         None,
@@ -221,15 +172,9 @@ class LearningSettings:
                     f"{flag_of(name)}: not used with {flag_of(other)} {value}; leave it out, or choose "
                     f"{flag_of(other)} {' or '.join(values)}"
                 )
-        check_below_one(self, "beta_1", "beta_2", "average", "plateau_factor")
+        check_below_one(self, "beta_1", "beta_2", "average")
         self._check_schedule()
-        if self.distil_from is None and self.distil_weight != LearningSettings.distil_weight:
-            raise UserError("--distil-weight: not used without --distil-from; leave it out, or name trained attempts")
-        if not all(self.teachers or (True,)):
-            raise UserError(f"--distil-from {self.distil_from}: an empty name; give names joined by commas")
         check_parts(self.frozen, PARTS)
-        if self.average and self.average_checkpoints > 1:
-            raise UserError("--average and --average-checkpoints exclude each other; leave out one of the two")
         if self.weight_decay * self.learning_rate >= 1:
             raise UserError(
                 f"--weight-decay {self.weight_decay}: at --learning-rate {self.learning_rate} an update would remove "
@@ -247,11 +192,6 @@ class LearningSettings:
             raise UserError(f"{schedule}: it needs the length of the run; give --steps or --epochs")
         if self.schedule == INVERSE_SQUARE_ROOT and not self.warm_up and self.scale_learning_rate == "none":
             raise UserError(f"{schedule}: the rate falls from the end of the warm-up on; give --warm-up, such as 1000")
-        if self.schedule == PLATEAU and self.plateau_patience >= self.patience:
-            raise UserError(
-                f"--plateau-patience {self.plateau_patience}: the run would end first, after --patience "
-                f"{self.patience}; choose a smaller one, or a larger --patience"
-            )
         if self.least_rate > self.learning_rate:
             raise UserError(f"--least-rate {self.least_rate}: above --learning-rate {self.learning_rate}")
 
@@ -259,17 +199,6 @@ class LearningSettings:
     def frozen(self) -> tuple[str, ...]:
         """The parts of --freeze."""
         return () if self.freeze is None else tuple(part.strip() for part in self.freeze.split(","))
-
-    @property
-    def teachers(self) -> tuple[str, ...]:
-        """The attempts of --distil-from, as given; none if they have no weight."""
-        names = () if self.distil_from is None else tuple(name.strip() for name in self.distil_from.split(","))
-        return names if self.distil_weight else ()
-
-    @property
-    def averages(self) -> bool:
-        """Whether the model has averaged weights, which differ from those that are trained."""
-        return self.average > 0 or self.average_checkpoints > 1
 
 
 def check_parts(frozen: Collection[str], parts: Collection[str]) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from chatbot.config.corpus import NONE, check_none
+from chatbot.config.corpus import NONE
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, setting
 
@@ -59,14 +59,6 @@ class ModelSettings:
         kind=bool,
         fixed=True,
     )
-    projection_size: int | None = setting(
-        None,
-        MODEL,
-        "with --no-tied-embeddings: units of the layer before the output matrix; default: --embedding-size",
-        kind=int,
-        least=1,
-        fixed=True,
-    )
     bidirectional: bool = setting(
         True,
         MODEL,
@@ -113,45 +105,6 @@ class ModelSettings:
     keep_prob: float = setting(
         0.5, MODEL, "fraction of units that dropout keeps; 1: no dropout", kind=float, above=0, most=1
     )
-    variational_dropout: bool = setting(
-        False,
-        MODEL,
-        "dropout uses one mask for all tokens of a sequence instead of one for each token",
-        kind=bool,
-    )
-    embedding_keep_prob: float = setting(
-        1.0,
-        MODEL,
-        "fraction of the vocabulary whose embeddings dropout keeps; that of a dropped token is zero wherever it occurs "
-        "in a step",
-        kind=float,
-        above=0,
-        most=1,
-    )
-    recurrent_keep_prob: float = setting(
-        1.0,
-        MODEL,
-        "fraction of the recurrent weights that dropout keeps, drawn once a step (DropConnect)",
-        kind=float,
-        above=0,
-        most=1,
-    )
-    scheduled_sampling: float = setting(
-        0.0,
-        MODEL,
-        "share of the decoder's input tokens in training that are replaced by the model's own predictions, as in chat",
-        kind=float,
-        least=0,
-        most=1,
-    )
-    fast: tuple[str, ...] = setting(
-        ("lstm", "loss"),
-        SPEED,
-        "faster implementations to use, with the results of the plain model: lstm (on CPUs: padding is not computed), "
-        "loss (projection and cross-entropy in chunks), or none",
-        many=True,
-        choices=("lstm", "loss", NONE),
-    )
     sampled_softmax: int | None = setting(
         None,
         SPEED,
@@ -160,10 +113,11 @@ class ModelSettings:
         kind=int,
         least=1,
     )
+    # Compute the recurrent layers by Keras, not by chatbot/model/fast, for an export, and for tests that compare both.
+    plain_layers: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_none("fast", self.fast)
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:
@@ -180,11 +134,6 @@ class ModelSettings:
             raise UserError("--input-feeding: feeds the result of attention; choose another --attention than none")
         if self.residual and max(encoder, decoder) == 1:
             raise UserError("--residual: the first recurrent layer has none; use --num-layers 2 or more")
-        if self.projection_size is not None and self.tied_embeddings:
-            raise UserError(
-                f"--projection-size {self.projection_size}: the embedding is the projection, of --embedding-size "
-                "units; add --no-tied-embeddings"
-            )
         if self.bidirectional and self.rnn_size % 2:
             raise UserError(
                 f"--rnn-size {self.rnn_size}: both directions share it; make it even or add --no-bidirectional"
@@ -199,8 +148,3 @@ class ModelSettings:
     def decoder_depth(self) -> int:
         """The recurrent layers of the decoder."""
         return self.decoder_layers or self.num_layers
-
-    @property
-    def projection_width(self) -> int:
-        """The units of the layer before the projection."""
-        return self.projection_size or self.embedding_size

@@ -117,9 +117,6 @@ class ParallelSettings:
         least=1,
         stored=False,
     )
-    start_limit: int = setting(
-        600, MACHINES, "seconds to wait for machines that have not started", kind=int, least=1, stored=False
-    )
     restarts: int = setting(
         0,
         MACHINES,

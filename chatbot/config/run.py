@@ -72,28 +72,12 @@ class RunSettings:
         "files, which the client of Weights & Biases follows; none: nowhere",
         choices=(TENSORBOARD, WANDB, NONE),
     )
-    patience_nonfinite: int = setting(
-        5,
-        RUN,
-        "a step whose loss or gradient is not finite updates nothing; after this many in a row, go back to the last "
-        "checkpoint with half the learning rate",
-        kind=int,
-        least=1,
-    )
     time_limit: str | None = setting(
         None,
         RUN,
         "save and finish after this time, and exit with code 0: hours:minutes, such as 35:30, or "
         "hours:minutes:seconds; the same command resumes the run",
         metavar="H:MM",
-        stored=False,
-    )
-    grace_seconds: float = setting(
-        100.0,
-        RUN,
-        "seconds after SIGTERM or SIGHUP to finish a step and save a checkpoint; then the process ends without saving",
-        kind=float,
-        above=0,
         stored=False,
     )
     probe: str | None = setting(

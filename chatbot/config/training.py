@@ -39,22 +39,12 @@ class Settings:
             "--accumulate": self.learning.accumulate > 1,
             "--deterministic": self.learning.deterministic,
             "--average": self.learning.average > 0,
-            "--average-checkpoints": self.learning.average_checkpoints > 1,
             "--profile": self.run.profile is not None,
             f"--histograms {ALL}": self.run.histograms == ALL,
         }
         for flag, given in excluded.items():
             if self.parallel.asynchronous and given:
                 raise UserError(f"--asynchronous and {flag} exclude each other; leave out one of the two")
-        excluded = {
-            "--label-smoothing": self.learning.label_smoothing > 0,
-            "--sampled-softmax": self.model.sampled_softmax is not None,
-            "--model-parallel": self.parallel.model_parallel,
-            "--asynchronous": self.parallel.asynchronous,
-        }
-        for flag, given in excluded.items():
-            if self.learning.teachers and given:
-                raise UserError(f"--distil-from and {flag} exclude each other; leave out one of the two")
         history, needed = self.encoding.history, 2 * (self.encoding.history + 1)  # a mark and a token of each turn
         if history and self.model.max_length < needed:
             raise UserError(

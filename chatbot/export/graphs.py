@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from chatbot.config.corpus import NONE
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.corpus.encoding.vocabulary import PAD
@@ -33,7 +32,7 @@ def plain_model(trained: Trained, ngrams: Ngrams | None = None) -> Seq2Seq:
 
     ngrams: those that `Seq2Seq.step` mixes in; None: none.
     """
-    settings = dataclasses.replace(trained.settings.model, fast=(NONE,), ngrams=ngrams.order if ngrams else 0)
+    settings = dataclasses.replace(trained.settings.model, plain_layers=True, ngrams=ngrams.order if ngrams else 0)
     spellings = spelling_table(trained.vocabulary.spellings())
     model = Seq2Seq(settings, len(trained.vocabulary), spellings=spellings, ngrams=ngrams)
     if model.decoder.attention is not None:

@@ -4,6 +4,7 @@ Attention follows the recurrent layers (Luong et al., 2015). Without input feedi
 whole reply at once in training, on a GPU with cuDNN's kernels.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -15,7 +16,7 @@ from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.dropout import DECODER, PROJECTION, Dropout
 from chatbot.model.matmul import matmul, policy
 from chatbot.model.packing import pack, unpack
-from chatbot.model.recurrent import Stack, State, StepMasks, is_packed
+from chatbot.model.recurrent import Stack, State, is_packed
 from chatbot.model.sequences import Sequences
 
 # "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
@@ -28,22 +29,19 @@ ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": B
 
 
 class Decoder(keras.layers.Layer):
-    """Recurrent stack -> attention -> attended = tanh(W [output; context]), or tanh(W output) without attention.
-
-    In the shapes below, "width" is settings.projection_width.
-    """
+    """Recurrent stack -> attention -> attended = tanh(W [output; context]), or tanh(W output) without attention."""
 
     def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
         super().__init__()
         units = settings.rnn_size
-        inputs = settings.embedding_size + (settings.projection_width if settings.input_feeding else 0)
+        inputs = settings.embedding_size * (2 if settings.input_feeding else 1)
         self.stack = Stack(settings, settings.decoder_depth, inputs, units, DECODER, precision)
         attention = ATTENTIONS.get(settings.attention)  # None for "none"
         self.attention = attention(units, precision, settings.input_feeding) if attention else None
-        self.combine = keras.layers.Dense(settings.projection_width, use_bias=False, dtype=policy(precision))
+        self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
         self.combine.build((None, 2 * units if attention else units))
         self.copying = Copying(units, precision) if settings.copy else None
-        self.dropout = Dropout(settings.keep_prob, PROJECTION, settings.variational_dropout)
+        self.dropout = Dropout(settings.keep_prob, PROJECTION)
         self._settings, self._precision = settings, precision
         self.built = True
 
@@ -57,7 +55,7 @@ class Decoder(keras.layers.Layer):
         if len(states) != self._settings.decoder_depth:
             states = self.stack.zero_states(tf.shape(memory)[0], memory.dtype)
         if self._settings.input_feeding:
-            states = [*states, [tf.zeros([tf.shape(memory)[0], self._settings.projection_width], memory.dtype)]]
+            states = [*states, [tf.zeros([tf.shape(memory)[0], self._settings.embedding_size], memory.dtype)]]
         keys = memory if self.attention is None else self.attention.keys(memory)
         state = {"cells": states, "memory": memory, "keys": keys, "mask": mask}
         return state if self.copying is None else {**state, "copy_keys": self.copying.keys(memory)}
@@ -65,7 +63,7 @@ class Decoder(keras.layers.Layer):
     def call(
         self, embedded: tf.Tensor, sequences: Sequences, state: DecoderState, key: tf.Tensor | None
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, width], packed; copies.
+        """embedded [tokens, embedding] or [rows, target, embedding] -> attended [tokens, embedding], packed; copies.
 
         This is teacher forcing. embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None:
         no dropout.
@@ -75,12 +73,12 @@ class Decoder(keras.layers.Layer):
         else:
             outputs, _ = self.stack(embedded, state["cells"], sequences, key, last=False)
             attended, copies = self.attended(outputs, sequences, state)
-        return self.dropout(attended, key, sequences.packing), copies
+        return self.dropout(attended, key), copies
 
     def attended(
         self, outputs: tf.Tensor, sequences: Sequences, state: DecoderState
     ) -> tuple[tf.Tensor, Copies | tuple[()]]:
-        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, width], packed; copies."""
+        """outputs of the stack, in the layout of `is_packed` -> attended [tokens, embedding], packed; copies."""
         packing = sequences.packing
         if is_packed(self._settings):
             padded, packed = unpack(outputs, packing), outputs
@@ -120,11 +118,11 @@ class Decoder(keras.layers.Layer):
             embedded = tf.gather(embedded, packing.to_padded)
         by_step = tf.transpose(embedded, [1, 0, 2])  # [target, rows, embedding]
         steps, rows = tf.shape(by_step)[0], tf.shape(by_step)[1]
-        masks = None if key is None else self.stack.step_masks(steps, rows, key)
+        scales = None if key is None else self.stack.step_scales(steps, rows, key)
 
         def step(t: tf.Tensor, cells: list[State], results: list[tf.TensorArray]) -> tuple[Any, ...]:
-            masks_at = None if masks is None else masks._replace(scales=[scale[t] for scale in masks.scales])
-            attended, copies, after = self.step(by_step[t], {**state, "cells": cells}, masks_at)
+            scales_at = None if scales is None else [scale[t] for scale in scales]
+            attended, copies, after = self.step(by_step[t], {**state, "cells": cells}, scales_at)
             of_step = zip(results, [attended, *copies], strict=True)
             return t + 1, after["cells"], [result.write(t, values) for result, values in of_step]
 
@@ -138,23 +136,23 @@ class Decoder(keras.layers.Layer):
         )
         by_row = [tf.transpose(result.stack(), [1, 0, 2]) for result in results]  # [rows, target, ...] each
         attended, *copies = by_row
-        attended = tf.ensure_shape(attended, [None, None, self._settings.projection_width])
+        attended = tf.ensure_shape(attended, [None, None, self._settings.embedding_size])
         return pack(attended, packing), Copies(*(pack(x, packing) for x in copies)) if copies else NO_COPIES
 
     def step(
-        self, embedded: tf.Tensor, state: DecoderState, masks: StepMasks | None = None
+        self, embedded: tf.Tensor, state: DecoderState, scales: Sequence[tf.Tensor] | None = None
     ) -> tuple[tf.Tensor, Copies | tuple[()], DecoderState]:
-        """embedded [hypotheses, embedding] -> attended [hypotheses, width], copies, the state after this token.
+        """embedded [hypotheses, embedding] -> attended [hypotheses, embedding], copies, the state after this token.
 
-        masks: of dropout in this step, in training with input feeding.
+        scales: of dropout in this step (`Stack.step_scales`), in training with input feeding.
 
         Attention takes the hypotheses of a row for target positions, so that no hypothesis needs a copy of the memory.
         """
         cells = state["cells"]
         if self._settings.input_feeding:
             *cells, (fed,) = cells
-            embedded = tf.concat([embedded, fed], -1)  # [hypotheses, embedding + width]
-        outputs, cells = self.stack.step(embedded, cells, masks)  # [hypotheses, units]
+            embedded = tf.concat([embedded, fed], -1)  # [hypotheses, 2 embedding]
+        outputs, cells = self.stack.step(embedded, cells, scales)  # [hypotheses, units]
         if self.attention is not None:
             of_rows = tf.reshape(outputs, [tf.shape(state["memory"])[0], -1, outputs.shape[-1]])  # [rows, beams, units]
             context = self.attention(of_rows, state["keys"], state["memory"], state["mask"])
@@ -173,5 +171,5 @@ class Decoder(keras.layers.Layer):
         return attended, copies, {**state, "cells": cells}
 
     def combined(self, outputs: tf.Tensor) -> tf.Tensor:
-        """outputs [rows, units or 2 units] -> attended [rows, width]."""
+        """outputs [rows, units or 2 units] -> attended [rows, embedding]."""
         return tf.tanh(matmul(outputs, tf.convert_to_tensor(self.combine.kernel), self._precision))

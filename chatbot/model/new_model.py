@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.batching.token_weights import target_counts
 from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ngrams import Ngrams
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, PAD
+from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.corpus.encoding.word_vectors import WordVectors
 from chatbot.model.fast.projection import LossSize
 from chatbot.model.seq2seq import Seq2Seq
@@ -55,6 +54,9 @@ def start_from_frequencies(model: Seq2Seq, shards: Sequence[EncodedPairs]) -> No
     Otherwise the first epoch would have to learn the frequencies. Tokens that never occur, such as most bytes, count as
     a tenth of an occurrence.
     """
-    smoothed = target_counts(shards, model.bias.shape[0]) + 0.1
+    smoothed = np.full(model.bias.shape[0], 0.1)
+    for pairs in shards:
+        smoothed += np.bincount(pairs.targets.joined(), minlength=len(smoothed))
+        smoothed[EOS] += len(pairs)
     smoothed[[PAD, BOS, ASK]] = 1e-6
     model.bias.assign(np.log(smoothed / smoothed.sum()))

@@ -1,12 +1,13 @@
 """A stack of recurrent layers, run over a whole sequence or one step at a time."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.dropout import RECURRENT, Dropout
+from chatbot.model.dropout import Dropout
 from chatbot.model.fast.cudnn import cudnn_sequence
 from chatbot.model.fast.lstm import lstm_sequence
 from chatbot.model.gpu import on_gpu
@@ -20,9 +21,9 @@ State = list[tf.Tensor]
 def is_packed(settings: ModelSettings) -> bool:
     """Return whether stacks run over packed tokens [tokens, features], not over [rows, time, features].
 
-    With "lstm" in settings.fast, LSTMs on the CPU run over real tokens only (`chatbot.model.fast.lstm`).
+    Unless settings.plain_layers, LSTMs on the CPU run over real tokens only (`chatbot.model.fast.lstm`).
     """
-    return settings.cell == "lstm" and "lstm" in settings.fast and not on_gpu()
+    return settings.cell == "lstm" and not settings.plain_layers and not on_gpu()
 
 
 def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float32") -> keras.layers.RNN:
@@ -55,9 +56,6 @@ class Stack(keras.layers.Layer):
     another size (Wu et al., 2016). settings.layer_normalisation normalises the sum (Ba et al., 2016). Both are outside
     the layers.
 
-    Dropout of recurrent weights, "DropConnect" (Merity et al., 2018), draws its mask once a call, outside the layers,
-    so that all of their implementations take the weights as usual.
-
     layers: their number. inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`; the
     others follow.
     """
@@ -78,8 +76,7 @@ class Stack(keras.layers.Layer):
         for norm in self.norms:
             norm.build((None, units))
         numbers = range(first_dropout, first_dropout + layers)
-        self.dropouts = [Dropout(settings.keep_prob, number, settings.variational_dropout) for number in numbers]
-        self.weight_dropouts = [Dropout(settings.recurrent_keep_prob, RECURRENT + number) for number in numbers]
+        self.dropouts = [Dropout(settings.keep_prob, number) for number in numbers]
         self._settings = settings
         self.built = True  # otherwise Keras traces `call` to build the layer
 
@@ -104,8 +101,7 @@ class Stack(keras.layers.Layer):
         states: list[State] = []
         outputs = inputs
         for i, (layer, first) in enumerate(zip(self.recurrent, initial, strict=True)):
-            dropped = self.dropouts[i](outputs, key, sequences.packing)
-            of_layer, state = self._layer(layer, dropped, self._recurrent_weights(i, key), first, sequences, last)
+            of_layer, state = self._layer(layer, self.dropouts[i](outputs, key), first, sequences, last)
             outputs = self._normalised(i, outputs, of_layer)
             states.append(state)
         if self.norms and is_packed(self._settings):
@@ -130,69 +126,46 @@ class Stack(keras.layers.Layer):
         self,
         layer: keras.layers.RNN,
         inputs: tf.Tensor,
-        recurrent: tf.Tensor,
         initial: State,
         sequences: Sequences,
         last: bool,
     ) -> tuple[tf.Tensor, State]:
         cell, packing = layer.cell, sequences.packing
-        kernel, bias = map(tf.convert_to_tensor, (cell.kernel, cell.bias))
+        weights = cell.kernel, cell.recurrent_kernel, cell.bias
+        kernel, recurrent, bias = map(tf.convert_to_tensor, weights)
         if is_packed(self._settings):
             h, c = initial
             outputs, *state = lstm_sequence(inputs, h, c, kernel, recurrent, bias, packing, layer.compute_dtype)
-        elif "lstm" in self._settings.fast and on_gpu():
+        elif on_gpu() and not self._settings.plain_layers:
             lengths = packing.lengths if last else tf.fill(tf.shape(packing.lengths), tf.shape(inputs)[1])
             outputs, *state = cudnn_sequence(inputs, initial, kernel, recurrent, bias, lengths, layer.compute_dtype)
         else:
-            mask = sequences.mask if last else None
-            with _weights(cell, recurrent):
-                results = layer(inputs, initial_state=initial, mask=mask)
+            results = layer(inputs, initial_state=initial, mask=sequences.mask if last else None)
             outputs, *state = (tf.cast(x, inputs.dtype) for x in results)
         return outputs, state
 
-    def step_masks(self, steps: tf.Tensor, rows: tf.Tensor, key: tf.Tensor) -> "StepMasks":
-        """Draw the masks of all steps. steps, rows: scalar int32. key: [1] uint64."""
-        kernels = [layer.cell.kernel for layer in self.recurrent]
-        drawn = zip(self.dropouts, kernels, strict=True)
-        scales = [dropout.step_scales(steps, rows, kernel.shape[0], key) for dropout, kernel in drawn]
-        return StepMasks(scales, [self._recurrent_weights(i, key) for i in range(len(kernels))])
+    def step_scales(self, steps: tf.Tensor, rows: tf.Tensor, key: tf.Tensor) -> list[tf.Tensor]:
+        """Return what dropout multiplies the inputs of each layer by in all steps, [steps, rows, features] float32.
 
-    def _recurrent_weights(self, number: int, key: tf.Tensor | None) -> tf.Tensor:
-        """Return those of layer `number`, after dropout."""
-        weights = tf.convert_to_tensor(self.recurrent[number].cell.recurrent_kernel)
-        return self.weight_dropouts[number](weights, key)
+        steps, rows: scalar int32. key: [1] uint64.
+        """
+        layers = zip(self.dropouts, self.recurrent, strict=True)
+        return [dropout.scales([steps, rows, layer.cell.kernel.shape[0]], key) for dropout, layer in layers]
 
     def step(
-        self, inputs: tf.Tensor, states: list[State], masks: "StepMasks | None" = None
+        self, inputs: tf.Tensor, states: list[State], scales: Sequence[tf.Tensor] | None = None
     ) -> tuple[tf.Tensor, list[State]]:
         """Run one step: inputs [rows, features] -> outputs [rows, units], the state of each layer.
 
-        masks: of dropout, for each layer; None: no dropout.
+        scales: those of `step_scales` at this step, [rows, features] for each layer; None: no dropout.
         """
         new_states: list[State] = []
         outputs = inputs
         for i, (layer, state) in enumerate(zip(self.recurrent, states, strict=True)):
-            if masks is None:
-                results, new_state = layer.cell(outputs, state)
-            else:
-                with _weights(layer.cell, masks.recurrent[i]):
-                    results, new_state = layer.cell(outputs * masks.scales[i], state)
+            results, new_state = layer.cell(outputs if scales is None else outputs * scales[i], state)
             outputs = self._normalised(i, outputs, tf.cast(results, inputs.dtype))
             new_states.append([tf.cast(x, inputs.dtype) for x in _as_list(new_state)])
         return outputs, new_states
-
-
-class StepMasks(NamedTuple):
-    """What dropout does in one step of a stack, or in all of them, for each layer."""
-
-    scales: list[tf.Tensor]  # the factors of the inputs, [rows, features], or [steps, rows, features] for all steps
-    recurrent: list[tf.Tensor]  # the recurrent weights after dropout
-
-
-def _weights(cell: Any, recurrent: tf.Tensor) -> keras.StatelessScope:
-    """Return a scope in which a cell has these recurrent weights, and its own other weights."""
-    values = [(variable, tf.convert_to_tensor(variable)) for variable in (cell.kernel, cell.bias)]
-    return keras.StatelessScope([*values, (cell.recurrent_kernel, recurrent)])
 
 
 def _as_list(state: Any) -> State:

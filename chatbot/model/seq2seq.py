@@ -1,7 +1,5 @@
 """The whole model: embedding -> encoder -> attention decoder -> logits."""
 
-import dataclasses
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,34 +13,22 @@ from chatbot.corpus.encoding.ngrams import Ngrams
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoded import Decoded
 from chatbot.model.decoder import Decoder, DecoderState
-from chatbot.model.distillation import Taught, distillation_loss
-from chatbot.model.dropout import TokenTypeDropout
 from chatbot.model.encoder import Encoder
 from chatbot.model.fast.projection import LossSize, projection_loss
 from chatbot.model.gpu import placed_on
-from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
 from chatbot.model.ngram_tables import NgramTables
 from chatbot.model.packing import rows_of_tokens
 from chatbot.model.recurrent import is_packed
 from chatbot.model.sampled import sampled_loss
-from chatbot.model.sequences import Sequences, laid_out, padded_ids, sequences_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Distillation:
-    """Trained models that a model learns from, of the same vocabulary, and the weight of their part of the loss."""
-
-    models: "Sequence[Seq2Seq]"
-    weight: float
+from chatbot.model.sequences import Sequences, padded_ids, sequences_of
 
 
 class Seq2Seq(keras.Model):
     """An attention seq2seq model (Bahdanau et al., 2015; Luong et al., 2015).
 
     Questions and replies share one vocabulary and one embedding, which is also the output projection (Press and Wolf,
-    2017) if settings.tied_embeddings. The weights are zeros until `built_model` draws them or a checkpoint is read. In
-    the shapes below, "width" is settings.projection_width.
+    2017) if settings.tied_embeddings. The weights are zeros until `built_model` draws them or a checkpoint is read.
 
     precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
     weights, states and sums are float32. loss_size: the limits of the loss. spellings: the ids of each token's
@@ -61,40 +47,32 @@ class Seq2Seq(keras.Model):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        self.precision, self._settings, self._fast_loss = precision, settings, "loss" in settings.fast
+        self.precision, self._settings = precision, settings
         self.sampled, self.tied = settings.sampled_softmax, settings.tied_embeddings
-        self.scheduled_sampling = settings.scheduled_sampling
         self.loss_size = loss_size
         self.label_smoothing = label_smoothing
-        self.distillation: Distillation | None = None  # a run with teachers sets it
         self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
         assert (0 if ngrams is None else ngrams.order) == settings.ngrams, "not the n-grams of the settings"
         self.ngrams = None if ngrams is None else NgramTables(ngrams, settings.ngram_weight)
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
-        self.type_dropout = TokenTypeDropout(settings.embedding_keep_prob, vocabulary_size)
         self.encoder = Encoder(settings, precision)
         self.decoder = Decoder(settings, precision)
         self.bias = self.add_weight(shape=(vocabulary_size,), initializer="zeros", name="bias")
         if not self.tied:
-            shape = (vocabulary_size, settings.projection_width)
+            shape = (vocabulary_size, settings.embedding_size)
             self._projection = self.add_weight(shape=shape, initializer="zeros", name="projection")
         self.built = True
 
     @property
     def projection(self) -> keras.Variable:
-        """The output projection, [vocabulary, width]."""
+        """The output projection, [vocabulary, embedding]."""
         return self.embedding.embeddings if self.tied else self._projection
 
     @property
     def projects_by_embedding(self) -> bool:
-        """Whether the loss in training reads the whole embedding."""
+        """Whether the loss in training reads the whole embedding, so that a part of its gradient is of all rows."""
         return self.tied and self.sampled is None
-
-    @property
-    def has_dense_embedding_gradient(self) -> bool:
-        """Whether a part of the embedding's gradient is of all rows; the rest is of rows that the host knows."""
-        return self.projects_by_embedding or self.scheduled_sampling > 0
 
     @property
     def looks_up_samples(self) -> bool:
@@ -110,9 +88,9 @@ class Seq2Seq(keras.Model):
         """Compute on the device of the weights in this block: calls, and functions that are traced by a call."""
         return placed_on(self.device)
 
-    def embed(self, ids: tf.Tensor, key: tf.Tensor | None = None) -> tf.Tensor:
-        """ids [...] -> [..., embedding]. key: [1] uint64 draws the dropout mask; None: no dropout."""
-        return self.type_dropout(tf.gather(tf.convert_to_tensor(self.embedding.embeddings), ids), ids, key)
+    def embed(self, ids: tf.Tensor) -> tf.Tensor:
+        """ids [...] -> [..., embedding]."""
+        return tf.gather(tf.convert_to_tensor(self.embedding.embeddings), ids)
 
     def sequences(self, ids: npt.NDArray[Any]) -> Sequences:
         """Return a batch as the model takes it where it is computed (`on_gpu`), with indices from the host.
@@ -134,7 +112,7 @@ class Seq2Seq(keras.Model):
         return state
 
     def _start(self, source: Sequences, key: tf.Tensor | None) -> DecoderState:
-        memory, states = self.encoder(self.embed(source.ids, key), source, key)
+        memory, states = self.encoder(self.embed(source.ids), source, key)
         return self.decoder.start(memory, source.mask, states)
 
     def call(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> tf.Tensor:
@@ -148,7 +126,7 @@ class Seq2Seq(keras.Model):
 
     def decoded(self, source: Sequences, target_in: Sequences, key: tf.Tensor | None = None) -> Decoded:
         """Return the decoder's outputs for the real tokens of target_in. The arguments are those of `call`."""
-        attended, copies = self.decoder(self.embed(target_in.ids, key), target_in, self._start(source, key), key)
+        attended, copies = self.decoder(self.embed(target_in.ids), target_in, self._start(source, key), key)
         return self.with_question(attended, copies, source, target_in)
 
     def with_question(
@@ -159,21 +137,12 @@ class Seq2Seq(keras.Model):
             return Decoded(attended)
         return Decoded(attended, copies, tf.gather(padded_ids(source), rows_of_tokens(target_in.packing)))
 
-    def laid_out(self, sequences: Sequences) -> Sequences:
-        """Return a batch that another model's `sequences` has prepared, as this model takes it."""
-        return laid_out(sequences, is_packed(self._settings))
-
     def _logits(self, decoded: Decoded) -> tf.Tensor:
         """Return the logits of the next token, with copies its log-probabilities: [positions, vocabulary]."""
         logits = self.project(decoded.attended)
         if not decoded.copies:
             return logits
         return with_copies(logits, decoded.copies, decoded.question, tf.constant(self._spellings))
-
-    def probabilities(self, decoded: Decoded) -> tf.Tensor:
-        """Return the distributions of the next token, without n-grams: [positions, vocabulary] float32."""
-        logits = self._logits(decoded)
-        return tf.exp(logits) if decoded.copies else tf.nn.softmax(tf.cast(logits, tf.float32))
 
     def attention_weights(self, source: Sequences, target_in: Sequences) -> tf.Tensor:
         """Return the weights of the question's tokens at each target position, [rows, target, source].
@@ -183,50 +152,22 @@ class Seq2Seq(keras.Model):
         return self.decoder.attention_weights(self.embed(target_in.ids), target_in, self._start(source, None))
 
     def project(self, attended: tf.Tensor) -> tf.Tensor:
-        """attended [..., width] -> logits [..., vocabulary]."""
+        """attended [..., embedding] -> logits [..., vocabulary]."""
         return matmul(attended, self.projection, self.precision, transpose_b=True) + self.bias
 
-    def predictions(self, decoded: Decoded) -> tf.Tensor:
-        """Return the most probable ids, [tokens] int64. The logits are computed in chunks."""
-        tokens, chunk = tf.shape(decoded.attended)[0], max(1, self.loss_size.logits // self.bias.shape[0])
-
-        def add(start: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            logits = self._logits(decoded.part(slice(start, start + chunk)))
-            return start + chunk, tf.concat([ids, tf.argmax(logits, -1)], 0)
-
-        start = tf.constant(0), tf.zeros([0], tf.int64)
-        shapes = tf.TensorShape([]), tf.TensorShape([None])
-        return tf.while_loop(lambda start, _: start < tokens, add, start, shapes, parallel_iterations=1)[1]
-
-    def summed_loss(
-        self, decoded: Decoded, targets: tf.Tensor, weights: tf.Tensor, taught: Taught | None = None
-    ) -> tf.Tensor:
+    def summed_loss(self, decoded: Decoded, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
         """Return the weighted cross-entropy in nats, summed: scalar float32.
 
-        targets [tokens] int64, weights [tokens] float32; taught: the distributions of `distillation`.
+        targets [tokens] int64, weights [tokens] float32.
         """
         attended, copies, question = decoded
         projection, bias = map(tf.convert_to_tensor, (self.projection, self.bias))
-        if self.distillation is not None and taught is not None:
-            mixed = taught, self.distillation.weight, self.precision, self.loss_size
-            copying = copies, question, tf.constant(self._spellings)
-            return distillation_loss(attended, projection, bias, targets, weights, *mixed, *copying)
-        if not self._fast_loss:
-            return self.plain_loss(decoded, targets, weights, self.label_smoothing)
         parts: tuple[tf.Tensor, ...] = ()
         if copies:
             copied = log_copied(copies, question, targets, tf.constant(self._spellings))
             parts = copies.log_actions[:, GENERATE], copied
         options = self.precision, self.loss_size, parts, self.label_smoothing
         return projection_loss(attended, projection, bias, targets, weights, *options)
-
-    def plain_loss(
-        self, decoded: Decoded, targets: tf.Tensor, weights: tf.Tensor, label_smoothing: float = 0.0
-    ) -> tf.Tensor:
-        """Return what `summed_loss` returns, with all logits in memory at once; without label smoothing by default."""
-        if label_smoothing:
-            return sequence_loss(self.project(decoded.attended), targets, weights, label_smoothing)
-        return -tf.reduce_sum(self.log_probabilities(decoded, targets) * weights)
 
     def log_probabilities(self, decoded: Decoded, targets: tf.Tensor) -> tf.Tensor:
         """Return the log-probability of each target in nats, without n-grams, [tokens] float32."""

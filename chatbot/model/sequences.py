@@ -28,14 +28,6 @@ def sequences_of(ids: npt.NDArray[Any], packed: bool) -> Sequences:
     return Sequences((packed_array(ids, packing, PAD) if packed else ids).astype(np.int64), mask, packing)
 
 
-def laid_out(sequences: Sequences, packed: bool) -> Sequences:
-    """Return the sequences with ids in this layout."""
-    if packed == (len(sequences.ids.shape) == 1):
-        return sequences
-    ids = tf.gather(tf.reshape(sequences.ids, [-1]), sequences.packing.to_packed) if packed else padded_ids(sequences)
-    return sequences._replace(ids=ids)
-
-
 def padded_ids(sequences: Sequences) -> tf.Tensor:
     """Return the ids in rows, [rows, time]; at padding PAD."""
     is_packed = len(sequences.ids.shape) == 1

@@ -1,7 +1,6 @@
 """Reads all that a checkpoint holds, after its files are verified."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from chatbot.training.progress import Progress, progress_of, read_progress
 from chatbot.training.provenance import Provenance
 from chatbot.training.variable_update.replica import Values
 
-# The groups of a checkpoint with averages: the trained weights, and those at the last validations.
-TRAINED, RECENT = "trained", "recent"
+# The group of a checkpoint with averages: the trained weights.
+TRAINED = "trained"
 # The group of a checkpoint in float16: the loss scale, the last value of the optimizer's state. It has a group of its
 # own because a run may be resumed at another precision.
 LOSS_SCALE = "loss_scale"
@@ -34,7 +33,6 @@ class Content:
     optimizer: Values  # with the loss scale
     weights: Values
     trained: Values  # empty without averages
-    recent: list[Values]  # the trained weights at the last validations
     changes: list[str]  # since it was written, one a line
 
 
@@ -60,9 +58,8 @@ def read_checkpoint(
     end = len(optimizer) - float16
     state = read_values(prefix, "optimizer", optimizer[:end])
     for shape in optimizer[end:]:
-        state += next(iter(_read_sets(prefix, LOSS_SCALE, [shape])), [np.zeros(shape)])
-    trained, recent = _read_sets(prefix, TRAINED, weights), _read_sets(prefix, RECENT, weights)
-    return Content(progress, state, own, trained[0] if trained else [], recent, changes)
+        state += _read_if_any(prefix, LOSS_SCALE, [shape]) or [np.zeros(shape)]
+    return Content(progress, state, own, _read_if_any(prefix, TRAINED, weights), changes)
 
 
 def _progress_at(prefix: Path, manifest: Mapping[str, Any]) -> Progress:
@@ -80,11 +77,9 @@ def _progress_at(prefix: Path, manifest: Mapping[str, Any]) -> Progress:
     return progress
 
 
-def _read_sets(prefix: Path, group: str, shapes: Shapes) -> list[Values]:
-    """Read the sets of weights in a group, an empty list if the checkpoint has no such group."""
-    count = math.ceil(len(_names(prefix, group)) / len(shapes))
-    values = read_values(prefix, group, [*shapes] * count)
-    return [values[i : i + len(shapes)] for i in range(0, len(values), len(shapes))]
+def _read_if_any(prefix: Path, group: str, shapes: Shapes) -> Values:
+    """Read the variables of a group, an empty list if the checkpoint has no such group."""
+    return read_values(prefix, group, shapes) if _names(prefix, group) else []
 
 
 def _names(prefix: Path, group: str) -> list[str]:

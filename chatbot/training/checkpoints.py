@@ -12,7 +12,6 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.config.attempts import BEST, LAST, SAVING
-from chatbot.config.learning import LearningSettings
 from chatbot.durable import write_file, write_json
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import (
@@ -27,13 +26,12 @@ from chatbot.model.checkpoint_files import (
 from chatbot.model.saved import assign_weights, tensor_name, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
-from chatbot.training.averages import Averages
-from chatbot.training.checkpoint_reader import LOSS_SCALE, RECENT, TRAINED, read_checkpoint
+from chatbot.training.checkpoint_reader import LOSS_SCALE, TRAINED, read_checkpoint
 from chatbot.training.disk_space import check_space, pointers_in, remove_unnamed
 from chatbot.training.progress import Progress
 from chatbot.training.provenance import Provenance
 from chatbot.training.snapshot import Snapshot, cause_of, is_finite
-from chatbot.training.variable_update.replica import Values
+from chatbot.training.variable_update.replica import Averages, Values
 
 
 class Checkpoints:
@@ -57,7 +55,7 @@ class Checkpoints:
         self._provenance = provenance
         self._write_attempt = write_attempt
         self._weights = weights_of(model)
-        self._averages = averages or Averages(self._weights, LearningSettings())
+        self._averages = averages or Averages(self._weights)
         self._float16 = model.precision == "float16"
         self._keep = keep
         self._best = Progress()  # of the best checkpoint on the disk
@@ -109,7 +107,7 @@ class Checkpoints:
             self._best = dataclasses.replace(progress)
             for weight, value in zip(self._weights, content.weights, strict=True):
                 weight.assign(value)
-            return progress, self._averages.joined(content.optimizer, content.trained, content.recent)
+            return progress, self._averages.joined(content.optimizer, content.trained)
         raise damaged[0]
 
     def check_space(self, state: Values, keeps_best: bool) -> None:
@@ -118,7 +116,7 @@ class Checkpoints:
         Old checkpoints stay until the next one is complete. keeps_best: whether the best one is kept beside them.
         """
         weights = sum(4 * weight.shape.num_elements() for weight in self._weights)
-        size = weights * (1 + self._averages.most_recent) + sum(value.nbytes for value in state)
+        size = weights + sum(value.nbytes for value in state)
         count = 1 + self._keep + keeps_best - len(list(self.directory.glob("ckpt-*.index")))
         check_space(self.directory, size, count)
 
@@ -220,9 +218,8 @@ class Checkpoints:
     def _tensors(self, weights: Values, state: Values) -> dict[str, Any]:
         """Return the arrays of a checkpoint by their names."""
         trained, optimizer = self._averages.split(state)
-        recent = [value for values in self._averages.recent for value in values]
         loss_scale = [optimizer.pop()] if self._float16 else []
-        groups = {"weights": weights, "optimizer": optimizer, TRAINED: trained, RECENT: recent, LOSS_SCALE: loss_scale}
+        groups = {"weights": weights, "optimizer": optimizer, TRAINED: trained, LOSS_SCALE: loss_scale}
         return {tensor_name(group, i): value for group, values in groups.items() for i, value in enumerate(values)}
 
     def _write_or_report(self) -> None:

@@ -31,7 +31,6 @@ from chatbot.training.lines import question_line
 from chatbot.training.preset import kept_values, preset_values
 from chatbot.training.probe import probe_samples
 from chatbot.training.streams import output_columns, print_wrapped
-from chatbot.training.teacher_attempts import check_teachers, teacher_directories
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -90,7 +89,6 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         check_settings(settings)
     elif settings.model.word_vectors is not None:
         check_readable(Path(settings.model.word_vectors))  # before minutes of reading pairs
-    teacher_directories(settings)  # fails early, too
     source = settings.encoding.validation
     if resumed and source == AUTO:  # an attempt keeps its choice
         source = stored_settings(settings.run.directory / CONFIG).encoding.validation
@@ -131,7 +129,6 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)
-    check_teachers(settings, vocabulary, both)
     if settings.learning.best_by == QUESTION_NATS and not both:
         raise UserError(
             f"--best-by {QUESTION_NATS}: only one direction is learned; add --both-directions on to a new attempt"

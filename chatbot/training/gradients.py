@@ -11,24 +11,22 @@ from chatbot.model.copying import Copies
 from chatbot.model.gpu import computed_on, is_gpu
 from chatbot.model.recurrent import State
 from chatbot.model.scatter import scatter_add
-from chatbot.model.scheduled_sampling import mixed_inputs
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Parts, Tower
 from chatbot.training.share import Share, looked_up
-from chatbot.training.teachers import Teachers
 
 
 class Sums(NamedTuple):
     """The result of a tower. Division by the weight follows the sum over all towers.
 
     The gradients are those of the loss sum, float32; in float16, those of the scaled one. The embedding's is the sum of
-    `projection`, if it is also the output projection or scheduled sampling chooses the rows, and of `rows`, which is
-    small, so that its exchange is cheap; `dense` adds them.
+    `projection`, if it is also the output projection, and of `rows`, which is small, so that its exchange is cheap;
+    `dense` adds them.
     """
 
     loss: tf.Tensor  # scalar float32, nats
     weight: tf.Tensor  # scalar float32, real target tokens; in float16 times the loss scale, as the gradients are
-    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.has_dense_embedding_gradient
+    projection: list[tf.Tensor]  # [vocabulary, embedding]; an empty list unless model.projects_by_embedding
     others: list[tf.Tensor]  # of all variables but the embedding, in the order of model.trainable_variables
     rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up (`ids_used`)
 
@@ -77,14 +75,11 @@ def _on(device: str | None) -> Any:
 
 
 def gradient_functions(model: Seq2Seq, towers: Sequence[Tower]) -> list[Any]:
-    """Return the function of each tower: one for all GPUs and one for all CPUs.
-
-    A tower with parts has its own, and so has each one of a model with teachers, whose weights are constants.
-    """
+    """Return the function of each tower: one for all GPUs and one for all CPUs. A tower with parts has its own."""
     functions: dict[Any, Any] = {}
     of_towers = []
     for i, tower in enumerate(towers):
-        key = i if tower.parts or model.distillation else is_gpu(tower.device)
+        key = i if tower.parts else is_gpu(tower.device)
         if key not in functions:
             with tf.device(tower.device):
                 functions[key] = gradient_function(model, tower.device, tower.parts)
@@ -99,11 +94,9 @@ def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -
     and whose shares the function takes; the operations run on the device of the caller.
     weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. loss_scale: scalar
     float32, of float16; None at other precisions. parts: the devices of the model's parts; None runs all of them on the
-    device of the caller. The weights of teachers, which are constants, are copied to the device on which this function
-    is called.
+    device of the caller.
     """
     variables = model.trainable_variables
-    teachers = None if model.distillation is None else Teachers(model.distillation.models)
     encoder_device, decoder_device, projection_device = parts or (None, None, None)
 
     @tf.function(autograph=False)
@@ -122,38 +115,22 @@ def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -
         token_weights = share.weights if loss_scale is None else share.weights * loss_scale
 
         def encode(embedded: tf.Tensor) -> Any:
-            return model.encoder(model.type_dropout(embedded, source.ids, key), source, key)
+            return model.encoder(embedded, source, key)
 
         def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> Any:
-            dropped = model.type_dropout(embedded, target_in.ids, key)
-            return model.decoder(dropped, target_in, model.decoder.start(memory, source.mask, states), key)
+            return model.decoder(embedded, target_in, model.decoder.start(memory, source.mask, states), key)
 
         def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
             if model.sampled is None:
                 decoded = model.with_question(attended, copies, source, target_in)
-                return model.summed_loss(decoded, share.targets, token_weights, taught)
+                return model.summed_loss(decoded, share.targets, token_weights)
             ids = share.targets, share.samples
             target_rows, sample_rows = sampled or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)
             return model.sampled_loss(attended, target_rows, sample_rows, *ids, token_weights)
 
-        # The teachers read the reply itself, also where scheduled sampling mixes the inputs.
-        taught = None if teachers is None else teachers(source, target_in)
         with _on(projection_device):
-            source_rows, *other_rows = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
+            source_rows, target_rows, *sampled = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
         encoder_stage = Stage(encoder_device, with_values(encoder), encode, source_rows)
-        if model.scheduled_sampling:
-            # No tape records the first pass. `decode` takes the new target_in from here on.
-            sampled = other_rows
-            with _on(projection_device):
-                true_rows = tf.gather(values[id(embedding)], target_in.ids)
-            with _on(decoder_device), keras.StatelessScope(with_values(decoder)):
-                attended, copies = decode(true_rows, *encoder_stage.outputs)
-            with _on(projection_device), keras.StatelessScope(with_values(variables)):
-                predictions = model.predictions(model.with_question(attended, copies, source, target_in))
-                target_in = target_in._replace(ids=mixed_inputs(target_in, predictions, key, model.scheduled_sampling))
-                target_rows = tf.gather(values[id(embedding)], target_in.ids)
-        else:
-            target_rows, *sampled = other_rows
         decoder_stage = Stage(decoder_device, with_values(decoder), decode, target_rows, *encoder_stage.outputs)
         own = [bias] if model.tied else [bias, model.projection]
         read_whole = [embedding] if model.projects_by_embedding else []
@@ -171,10 +148,6 @@ def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -
                 tf.reshape(gradient, [-1, gradient.shape[-1]])  # [ids, embedding]
                 for gradient in (source_gradient, target_gradient, *sampled_gradients)
             ]
-            if model.scheduled_sampling:
-                ids, of_targets = tf.reshape(target_in.ids, [-1]), lookups.pop(1)
-                of_inputs = tf.math.unsorted_segment_sum(of_targets, ids, embedding.shape[0])
-                projection = [tf.add_n([of_inputs, *projection])]
             rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, used)
         of_variables = *encoder_gradients, *decoder_gradients, *own_gradients
         gradients = dict(zip(map(id, (*encoder, *decoder, *own)), of_variables, strict=True))

@@ -12,6 +12,8 @@ from types import FrameType
 
 from chatbot.corpus.reading.display import counted
 
+# Seconds after SIGTERM or SIGHUP to finish a step and save; the pods of kubernetes/ have 120.
+GRACE_SECONDS = 100.0
 # Seconds after a second signal in which an operation of TensorFlow that is running may end.
 SECOND_TIMEOUT = 2.0
 # Seconds between two calls of `tick`.
@@ -128,7 +130,7 @@ def _watched(announced: bool, grace: float | None, tick: Callable[[], str] | Non
             if count > 1:
                 _start_timer(timers, SECOND_TIMEOUT, "a second signal")
             elif grace is not None and number != signal.SIGINT:
-                _start_timer(timers, grace, f"not finished within {counted(grace, 'second')} (--grace-seconds)")
+                _start_timer(timers, grace, f"not finished within {counted(grace, 'second')}")
 
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=wait_for_signals, daemon=True, name="signals")

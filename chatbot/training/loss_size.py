@@ -16,19 +16,15 @@ def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) ->
     return LossSize(logits_in(min(memories, default=None)), most_tokens(settings, len(towers) * machines))
 
 
-def check_whole_logits(settings: Settings, vocabulary: int, tokens: int) -> None:
-    """Raise UserError when a loss without chunks has more logits than kernels can index.
+def check_sampled_logits(settings: Settings, tokens: int) -> None:
+    """Raise UserError when a sampled softmax, which has no chunks, has more logits than kernels can index.
 
-    That is the loss of --fast without `loss`, and of --sampled-softmax. vocabulary: its size. tokens: `most_tokens`.
+    tokens: `most_tokens`.
     """
-    model = settings.model
-    if model.sampled_softmax is None and "loss" in model.fast:
-        return
-    logits = tokens * (vocabulary if model.sampled_softmax is None else 1 + model.sampled_softmax)
+    logits = 0 if settings.model.sampled_softmax is None else tokens * (1 + settings.model.sampled_softmax)
     if logits > MOST_ELEMENTS:
-        flag = f"--fast {' '.join(model.fast)}" if model.sampled_softmax is None else "--sampled-softmax"
         raise UserError(
-            f"{flag}: {logits:,} logits of a tower's share at once, more than {MOST_ELEMENTS:,}; "
+            f"--sampled-softmax: {logits:,} logits of a tower's share at once, more than {MOST_ELEMENTS:,}; "
             "use a smaller --batch-size, with --accumulate"
         )
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 
 MOMENTUM = 0.9
+EPSILON = 1e-7  # Adam's, as in Keras
 TINY = 1e-37  # less than the weight of any token, also times the smallest loss scale; its inverse is finite
 
 NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
@@ -148,7 +149,7 @@ def _apply_gradient(
             lr=scalars.rate,
             beta1=scalars.beta_1,
             beta2=scalars.beta_2,
-            epsilon=settings.epsilon,
+            epsilon=EPSILON,
             grad=gradient,
             use_locking=True,
         )

@@ -76,7 +76,7 @@ def products(settings: Settings, vocabulary_size: int, towers: int) -> list[list
     model, learning = settings.model, settings.learning
     units = model.rnn_size // 2 if model.bidirectional else model.rnn_size
     tokens = -(-(learning.batch_tokens or learning.batch_size * TOKENS) // towers)  # of a tower's share, rounded up
-    sizes = [(model.projection_width, model.sampled_softmax or vocabulary_size), (units, 4 * units)]
+    sizes = [(model.embedding_size, model.sampled_softmax or vocabulary_size), (units, 4 * units)]
     return [[min(tokens, MOST_ELEMENTS // n), k, n] for k, n in sizes]
 
 

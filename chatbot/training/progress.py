@@ -26,7 +26,6 @@ class Progress:
     version: int = VERSION
     best_by: str = NATS  # the measure that chose the best
     best_value: float | None = None  # of that measure
-    rate_drops: int = 0  # by --schedule plateau
     unvalidated: bool = False  # a signal has abandoned the validation of this step
     skipped_updates: int = 0  # since the loss or a gradient was not finite
     skipped_in_a_row: int = 0  # those up to this step

@@ -8,16 +8,13 @@ import time
 from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.attempts import LAST
-from chatbot.config.learning import PLATEAU
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.corpus.batching.prefetch import prefetched
-from chatbot.corpus.batching.token_weights import inverse_frequency_weights, target_counts
 from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
@@ -27,23 +24,21 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
-from chatbot.training.averages import Averages
 from chatbot.training.calendar import LEAST_STEPS, Calendar, Due, calendar_of
 from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.data import FEWEST_DECIDING, Data
+from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.initial_weights import set_initial_weights
-from chatbot.training.loss_size import check_whole_logits, loss_size, most_tokens
+from chatbot.training.loss_size import check_sampled_logits, loss_size, most_tokens
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.progress import Progress, read_progress, shown
 from chatbot.training.provenance import Provenance
 from chatbot.training.schedule import Schedule, schedule_of
 from chatbot.training.share import Prepared
-from chatbot.training.teachers import distillation_of
 from chatbot.training.validator import Validator
 from chatbot.training.variable_update.choose import VariableUpdate
-from chatbot.training.variable_update.replica import Values
+from chatbot.training.variable_update.replica import Averages, Values
 
 # Makes the training step of a model.
 OpenStep = Callable[[Seq2Seq, Settings], VariableUpdate]
@@ -63,7 +58,6 @@ class Run:
     calendar: Calendar
     train_step: VariableUpdate
     validator: Validator
-    averages: Averages
     checkpoints: Checkpoints
     progress: Progress
     untrained: Values  # the weights that the run begins with; empty if it has a checkpoint, and on other machines
@@ -71,8 +65,7 @@ class Run:
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        rate = self.schedule.rate(self.progress.step, self.progress.rate_drops)
-        return rate * 0.5**self.progress.rate_halvings
+        return self.schedule.rate(self.progress.step) * 0.5**self.progress.rate_halvings
 
     def batches_ahead(self) -> Generator[Prepared, None, None]:
         """Prepare the batches from the next step on, ahead of the caller."""
@@ -111,30 +104,15 @@ class Run:
         late = self.team.chief and self.checkpoints.minutes_since_save() >= minutes
         return due._replace(save=bool(self.team.agree("late" if late else "")))
 
-    def gather_state(self, validates: bool) -> Values:
+    def gather_state(self) -> Values:
         """Set the weights of the model to those to validate and save; return the rest of a checkpoint.
 
-        All machines call it at the same step. validates: whether a validation is due at this step.
+        All machines call it at the same step.
         """
         self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
         if self.checkpoints.exist:
             self.untrained.clear()
-        state = self.train_step.gather_state()
-        if self.team.chief:
-            self.averages.update(state, validates)
-        return state
-
-    def lower_rate(self, validated: bool) -> None:
-        """Lower the learning rate of --schedule plateau if that is due. All machines call it after a validation.
-
-        validated: whether the validation was finished, on the chief.
-        """
-        learning, progress = self.settings.learning, self.progress
-        if learning.schedule == PLATEAU:
-            if validated and progress.without_best and progress.without_best % learning.plateau_patience == 0:
-                progress.rate_drops += 1
-            # Only the chief validates.
-            progress.rate_drops = int(self.team.broadcast_text(str(progress.rate_drops)))
+        return self.train_step.gather_state()
 
     def go_back(self) -> None:
         """Restore the last checkpoint, or the untrained weights if there is none, and halve the learning rate.
@@ -179,14 +157,6 @@ def broadcast_progress(team: Team, progress: Progress) -> Progress:
     return Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
 
 
-def training_token_weights(settings: Settings, data: Data) -> npt.NDArray[np.float32] | None:
-    """Return the weight of each target token, [vocabulary]; None without --inverse-token-frequency."""
-    exponent = settings.learning.inverse_token_frequency
-    if not exponent:
-        return None
-    return inverse_frequency_weights(target_counts(data.training, len(data.vocabulary)), exponent)
-
-
 def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
     """Return the n-grams of the training pairs; None without --ngrams."""
     if not settings.ngrams:
@@ -201,16 +171,9 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     damaged attempt, and for a batch with fewer pairs than towers.
     """
     learning = settings.learning
-    if learning.average_checkpoints > 1 and data.validation is None:
-        raise UserError("--average-checkpoints: nothing is validated; give --validation FILE, or leave it out")
-    if learning.schedule == PLATEAU and not data.validation_decides:
-        raise UserError(
-            f"--schedule plateau: it takes {FEWEST_DECIDING} validation pairs to judge by; give --validation FILE, or "
-            "another --schedule"
-        )
     batch_size = learning.batch_size * learning.accumulate
     batch_tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
-    batches = Batches(data.training, batch_size, learning.seed, batch_tokens, training_token_weights(settings, data))
+    batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
     pairs = batch_size if batch_tokens is None else batches.pairs / batches.steps_per_epoch
 
     device, all_towers = towers[0].device, len(towers) * team.machines
@@ -227,12 +190,11 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
 
     with tf.device(device):
         size = loss_size(settings, towers, team.machines)
-        check_whole_logits(settings, len(data.vocabulary), most_tokens(settings, all_towers))
+        check_sampled_logits(settings, most_tokens(settings, all_towers))
         ngrams = training_ngrams(settings.model, data)
         spellings = spelling_table(data.vocabulary.spellings())
         tables = spellings, ngrams, learning.label_smoothing
         model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, *tables)
-    model.distillation = distillation_of(settings)
     train_step = open_step(model, settings)
     shares = train_step.num_shares * team.machines
     if batch_tokens is None and batch_size < shares:
@@ -240,7 +202,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
             f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
         )
 
-    averages = Averages(weights_of(model), learning)
+    averages = Averages(weights_of(model), learning.average > 0)
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
     checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep, provenance, write)
@@ -280,7 +242,6 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
         train_step=train_step,
         # With several machines, the other ones' devices would have to take part, too.
         validator=Validator(model, data, settings, towers if team.alone else towers[:1]),
-        averages=averages,
         checkpoints=checkpoints,
         progress=progress,
         untrained=untrained,

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from chatbot.config.learning import CONSTANT, COSINE, INVERSE_SQUARE_ROOT, ONE_CYCLE, PLATEAU, LearningSettings
+from chatbot.config.learning import CONSTANT, COSINE, INVERSE_SQUARE_ROOT, ONE_CYCLE, LearningSettings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 
@@ -17,7 +17,7 @@ FIRST_SHARE, RISING_SHARE = 1 / 25, 0.3
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """The learning rate as a function of the step, and with plateau of the validations.
+    """The learning rate as a function of the step.
 
     The rate rises from zero in `warm_up` steps to the highest one, in a line. A batch k times as large averages the
     noise of k steps, so the highest rate may grow with k (Goyal et al., 2017) or, with adaptive optimizers, with its
@@ -25,8 +25,7 @@ class Schedule:
 
     - constant: the rate stays;
     - inverse-square-root: it falls with the inverse square root of the step (Vaswani et al., 2017);
-    - cosine: it falls along half a cosine to `least` at `length` (Loshchilov and Hutter, 2017, without restarts);
-    - plateau: each drop multiplies it by `factor`.
+    - cosine: it falls along half a cosine to `least` at `length` (Loshchilov and Hutter, 2017, without restarts).
 
     one-cycle rises from a 25th of the highest rate and falls to `least`, both along half a cosine (Smith and Topin,
     2018).
@@ -37,10 +36,9 @@ class Schedule:
     kind: str = CONSTANT
     length: int = 0  # steps of the run, for cosine and one-cycle
     least: float = 0.0
-    factor: float = 1.0
 
-    def rate(self, step: int, drops: int = 0) -> float:
-        """Return the learning rate of a step, counted from 0. drops: `Progress.rate_drops`, for plateau."""
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
         if self.kind == ONE_CYCLE:
             peak = self.warm_up - 1
             if step < peak:
@@ -52,8 +50,6 @@ class Schedule:
             return _half_cosine(self.highest, self.least, (step - self.warm_up) / (self.length - self.warm_up))
         if self.kind == INVERSE_SQUARE_ROOT:
             return max(self.least, self.highest * math.sqrt(self.warm_up / (step + 1)))
-        if self.kind == PLATEAU:
-            return max(self.least, self.highest * self.factor**drops)
         return self.highest
 
 
@@ -78,14 +74,7 @@ def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) 
         warm_up = min(steps_per_epoch, MOST_WARM_UP) if settings.scale_learning_rate != "none" else 0
     if settings.schedule in (COSINE, ONE_CYCLE) and warm_up >= length:
         raise UserError(f"--warm-up {warm_up}: the run has {counted(length, 'step')}; choose less, or a longer run")
-    return Schedule(
-        settings.learning_rate * factor,
-        warm_up,
-        settings.schedule,
-        length,
-        settings.least_rate,
-        settings.plateau_factor,
-    )
+    return Schedule(settings.learning_rate * factor, warm_up, settings.schedule, length, settings.least_rate)
 
 
 def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
@@ -104,8 +93,6 @@ def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> st
         COSINE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",
         ONE_CYCLE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",
         INVERSE_SQUARE_ROOT: "falls with the square root of the step",
-        PLATEAU: f"times {schedule.factor:g} after {settings.plateau_patience} of --patience {settings.patience} "
-        "validations without a new best",
     }
     if schedule.kind in falls:
         line = (line or f"Learning rate {schedule.highest:.4g}") + f"; {falls[schedule.kind]}"

@@ -28,7 +28,7 @@ class Share(NamedTuple):
     source: Sequences
     target_in: Sequences
     targets: Any  # [tokens] int64, packed
-    weights: Any  # [tokens] float32, of the token, 1 by default; 0 at fillers; all 0 for a tower without a pair
+    weights: Any  # [tokens] float32, 1 for a token; 0 at fillers; all 0 for a tower without a pair
     samples: Any  # [samples] int64, the ids of a sampled softmax, the same for all shares; none for an exact one
     counts: Any  # [2] float32, the summed weights of real target tokens, and the number of pairs
     key: Any  # [1] uint64, for the dropout masks
@@ -67,10 +67,9 @@ def _read_on_gpu(share: Share, model: Seq2Seq) -> Share:
         read = {name: getattr(sequences.packing, name) for name in names}
         return sequences._replace(packing=Packing(**{**dict.fromkeys(Packing._fields, ()), **read}))
 
-    previous = ["previous"] if model.scheduled_sampling else []
     return share._replace(
         source=with_only(share.source, "lengths"),
-        target_in=with_only(share.target_in, "lengths", "to_packed", "to_padded", *previous)._replace(mask=()),
+        target_in=with_only(share.target_in, "lengths", "to_packed", "to_padded")._replace(mask=()),
         samples=() if model.sampled is None else share.samples,
     )
 
@@ -94,11 +93,10 @@ def ids_used(batch: GlobalBatch, model: Seq2Seq, samples: npt.NDArray[np.int64])
 def looked_up(share: Share, model: Seq2Seq) -> list[Any]:
     """Return the ids of the embedding's rows that a tower reads, in order: arrays or tensors of any shape.
 
-    Scheduled sampling changes the inputs of the decoder in the step; their gradient is dense.
     With an exact softmax, the projection reads the whole matrix, and its ids are not among them; nor are they with a
     projection of its own.
     """
-    inputs = [share.source.ids] if model.scheduled_sampling else [share.source.ids, share.target_in.ids]
+    inputs = [share.source.ids, share.target_in.ids]
     return [*inputs, share.targets, share.samples] if model.looks_up_samples else inputs
 
 

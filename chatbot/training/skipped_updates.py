@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from chatbot.training.progress import Progress
 from chatbot.training.variable_update.step_result import StepResult
 
-# The number of times that a run goes back to its last checkpoint.
-MOST_RETURNS = 3
+# After this many skipped updates in a row, a run goes back to its last checkpoint; it does so MOST_RETURNS times.
+PATIENCE, MOST_RETURNS = 5, 3
 
 
 class SkippedUpdates:
@@ -14,19 +14,18 @@ class SkippedUpdates:
 
     An overflow of float16 only lowers the loss scale: it is a skipped update, but none of those in a row.
 
-    patience: the number in a row after which the run goes back to its last checkpoint. progress: of the run, which
-    keeps the counts, so that they outlive the process.
+    progress: of the run, which keeps the counts, so that they outlive the process.
     """
 
-    def __init__(self, patience: int, progress: Progress) -> None:
-        self._patience, self._progress = patience, progress
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._step = self._last_in_a_row = progress.step
         self.since_return = 0  # those that count in a row, since this process began or last went back
 
     def record(self, results: Sequence[StepResult]) -> None:
         """Count the next steps, in their order.
 
-        After as many in a row as `patience`, the rest is ignored: the run goes back.
+        After PATIENCE in a row, the rest is ignored: the run goes back.
         """
         progress = self._progress
         for result in results:
@@ -48,7 +47,7 @@ class SkippedUpdates:
     @property
     def due(self) -> bool:
         """Whether the run has to go back."""
-        return self._progress.skipped_in_a_row >= self._patience
+        return self._progress.skipped_in_a_row >= PATIENCE
 
     def went_back(self) -> None:
         """Begin again after the run went back to an earlier step."""

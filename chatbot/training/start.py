@@ -30,7 +30,7 @@ from chatbot.training.machines.cluster import (
 from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
-from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, print_status
+from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
 from chatbot.training.model_parallel import plan, spread
 from chatbot.training.probe import read_probe
 from chatbot.training.reporting.wandb_client import check_client
@@ -69,7 +69,7 @@ def start(settings: Settings) -> int:
         return run_local_workers(settings, settings.parallel.local_workers)
     if settings.parallel.restarts:
         # A server waits for a chief that may be started again.
-        arguments = for_one_process(settings), settings.parallel.start_limit
+        arguments = for_one_process(settings), START_LIMIT
         return run_jobs([Job("training", run_process, arguments, settings.parallel.restarts)])
     return run_process(settings)
 
@@ -221,7 +221,7 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
     from chatbot.training.variable_update.choose import open_update
     from chatbot.training.variable_update.device_failure import device_errors
 
-    heartbeat = Heartbeat(cluster, settings.parallel.start_limit)
+    heartbeat = Heartbeat(cluster)
     try:
         team = join(cluster, heartbeat, towers)
         check_identical_settings(team, settings, data, towers)
@@ -250,7 +250,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
             watch.exit_process(f"{name} ({address}) was lost, and with it the newest weights")
         print_status(f"\n{name} ({address}) does not answer; the others go on without it until it is back.")
 
-    watch = Watch(cluster.others, settings.parallel.start_limit, lost)
+    watch = Watch(cluster.others, lost)
     watch.start()
     try:
         coordinator = connect(cluster, watch)

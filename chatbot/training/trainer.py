@@ -11,7 +11,7 @@ from chatbot.errors import UserError
 from chatbot.training.data import Data
 from chatbot.training.devices import Tower
 from chatbot.training.divergence import Divergence
-from chatbot.training.interrupts import AbandonedError, Interrupts, interrupts
+from chatbot.training.interrupts import GRACE_SECONDS, AbandonedError, Interrupts, interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.profiling import profiled
 from chatbot.training.reporting.reporter import Reporter, open_reporter
@@ -44,14 +44,14 @@ def train(
     progress, train_step, first = run.progress, run.train_step, run.progress.step
     saved = first
     divergence = Divergence(len(data.vocabulary), progress)
-    skipped = SkippedUpdates(settings.run.patience_nonfinite, progress)
+    skipped = SkippedUpdates(progress)
     times = TowerTimes(train_step, towers)
     advice = advice_of(settings, towers, team) if team.chief else ""
     watch = StepWatch(advice, lambda: train_step.is_tracing, lambda: lost_gpus(towers))
     with (
         profiled(run) as profile,
         open_reporter(run) as reporter,
-        interrupts(team.chief, settings.run.grace_seconds, watch.tick) as interrupted,
+        interrupts(team.chief, GRACE_SECONDS, watch.tick) as interrupted,
         open_window(run) as window,
         run.checkpoints.finished(),
     ):
@@ -86,15 +86,13 @@ def train(
                 with watch.step(number):
                     seconds = times.measure(batch)
                 record |= {"tower_seconds": seconds} if seconds else {}
-            state = run.gather_state(due.validate) if due.save else None
+            state = run.gather_state() if due.save else None
             for warning in run.checkpoints.warnings():
                 reporter.warn(warning)
             if due.log and divergence.record_mean(progress.step) and team.chief:
                 reporter.warn(f"{divergence.describe(settings.learning.learning_rate)}; nothing is saved meanwhile")
             best = validate(run, reporter, interrupted, record) if due.validate and team.chief else None
-            if due.validate:
-                run.lower_rate(validated=best is not None)
-            elif due.save and team.chief and data.validation is None and data.probe:
+            if due.save and team.chief and data.validation is None and data.probe:
                 reporter.probe(run.validator.replies())
             reporter.record(record)
             if state is not None and not divergence.diverges:
@@ -103,7 +101,7 @@ def train(
             stop = stop or team.agree(INTERRUPTED if interrupted else run.reason_to_stop() or divergence.reason_to_stop)
             window.restart()
         if saved < progress.step and not divergence.diverges:
-            run.save(run.gather_state(validates=False), best=False)
+            run.save(run.gather_state(), best=False)
         if stop == TIME_UP and not due.validate and not divergence.diverges:
             show_likelihood(run, reporter, interrupted)
         reporter.stopped(stop)
@@ -158,7 +156,6 @@ def make_up_validation(run: Run, reporter: Reporter, interrupted: Interrupts) ->
     best, run.progress.unvalidated = None, False
     if run.team.chief and run.data.validation is not None:
         best = validate(run, reporter, interrupted, record)
-    run.lower_rate(validated=best is not None)
     if best is not None:
         reporter.made_up(record)
         run.checkpoints.amend(run.progress, best)

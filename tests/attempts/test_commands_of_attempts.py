@@ -56,11 +56,11 @@ def test_compare_prints_what_differs_and_draws_the_curves(run: Run) -> None:
 def test_compare_keeps_the_ends_of_paths(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chatbot.attempts.compare.terminal_width", lambda: 46)
     for name in ("a", "b"):
-        save_attempt(name, {1: 1.0}, data=(f"/a/long/path/of/a/folder/{name}.tsv",), distil_from="a-long-name-" + name)
+        save_attempt(name, {1: 1.0}, data=(f"/a/long/path/of/a/folder/{name}.tsv",), init_from="a-long-name-" + name)
     rows = run("compare", "a", "b").splitlines()
     assert max(map(len, rows)) <= 46
     assert next(row.split() for row in rows if row.startswith("--data")) == ["--data", "…r/a.tsv", "…er/b.tsv"]
-    assert next(row.split() for row in rows if row.startswith("--distil")) == ["--distil-from", "a-long-…", "a-long-n…"]
+    assert next(row.split() for row in rows if row.startswith("--init")) == ["--init-from", "a-long-…", "a-long-n…"]
 
 
 def test_compare_warns_of_different_validation_pairs(run: Run) -> None:
@@ -172,14 +172,10 @@ def test_average_of_a_broken_attempt_is_refused(run: Run) -> None:
 
 def test_rename_moves_both_folders(run: Run) -> None:
     save_attempt("a", {1: 1.0})
-    save_attempt("b", {1: 1.0}, distil_from="c,a")
     Path("tensorboard/a/all").mkdir(parents=True)
     out = run("rename", "a", "微博")
-    assert out.splitlines() == [
-        "checkpoints/a is now checkpoints/微博, and tensorboard/a is tensorboard/微博",
-        "Note: b names a in --distil-from; when it is resumed, give the new name.",
-    ]
-    assert (names("checkpoints"), names("tensorboard")) == (["b", "微博"], ["微博"])
+    assert out == "checkpoints/a is now checkpoints/微博, and tensorboard/a is tensorboard/微博\n"
+    assert (names("checkpoints"), names("tensorboard")) == (["微博"], ["微博"])
     assert json.loads(Path("checkpoints/微博/config.json").read_text())["attempt"] == "微博"
     assert load_trained(Path("checkpoints/微博")).step == 1
 

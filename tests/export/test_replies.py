@@ -124,7 +124,6 @@ GRU = {
     "layer_normalisation": True,
     "attention": "bahdanau",
     "tied_embeddings": False,
-    "projection_size": 5,
     "ngrams": 2,
 }
 # With more than ten tensors of state, their names are not in the order of their numbers.

@@ -17,7 +17,7 @@ from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.model.dropout import uniform
-from chatbot.model.seq2seq import Distillation, Seq2Seq
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices import Tower
 from chatbot.training.loss_size import loss_size
 from chatbot.training.selftest import CASES, STEPS, VOCABULARY, random_pairs
@@ -55,11 +55,9 @@ def named(model: Seq2Seq, values: list[Any]) -> dict[str, Any]:
     }
 
 
-def gradients(settings: Settings, precision: str, tower: Tower, is_taught: bool = False) -> dict[str, Any]:
-    """Return the loss and the gradients of a batch. is_taught: by a teacher, which is a smaller model."""
+def gradients(settings: Settings, precision: str, tower: Tower) -> dict[str, Any]:
+    """Return the loss and the gradients of a batch."""
     model = new_model(settings, tower, precision)
-    if is_taught:
-        model.distillation = Distillation([new_model(replace(settings, rnn_size=16), tower)], 0.5)
     sums, values = dense_gradients(model, pad_batch(random_pairs(19, 1), np.arange(19), 9, 10), device=tower.device)
     return {"loss": sums.loss.numpy(), **named(model, values)}
 
@@ -105,12 +103,11 @@ KINDS = {
 OPTIONS = {
     "copy": replace(ADAM, copy=True),
     "copy, gru bahdanau": replace(ADAM, copy=True, cell="gru", attention="bahdanau"),
-    "copy, float32 loss of all logits": replace(ADAM, copy=True, fast=("lstm",)),
     "copy and input feeding": replace(ADAM, copy=True, input_feeding=True),
     "label smoothing": replace(ADAM, label_smoothing=0.1),
     "residual, layer normalisation": replace(ADAM, residual=True, layer_normalisation=True),
-    "untied, unequal depths": replace(ADAM, tied_embeddings=False, projection_size=16, encoder_layers=1),
-    "deeper encoder, plain paths": replace(ADAM, decoder_layers=1, fast=("none",)),
+    "untied, unequal depths": replace(ADAM, tied_embeddings=False, encoder_layers=1),
+    "deeper encoder, plain paths": replace(ADAM, decoder_layers=1, plain_layers=True),
     "input feeding": replace(ADAM, input_feeding=True),
     "n-grams": replace(ADAM, ngrams=3),
     "no attention": replace(ADAM, attention="none"),
@@ -118,7 +115,6 @@ OPTIONS = {
 GRADIENTS: dict[str, Case] = {
     name: functools.partial(gradients, settings, "float32") for name, settings in {**KINDS, **OPTIONS}.items()
 }
-GRADIENTS["teacher"] = functools.partial(gradients, ADAM, "float32", is_taught=True)
 # The keys are those of GRADIENTS, followed by the precision.
 LOWER_PRECISION: dict[str, Case] = {
     f"{name} {precision}": functools.partial(gradients, KINDS[name], precision)
@@ -133,11 +129,8 @@ TRAINING: dict[str, Case] = {
         "gru": replace(ADAM, cell="gru"),
         "bahdanau": replace(ADAM, attention="bahdanau"),
         "dropout, gru": replace(ADAM, cell="gru", keep_prob=0.5),
-        "dropout, lstm of Keras": replace(ADAM, fast=("loss",), keep_prob=0.5),
-        "dropout of weights and tokens": replace(ADAM, cell="gru", recurrent_keep_prob=0.7, embedding_keep_prob=0.8),
-        "variational dropout": replace(ADAM, cell="gru", keep_prob=0.5, variational_dropout=True),
+        "dropout, lstm of Keras": replace(ADAM, plain_layers=True, keep_prob=0.5),
         "copy": replace(ADAM, copy=True),
-        "scheduled sampling": replace(ADAM, scheduled_sampling=0.3),
         "average of the weights": replace(ADAM, average=0.9),
     }.items()
 }

@@ -39,7 +39,7 @@ def slow_weights(model: Seq2Seq, question: list[int], reply: list[int]) -> list[
     return found
 
 
-@pytest.mark.parametrize("settings", [{}, {"attention": "bahdanau", "fast": ("none",), "cell": "gru"}])
+@pytest.mark.parametrize("settings", [{}, {"attention": "bahdanau", "plain_layers": True, "cell": "gru"}])
 def test_weights_of_a_batch_equal_those_of_single_steps(settings: dict[str, object]) -> None:
     model = trained_model(**settings)
     found = attention_weights(model, QUESTIONS, REPLIES)

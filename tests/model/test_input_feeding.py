@@ -11,7 +11,7 @@ from chatbot.model.packing import unpack
 from chatbot.model.recurrent import recurrent_layer
 
 KEY = tf.constant([7], tf.uint64)
-KEEP, KEEP_RECURRENT = 0.8, 0.7
+KEEP = 0.8
 SOURCE, TARGET_IN = np.array([[7, 8, 9, 4], [4, 5, 0, 0]]), np.array([[1, 5, 7], [1, 8, 0]])
 
 
@@ -19,19 +19,15 @@ SOURCE, TARGET_IN = np.array([[7, 8, 9, 4], [4, 5, 0, 0]]), np.array([[1, 5, 7],
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_input_feeding_equals_plain_loop(cell: str, key: tf.Tensor | None) -> None:
     settings = ModelSettings(cell=cell, rnn_size=8, embedding_size=6, input_feeding=True, keep_prob=KEEP)
-    settings = ModelSettings(**{**vars(settings), "recurrent_keep_prob": KEEP_RECURRENT})
     model = built_model(settings, 17, seed=1)
     source, target_in = model.sequences(SOURCE), model.sequences(TARGET_IN)
     state = model.encode(source, key)
     decoder, embedded = model.decoder, model.embed(tf.constant(TARGET_IN)).numpy()
     plain_layer, (layer,) = recurrent_layer(cell, 12, 8), decoder.stack.recurrent
     plain_layer.set_weights(layer.get_weights())
-    input_mask = recurrent_mask = output_mask = 1.0
+    input_mask = output_mask = 1.0
     if key is not None:
         input_mask = (uniform([3, 2, 12], key, 300).numpy() >= 1 - KEEP) / KEEP
-        recurrent = plain_layer.cell.recurrent_kernel
-        recurrent_mask = (uniform(recurrent.shape, key, 1300).numpy() >= 1 - KEEP_RECURRENT) / KEEP_RECURRENT
-        recurrent.assign(recurrent * recurrent_mask)
         tokens = len(target_in.packing.to_packed)
         packed_mask = (uniform([tokens, 6], key, 400).numpy() >= 1 - KEEP) / KEEP
         output_mask = unpack(tf.constant(packed_mask), target_in.packing).numpy()

@@ -8,12 +8,12 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.model.decoded import Decoded
-from chatbot.model.loss import sequence_loss
 from chatbot.model.new_model import built_model
 from chatbot.model.sampled import draw_samples, sampled_loss
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import random_pairs
 from chatbot.training.share import Preparation, looked_up
+from tests.model.plain_loss import sequence_loss
 from tests.training.dense_gradients import shares_of
 
 TOKENS, UNITS, VOCABULARY = 30, 4, 50

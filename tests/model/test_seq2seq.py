@@ -32,7 +32,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "gru-bahdanau-copy": {"cell": "gru", "attention": "bahdanau", "copy": True},
     "lstm-none-uni": {"attention": "none", "bidirectional": False},
     "gru-none-bi": {"cell": "gru", "attention": "none"},
-    "lstm-residual-untied": {"residual": True, "tied_embeddings": False, "projection_size": 5},
+    "lstm-residual-untied": {"residual": True, "tied_embeddings": False},
     "lstm-normalised-deep-encoder": {"layer_normalisation": True, "encoder_layers": 3},
     "gru-residual-normalised-deep-decoder": {
         "cell": "gru",
@@ -41,7 +41,7 @@ CHOICES: dict[str, dict[str, Any]] = {
         "decoder_layers": 3,
         "bidirectional": False,
     },
-    "lstm-fed-copy": {"input_feeding": True, "copy": True, "tied_embeddings": False, "projection_size": 5},
+    "lstm-fed-copy": {"input_feeding": True, "copy": True, "tied_embeddings": False},
     "gru-bahdanau-fed": {"cell": "gru", "attention": "bahdanau", "input_feeding": True, "residual": True},
 }
 KINDS = [dataclasses.replace(SMALL, **choice) for choice in CHOICES.values()]
@@ -126,10 +126,10 @@ def test_bias_starts_at_the_log_frequencies_of_the_replies() -> None:
     np.testing.assert_allclose(np.exp(model.bias.numpy()), smoothed / smoothed.sum(), atol=1e-6)
 
 
-@pytest.mark.parametrize("fast", [("lstm",), ("none",)])
-def test_each_direction_of_the_encoder_ends_with_its_last_state(fast: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("plain_layers", [False, True])
+def test_each_direction_of_the_encoder_ends_with_its_last_state(plain_layers: bool) -> None:
     """The forward half of the memory ends at the last token of a question, the backward half at the first."""
-    settings = dataclasses.replace(SMALL, fast=fast)
+    settings = dataclasses.replace(SMALL, plain_layers=plain_layers)
     model = built_model(settings, VOCABULARY, SEED)
     source = model.sequences(np.array([[7, 8, 9, 10], [7, 8, PAD, PAD]]))
     memory, states = model.encoder(model.embed(source.ids), source, None)

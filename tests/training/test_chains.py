@@ -42,7 +42,7 @@ RUN: dict[str, Any] = {
     "quiet": True,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "mean of checkpoints": {"average_checkpoints": 3, "schedule": "plateau", "plateau_patience": 2},
+    "until nothing improves": {},
     "moving average": {"average": 0.9, "schedule": "cosine", "steps": 33, "warm_up": 3},
 }
 # Steps with a high loss, in which nothing is saved for a while.

@@ -168,7 +168,7 @@ def test_attempt_is_loaded_or_refused_in_one_line(whole: Path, tmp_path_factory:
         {"embedding_size": 10**9},
         {"num_layers": 10**9},
         {"decoder_layers": 10**12},
-        {"tied_embeddings": False, "projection_size": 10**15},
+        {"tied_embeddings": False, "embedding_size": 10**9},
     ],
 )
 def test_model_that_is_larger_than_its_checkpoint_is_not_made(attempt: Path, sizes: dict[str, Any]) -> None:

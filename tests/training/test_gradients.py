@@ -10,12 +10,11 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batch, Batches, pad_batch
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.flags import replace
-from chatbot.model.dropout import Dropout, uniform
+from chatbot.model.dropout import Dropout
 from chatbot.model.new_model import built_model
-from chatbot.model.packing import Packing, unpack
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.share import Preparation, Share
+from chatbot.training.share import Preparation
 from tests.model.fast.cudnn_emulation import emulate_gpu
 from tests.training.dense_gradients import dense_gradients, shares_of, whole_batch
 
@@ -26,20 +25,19 @@ def batch_of(pairs: int) -> Batch:
 
 
 def test_every_layer_draws_dropout_masks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before each recurrent layer of both directions and of the decoder, of their recurrent weights, and before the
-    projection."""
+    """Before each recurrent layer of both directions and of the decoder, and before the projection."""
     drawn: list[int] = []
     call = Dropout.call
 
-    def recorded(layer: Dropout, inputs: tf.Tensor, key: tf.Tensor | None, *packing: Packing) -> tf.Tensor:
+    def recorded(layer: Dropout, inputs: tf.Tensor, key: tf.Tensor | None) -> tf.Tensor:
         if key is not None and layer.rate:
             drawn.append(layer.number)
-        return call(layer, inputs, key, *packing)
+        return call(layer, inputs, key)
 
     monkeypatch.setattr(Dropout, "call", recorded)
-    settings = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5, recurrent_keep_prob=0.5)
+    settings = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5)
     dense_gradients(built_model(settings.model, VOCABULARY, seed=1), batch_of(5))
-    assert sorted(drawn) == [100, 101, 200, 201, 300, 301, 400, 1100, 1101, 1200, 1201, 1300, 1301]
+    assert sorted(drawn) == [100, 101, 200, 201, 300, 301, 400]
 
 
 @pytest.mark.parametrize(("pieces", "expected"), [(1, 1), (3, 3), (9, 7)])
@@ -87,30 +85,13 @@ def model_of(settings: Settings) -> Seq2Seq:
     return model
 
 
-def ids_with_predictions(model: Seq2Seq, batch: Batch, share: Share) -> np.ndarray:
-    """The inputs of the decoder by scheduled sampling, one position after another."""
-    packing = share.target_in.packing
-    logits = unpack(model(share.source, share.target_in, share.key), packing).numpy()
-    drawn = uniform([len(share.targets)], share.key, 600).numpy()
-    ids = batch.target_in.copy()
-    for row, length in enumerate(packing.lengths.numpy()):
-        for position in range(1, length):
-            if drawn[packing.to_padded[row, position]] < model.scheduled_sampling:
-                ids[row, position] = logits[row, position - 1].argmax()
-    assert 0.2 < (ids != batch.target_in)[:, 1:].sum() / packing.lengths.numpy().sum() < 0.9
-    return ids
-
-
 def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The loss sum and its gradients by TensorFlow, of the model as it is called."""
     (share,) = shares_of(Preparation(model, 1, ["/CPU:0"])(whole_batch(batch), 0))
-    target_in = share.target_in
-    if model.scheduled_sampling:
-        target_in = model.sequences(ids_with_predictions(model, batch, share))
     with tf.GradientTape() as tape:
-        decoded = model.decoded(share.source, target_in, share.key)
+        decoded = model.decoded(share.source, share.target_in, share.key)
         if model.sampled is None:
-            loss = model.summed_loss(decoded, share.targets, share.weights)
+            loss = -tf.reduce_sum(model.log_probabilities(decoded, share.targets) * share.weights)
         else:
             ids = share.targets, share.samples
             target_rows, sample_rows = (tf.gather(model.projection.value, x) for x in ids)
@@ -119,9 +100,8 @@ def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list
     return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-# Masks that are equal in all layouts of a batch.
-DROPOUTS = {"variational_dropout": True, "keep_prob": 0.8, "embedding_keep_prob": 0.8, "recurrent_keep_prob": 0.8}
-
+# A GRU has the same layout of a batch, and so the same masks, on every path.
+GRU = {"cell": "gru", "keep_prob": 0.8}
 STACKS = {"residual": True, "layer_normalisation": True, "encoder_layers": 3}
 
 
@@ -129,22 +109,18 @@ STACKS = {"residual": True, "layer_normalisation": True, "encoder_layers": 3}
     ("path", "changes"),
     [
         ("gpu", {"copy": True}),
-        ("gpu", {"cell": "gru"}),
-        ("packed", DROPOUTS),
-        ("plain", DROPOUTS),
-        ("gpu", DROPOUTS),
-        ("gpu", {"cell": "gru", **DROPOUTS}),
-        ("packed", {"tied_embeddings": False, "projection_size": 7}),
+        ("packed", {"keep_prob": 0.8}),
+        ("plain", {}),
+        ("gpu", GRU),
+        ("packed", {"tied_embeddings": False}),
         ("packed", STACKS),
         ("plain", STACKS),
         ("gpu", {"cell": "gru", **STACKS}),
         ("packed", {"tied_embeddings": False, "sampled_softmax": 5}),
         ("packed", {"sampled_softmax": 5}),
-        ("packed", {"scheduled_sampling": 0.7, "keep_prob": 0.8, "copy": True}),
-        ("gpu", {"scheduled_sampling": 0.7, **DROPOUTS}),
-        ("packed", {"scheduled_sampling": 0.7, "sampled_softmax": 5, "embedding_keep_prob": 0.8}),
-        ("gpu", {"input_feeding": True, "copy": True, **DROPOUTS}),
-        ("traced", {"input_feeding": True, "scheduled_sampling": 0.7, "attention": "bahdanau", "num_layers": 1}),
+        ("packed", {"copy": True, "keep_prob": 0.8}),
+        ("gpu", {"input_feeding": True, "copy": True, **GRU}),
+        ("traced", {"input_feeding": True, "attention": "bahdanau", "num_layers": 1}),
     ],
 )
 def test_gradients_of_a_tower_equal_those_of_one_tape(
@@ -162,7 +138,7 @@ def test_gradients_of_a_tower_equal_those_of_one_tape(
     if path == "gpu":
         emulate_gpu(monkeypatch)
     elif path == "plain":
-        model = model_of(replace(settings, fast=("none",)))
+        model = model_of(replace(settings, plain_layers=True))
     sums, gradients = dense_gradients(model, batch_of(7))
     assert float(sums.loss) == pytest.approx(float(expected_loss), rel=1e-5)
     assert model.looks_up_samples or not sums.rows[0].numpy().any()

@@ -73,7 +73,7 @@ WAIT = "while not received: time.sleep(0.02)"
         (WAIT, None, [signal.SIGTERM], 0, f"done {signal.SIGTERM:d}"),
         (WAIT, None, [signal.SIGHUP], 0, f"done {signal.SIGHUP:d}"),
         ("busy(60)", None, [signal.SIGINT, signal.SIGINT], 130, "error: a second signal; the last checkpoint is kept"),
-        ("busy(60)", 0.5, [signal.SIGTERM], 130, "error: not finished within 0.5 seconds (--grace-seconds)"),
+        ("busy(60)", 0.5, [signal.SIGTERM], 130, "error: not finished within 0.5 seconds; the last"),
         ("busy(2)", 0.5, [signal.SIGINT], 0, f"done {signal.SIGINT:d}"),  # a Ctrl-C has no grace time
     ],
     ids=["SIGTERM", "SIGHUP", "second Ctrl-C", "grace time", "Ctrl-C"],

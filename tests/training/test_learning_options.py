@@ -17,6 +17,7 @@ from chatbot.training.devices import Tower
 from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import gradient_function
 from chatbot.training.model_parallel import spread
+from chatbot.training.optimizer import EPSILON
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.graph import Graph
@@ -31,7 +32,6 @@ OPTIONS = replace(
     weight_decay=0.5,
     beta_1=0.8,
     beta_2=0.95,
-    epsilon=1e-3,
     average=0.3,
     max_gradient_norm=0.05,
 )
@@ -74,7 +74,7 @@ def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]
         squares = [learning.beta_2 * s + (1 - learning.beta_2) * g**2 for s, g in zip(squares, gradients, strict=True)]
         rate = learning.learning_rate * np.sqrt(1 - learning.beta_2**number) / (1 - learning.beta_1**number)
         kept = [1 - learning.learning_rate * learning.weight_decay * (w.ndim > 1) for w in weights]
-        steps = [rate * m / (np.sqrt(s) + learning.epsilon) for m, s in zip(means, squares, strict=True)]
+        steps = [rate * m / (np.sqrt(s) + EPSILON) for m, s in zip(means, squares, strict=True)]
         weights = [k * w - step if t else w for t, k, w, step in zip(trained, kept, weights, steps, strict=True)]
         decay = min(learning.average, (1 + number) / (10 + number))
         averages = [decay * a + (1 - decay) * w for a, w in zip(averages, weights, strict=True)]

@@ -1,7 +1,5 @@
 """The most tokens of a share, and the logits that follow from the memory of the devices."""
 
-from typing import Any
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from chatbot.flags import compose
 from chatbot.model.fast.projection import LOGITS, MOST_ELEMENTS, LossSize, logits_in
 from chatbot.model.packing import packing_of
 from chatbot.training.devices import Tower
-from chatbot.training.loss_size import check_whole_logits, loss_size, most_tokens
+from chatbot.training.loss_size import check_sampled_logits, loss_size, most_tokens
 from chatbot.training.selftest import random_pairs
 
 
@@ -61,25 +59,17 @@ def test_logits_of_a_gpu_with_143_gb_are_bounded() -> None:
     assert loss_size(compose(Settings), [Tower("gpu_0", "/GPU:0", "", 150_754_820_096)]).logits == MOST_ELEMENTS
 
 
-@pytest.mark.parametrize(
-    ("flags", "vocabulary", "message"),
-    [
-        ({}, 10**6, ""),
-        ({"fast": ("lstm",)}, 2**31 // 600, "--fast lstm: "),
-        ({"fast": ("lstm",)}, 2**31 // 700, ""),
-        ({"sampled_softmax": 2**31 // 600}, 10, "--sampled-softmax: "),
-        ({"sampled_softmax": 2**31 // 700}, 10**8, ""),
-    ],
-)
-def test_losses_without_chunks_are_checked(flags: dict[str, Any], vocabulary: int, message: str) -> None:
-    settings = compose(Settings, batch_size=64, max_length=10, **flags)
-    tokens = most_tokens(settings, 1)
+def test_logits_of_a_sampled_softmax_are_checked() -> None:
+    exact, few, many = (
+        compose(Settings, batch_size=64, max_length=10, sampled_softmax=samples)
+        for samples in (None, 2**31 // 700, 2**31 // 600)
+    )
+    tokens = most_tokens(exact, 1)
     assert 600 < tokens < 700
-    if not message:
-        check_whole_logits(settings, vocabulary, tokens)
-        return
-    with pytest.raises(UserError, match=f"^{message}2,.* logits of a tower's share at once, more than") as raised:
-        check_whole_logits(settings, vocabulary, tokens)
+    for chosen in (exact, few):
+        check_sampled_logits(chosen, tokens)
+    with pytest.raises(UserError, match=r"^--sampled-softmax: 2,.* logits of a tower's share at once, more") as raised:
+        check_sampled_logits(many, tokens)
     assert len(str(raised.value)) < 200
 
 

@@ -171,7 +171,7 @@ def test_precisions_have_similar_gradients(cell: str) -> None:
 
 
 def test_plain_model_has_the_same_gradients() -> None:
-    plain = replace(SETTINGS, fast=("none",))
+    plain = replace(SETTINGS, plain_layers=True)
     assert largest_difference(gradients_at(), gradients_at(settings=plain)) < 1e-5
 
 

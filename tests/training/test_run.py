@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.flags import compose
@@ -87,19 +86,10 @@ def test_new_attempt_starts_from_word_vectors(pairs_file: Path, monkeypatch: pyt
     np.testing.assert_array_equal(resumed.embedding.embeddings.numpy(), embeddings)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"word_vectors": "absent.txt"}, "^--word-vectors absent.txt: cannot be read .*; check the path$"),
-        ({"distil_from": "absent"}, "^--distil-from absent: no such attempt"),
-    ],
-)
-def test_missing_files_are_refused_before_pairs_are_read(
-    flags: dict[str, Any], message: str, pairs_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_vectors_are_refused_before_pairs_are_read(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chatbot.training.data.training_set", lambda *_: pytest.fail("pairs were read"))
-    with pytest.raises(UserError, match=message):
-        prepare(compose(Settings, data=(str(pairs_file),), **flags))
+    with pytest.raises(UserError, match=r"^--word-vectors absent.txt: cannot be read .*; check the path$"):
+        prepare(compose(Settings, data=(str(pairs_file),), word_vectors="absent.txt"))
 
 
 def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,23 +100,6 @@ def test_token_batches_are_accumulated(work_dir: Path, monkeypatch: pytest.Monke
     steps, _ = recorded_steps(monkeypatch, **flags, **rates, steps=3)
     assert [len(ids) for _, _, ids in steps] == [4, 4, 4]
     assert [rate for _, rate, _ in steps] == pytest.approx([0.1 * 4 / 64] * 3)
-
-
-def test_inverse_token_frequency_weights_the_batches(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Batches] = []
-
-    def recorded(*arguments: Any) -> Batches:
-        made.append(Batches(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr("chatbot.training.run.Batches", recorded)
-    for exponent in (0.0, 0.4):
-        recorded_steps(
-            monkeypatch, data=(str(pairs_file),), steps=1, inverse_token_frequency=exponent, attempt=f"r{exponent}"
-        )
-    plain, weighted = (next(batches.from_step(0, 1)).shares[0].weights for batches in made)
-    assert set(plain.ravel().tolist()) == {1}
-    assert len(set(weighted.ravel().tolist())) > 2
 
 
 def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(

@@ -1,23 +1,14 @@
 """The learning rate: scaling with the batch size, warm-up, schedules and their description."""
 
 import dataclasses
-import signal
 from math import cos, pi, sqrt
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
-from chatbot.training.progress import Progress
-from chatbot.training.run import Run
 from chatbot.training.schedule import Schedule, describe, schedule_of
-from chatbot.training.validator import Validator
-from chatbot.training.window import Window
-from tests.training.attempts import metrics
-from tests.training.small_run import train_small, validation_of
 
 
 @pytest.mark.parametrize(("rule", "highest"), [("none", 0.002), ("linear", 0.008), ("sqrt", 0.004)])
@@ -72,7 +63,6 @@ SLOW = {
     "constant": lambda step: RATE,
     "inverse-square-root": lambda step: max(LEAST, RATE * sqrt(WARM_UP) / sqrt(step + 1)),
     "cosine": lambda step: LEAST + (RATE - LEAST) * (1 + cos(pi * (step - WARM_UP) / (LENGTH - WARM_UP))) / 2,
-    "plateau": lambda step: RATE,
     "one-cycle": lambda step: LEAST + (RATE - LEAST) * (1 + cos(pi * (step - 3) / (LENGTH - 3))) / 2,
 }
 
@@ -80,9 +70,7 @@ SLOW = {
 @pytest.mark.parametrize("kind", SLOW)
 def test_schedules_equal_their_formulas(kind: str) -> None:
     least = 0.0 if kind == "constant" else LEAST
-    settings = LearningSettings(
-        learning_rate=RATE, warm_up=WARM_UP, schedule=kind, epochs=2, least_rate=least, patience=9
-    )
+    settings = LearningSettings(learning_rate=RATE, warm_up=WARM_UP, schedule=kind, epochs=2, least_rate=least)
     schedule = schedule_of(settings, 64, LENGTH // 2)
     rising = [RATE * (step + 1) / WARM_UP for step in range(WARM_UP)]
     if kind == "one-cycle":
@@ -92,7 +80,7 @@ def test_schedules_equal_their_formulas(kind: str) -> None:
     # From the last step on, the rate stays, or falls to the least.
     last = schedule.rate(LENGTH)
     assert schedule.rate(20 * LENGTH) == (last if kind != "inverse-square-root" else LEAST)
-    assert last == pytest.approx({"constant": RATE, "plateau": RATE}.get(kind, max(LEAST, SLOW[kind](LENGTH))))
+    assert last == pytest.approx(RATE if kind == "constant" else max(LEAST, SLOW[kind](LENGTH)))
 
 
 def test_one_cycle_rises_in_30_percent_of_the_run() -> None:
@@ -109,58 +97,11 @@ def test_one_cycle_rises_in_30_percent_of_the_run() -> None:
         ({"schedule": "cosine"}, "--schedule cosine: it needs the length of the run; give --steps or --epochs"),
         ({"schedule": "one-cycle"}, "--schedule one-cycle: it needs the length of the run"),
         ({"schedule": "inverse-square-root"}, "--schedule inverse-square-root: .* give --warm-up"),
-        ({"schedule": "plateau", "plateau_patience": 3}, "--plateau-patience 3: the run would end first, after"),
-        ({"schedule": "plateau", "plateau_factor": 1.0}, "--plateau-factor 1.0: must be below 1"),
-        ({"plateau_factor": 0.1}, "--plateau-factor: not used with --schedule constant; .* --schedule plateau"),
-        ({"schedule": "plateau", "least_rate": 0.5}, "--least-rate 0.5: above --learning-rate 0.002"),
+        ({"least_rate": 0.1}, "--least-rate: not used with --schedule constant; .* --schedule .* or cosine or"),
+        ({"schedule": "cosine", "steps": 9, "least_rate": 0.5}, "--least-rate 0.5: above --learning-rate 0.002"),
         ({"schedule": "cosine", "steps": 9, "warm_up": 9}, "--warm-up 9: the run has 9 steps"),
     ],
 )
 def test_schedules_that_cannot_be_followed_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         schedule_of(LearningSettings(**changes), 64, 500)
-
-
-def test_plateau_lowers_the_rate_and_resumes(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A validation a step; the run is interrupted at step 4, between two that bring no improvement."""
-    nats, calls, next_batch = [3.0, 4.0, 4.0, 4.0, 4.0, 2.0, 4.0, 4.0, 4.0], [], Window.next_batch
-
-    def interrupt_fourth_call(window: Window) -> tuple:
-        calls.append(window)
-        if len(calls) == 4:
-            signal.raise_signal(signal.SIGINT)
-        return next_batch(window)
-
-    monkeypatch.setattr(Window, "next_batch", interrupt_fourth_call)
-    monkeypatch.setattr("chatbot.training.data.FEWEST_DECIDING", 2)
-    monkeypatch.setattr(Validator, "validate", lambda self, _: validation_of(nats.pop(0), self.replies()))
-    monkeypatch.setattr(Validator, "replies", lambda self: [""] * len(self._samples))
-    monkeypatch.setattr(Validator, "chat_replies", lambda self, _: [""] * len(self._samples))
-    held_out = pairs_file.with_name("held_out.tsv")
-    held_out.write_text("甲甲甲\t丑\n乙丙\t子\n")
-    options: dict[str, Any] = {"schedule": "plateau", "plateau_patience": 2, "patience": 9, "learning_rate": 0.8}
-    for _ in range(2):
-        data = {"data": (str(pairs_file),), "validation": str(held_out), "validate_every": 1}
-        train_small(1, steps=9, least_rate=0.15, **options, **data)
-    assert [line["learning_rate"] for line in metrics()] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.2, 0.2, 0.2, 0.15]
-
-
-def test_all_machines_use_the_chiefs_rate() -> None:
-    """Only the chief validates. The text of a broadcast is the chief's."""
-    sent: list[str] = []
-    learning = SimpleNamespace(learning=LearningSettings(schedule="plateau"))
-
-    def broadcast(text: str) -> str:
-        sent.append(text)
-        return sent[0]
-
-    team = SimpleNamespace(broadcast_text=broadcast)
-    for without_best in (1, 0):  # the second machine has validated nothing
-        run: Any = SimpleNamespace(settings=learning, progress=Progress(without_best=without_best), team=team)
-        Run.lower_rate(run, validated=bool(without_best))
-        assert run.progress.rate_drops == 1
-
-
-def test_plateau_without_enough_validation_pairs_is_refused(pairs_file: Path) -> None:
-    with pytest.raises(UserError, match="--schedule plateau: it takes 50 validation pairs to judge by"):
-        train_small(1, data=(str(pairs_file),), schedule="plateau", steps=1)

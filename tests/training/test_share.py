@@ -86,7 +86,6 @@ def test_samples_follow_from_seed_and_step() -> None:
         {},
         {"copy": True, "cell": "gru"},
         {"sampled_softmax": 5},
-        {"scheduled_sampling": 0.3, "variational_dropout": True},
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import share
+from chatbot.training import share, skipped_updates
 from chatbot.training.data import prepare
 from chatbot.training.devices import Tower
 from chatbot.training.model_parallel import spread
@@ -37,7 +37,6 @@ UPDATES: dict[str, dict[str, Any]] = {
     "model-parallel": {"model_parallel": True},
     "replicated, averaged": {"variable_update": "replicated", "average": 0.9, "weight_decay": 0.1},
     "hierarchical": {"all_reduce": "hierarchical"},
-    "mean of checkpoints": {"average_checkpoints": 2},
 }
 
 
@@ -141,7 +140,13 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return numbers
 
 
-RUN: dict[str, Any] = {"steps": 12, "save_every": 4, "patience_nonfinite": 2}
+RUN: dict[str, Any] = {"steps": 12, "save_every": 4}
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs go back after two skipped updates in a row."""
+    monkeypatch.setattr(skipped_updates, "PATIENCE", 2)
 
 
 @pytest.mark.parametrize("log_every", [1, 3])
@@ -255,12 +260,13 @@ def test_run_goes_back_three_times_in_all_its_processes(
 
 
 def test_updates_are_skipped_in_a_row_over_several_processes(
-    pairs_file: Path, capsys: pytest.CaptureFixture[str]
+    pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process ends after step 6, which is its last one."""
-    run = train_untraced((5, 6), steps=6, patience_nonfinite=3)
+    monkeypatch.setattr(skipped_updates, "PATIENCE", 3)
+    run = train_untraced((5, 6), steps=6)
     assert (run.progress.step, run.progress.rate_halvings) == (6, 0)
-    assert train_untraced((5, 6, 7), steps=7, patience_nonfinite=3).progress.rate_halvings == 1
+    assert train_untraced((5, 6, 7), steps=7).progress.rate_halvings == 1
     assert "not finite at steps 5 to 7, 3 in a row: back to the checkpoint of step 6" in capsys.readouterr().err
 
 

@@ -3,7 +3,6 @@
 import itertools
 from contextvars import ContextVar
 from itertools import islice
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -14,6 +13,7 @@ from chatbot.flags import replace
 from chatbot.model import gpu
 from chatbot.model.new_model import built_model
 from chatbot.training.devices import Tower
+from chatbot.training.loss_size import loss_size
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update.choose import open_update
 
@@ -40,10 +40,11 @@ def test_step_is_traced_once_for_all_batches_and_slots_exist_once(
     assert len(slots) == 2 * len(model.trainable_variables)
 
 
-def graph_of_the_step(cpus: list[Tower], precision: str = "float32", **options: Any) -> tf.Graph:
+def graph_of_the_step(cpus: list[Tower], precision: str = "float32") -> tf.Graph:
     """The traced step of these towers."""
-    settings = replace(SETTINGS, keep_prob=0.5, **options)
-    model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
+    settings = replace(SETTINGS, keep_prob=0.5)
+    size = loss_size(settings, cpus)
+    model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision, size)
     update = open_update(model, settings, cpus)
     batch = next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(cpus)))
     prepared = update.prepare(batch, 0)
@@ -80,7 +81,7 @@ def test_towers_on_gpus_do_not_wait_for_each_other(
     """
     monkeypatch.setattr(gpu, "_chosen", ContextVar("on_gpu", default=True))
     monkeypatch.setattr(gpu, "is_gpu", lambda device: True)
-    graph = graph_of_the_step(cpus[:2], precision, fast=("lstm",)).as_graph_def()
+    graph = graph_of_the_step(cpus[:2], precision).as_graph_def()
     functions = {function.signature.name: function for function in graph.library.function}
     (tower,) = (function for name, function in functions.items() if "tower_gradients" in name)
     kinds = {node.op for function in functions.values() for node in function.node_def}

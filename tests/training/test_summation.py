@@ -69,18 +69,15 @@ def test_a_single_exchange_would_wait_for_everything(cpus: list[Tower], monkeypa
     assert len(everything) > 500
 
 
-@pytest.mark.parametrize(
-    ("sampled", "tied", "scheduled"), [(None, True, 0.0), (7, True, 0.0), (None, False, 0.0), (None, False, 0.5)]
-)
+@pytest.mark.parametrize(("sampled", "tied"), [(None, True), (7, True), (None, False)])
 def test_groups_have_every_tensor_once_and_follow_the_backward_pass(
-    sampled: int | None, tied: bool, scheduled: float, monkeypatch: pytest.MonkeyPatch
+    sampled: int | None, tied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Indices into [projection, *others, rows, tokens, report]."""
-    changes = {"sampled_softmax": sampled, "tied_embeddings": tied, "scheduled_sampling": scheduled}
-    model = built_model(replace(DEEP, **changes).model, VOCABULARY, seed=1)
+    model = built_model(replace(DEEP, sampled_softmax=sampled, tied_embeddings=tied).model, VOCABULARY, seed=1)
     monkeypatch.setattr(summation, "GROUP_BYTES", 2000)
     by_device = [exchange_groups(model, on_gpus) for on_gpus in (False, True)]
-    first = (sampled is None and tied) or scheduled > 0  # whether the embedding has a dense gradient beside its rows
+    first = sampled is None and tied  # whether the embedding has a dense gradient beside its rows
     count = len(model.trainable_variables) + 2 + first
     others = [v for i, v in enumerate(model.trainable_variables) if i != embedding_index(model)]
     index = {id(variable): first + i for i, variable in enumerate(others)}

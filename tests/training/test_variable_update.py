@@ -13,7 +13,6 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import Batches, pad_batch
 from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
-from chatbot.model.loss import sequence_loss
 from chatbot.model.new_model import built_model
 from chatbot.model.packing import packed_array
 from chatbot.training.devices import Tower
@@ -36,6 +35,7 @@ from chatbot.training.selftest import (
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.parameter_server import parameter_server
 from chatbot.training.variable_update.step_result import StepResult
+from tests.model.plain_loss import sequence_loss
 from tests.training.dense_gradients import dense_gradients
 
 UPDATES: dict[str, dict[str, Any]] = {
@@ -70,11 +70,9 @@ def test_four_towers_equal_one_device(cpus: list[Tower], update: str, name: str)
 # Options of the model whose result does not depend on the key of a tower.
 OPTIONS = {
     "tied_embeddings": False,
-    "projection_size": 7,
     "encoder_layers": 2,
     "residual": True,
     "layer_normalisation": True,
-    "scheduled_sampling": 1.0,
 }
 
 

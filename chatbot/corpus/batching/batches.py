@@ -30,7 +30,7 @@ class Batch(NamedTuple):
     source: Ids  # [rows, source_length]
     target_in: Ids  # [rows, target_length], BOS or ASK first
     target_out: Ids  # [rows, target_length], EOS last
-    weights: npt.NDArray[np.float32]  # [rows, target_length], of the token, 1 by default; 0 at padding
+    weights: npt.NDArray[np.float32]  # [rows, target_length], 1 for a token, 0 at padding
 
 
 class GlobalBatch(NamedTuple):
@@ -47,23 +47,17 @@ class Batches:
     shards: the pairs; a list of one item if all are in memory.
     batch_size: the number of pairs in a batch.
     batch_tokens: instead of batch_size, the padded positions on the longer side of a batch.
-    token_weights: [vocabulary] float32, multiply the weights of the target tokens; None: all are 1.
     pairs, steps_per_epoch: the pairs and the batches of an epoch, the same numbers in every epoch.
     """
 
     def __init__(
-        self,
-        shards: Sequence[EncodedPairs],
-        batch_size: int,
-        seed: int,
-        batch_tokens: int | None = None,
-        token_weights: npt.NDArray[np.float32] | None = None,
+        self, shards: Sequence[EncodedPairs], batch_size: int, seed: int, batch_tokens: int | None = None
     ) -> None:
         def size(source_length: int, target_length: int) -> int:
             return batch_size if batch_tokens is None else max(1, batch_tokens // max(source_length, target_length))
 
         self.seed = seed
-        self._shards, self._token_weights = shards, token_weights
+        self._shards = shards
         self._mapped = functools.lru_cache(MAPPED_SHARDS)(shards.__getitem__)
         self.buckets = choose_buckets(shards.lengths if isinstance(shards, Shards) else lengths_of(shards), size)
         self.pairs = sum(bucket.pairs for bucket in self.buckets)
@@ -133,10 +127,7 @@ class Batches:
     def _read(self, positions: Positions, source_length: int, target_length: int) -> Batch:
         shards, rows = positions.T
         if (shards == shards[0]).all():
-            batch = pad_batch(self._mapped(int(shards[0])), rows, source_length, target_length)
-            if self._token_weights is None:
-                return batch
-            return batch._replace(weights=batch.weights * self._token_weights[batch.target_out])
+            return pad_batch(self._mapped(int(shards[0])), rows, source_length, target_length)
         by_shard = [positions[shards == shard] for shard in np.unique(shards)]
         batches = [self._read(part, source_length, target_length) for part in by_shard]
         return Batch(*map(np.concatenate, zip(*batches, strict=True)))

@@ -1,1 +1,1 @@
-"""Faster equivalents of parts of the model, selected by --fast. Tests compare each with the plain computation."""
+"""Faster equivalents of parts of the model. Tests compare each with the plain computation."""

@@ -63,9 +63,12 @@ def projection_loss(
 ) -> tf.Tensor:
     """Return the weighted cross-entropy in nats, summed: scalar float32.
 
-    Equals `sequence_loss` of the logits attended embeddings^T + bias. With a mixture (log_generate, log_copied), both
-    [tokens], the probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied).
-    label_smoothing, without a mixture: as in `sequence_loss`.
+    The logits are attended embeddings^T + bias. With a mixture (log_generate, log_copied), both [tokens], the
+    probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied). label_smoothing, without a
+    mixture: the part of a target's probability that is spread evenly over the vocabulary (Szegedy et al., 2016).
+
+    The sum is not divided by the weights: the mean over several towers is the sum of their losses over the sum of their
+    weights. A mean of means would weight a tower with short targets too much.
 
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
     weights [tokens]. Tokens are computed in chunks of the given size.

@@ -20,6 +20,7 @@ from chatbot.training.machines.watch import (
     PEER_TIMEOUT,
     PROBE_INTERVAL,
     REPORT_INTERVAL,
+    START_LIMIT,
     connect_to,
     connection_failed,
     end_process,
@@ -89,10 +90,10 @@ class Link:
 class Heartbeat:
     """The links of this machine: of the chief to all workers, of another worker to the chief.
 
-    limit: seconds to wait for machines to start. timeout: seconds of silence after which a machine's port is probed.
+    timeout: seconds of silence after which a machine's port is probed. limit: seconds to wait for machines to start.
     """
 
-    def __init__(self, cluster: Cluster, limit: float, timeout: float = PEER_TIMEOUT) -> None:
+    def __init__(self, cluster: Cluster, timeout: float = PEER_TIMEOUT, limit: float = START_LIMIT) -> None:
         self._cluster, self._limit, self._timeout = cluster, limit, timeout
         self._links: dict[str, Link] = {}
         self._steps = {f"{WORKER} {cluster.index}": 0}  # of the machines that this one hears
@@ -130,9 +131,8 @@ class Heartbeat:
                 missing = ", ".join(f"{name} ({address})" for name, address in unseen.items())
                 if now - started > self._limit:
                     self.exit_process(
-                        f"{missing or 'a worker'} did not start within {counted(round(self._limit), 'second')} "
-                        "(--start-limit): start it with the same command and its own --task-index, or allow "
-                        "connections to its port"
+                        f"{missing or 'a worker'} did not start within {counted(round(self._limit), 'second')}: "
+                        "start it with the same command and its own --task-index, or allow connections to its port"
                     )
                 if missing and now > next_report:
                     next_report = now + REPORT_INTERVAL

@@ -24,6 +24,8 @@ from chatbot.training.machines.cluster import WORKER, host_and_port
 PEER_TIMEOUT = 5.0
 PROBE_INTERVAL = 1.0
 REPORT_INTERVAL = 30.0
+# The time to wait for a machine to start. A pod may wait for a machine, its image, or ten minutes after a failure.
+START_LIMIT = 1800.0
 # The time in which TensorFlow must connect machines that are all running.
 JOIN_TIMEOUT = 120
 
@@ -31,17 +33,17 @@ JOIN_TIMEOUT = 120
 class Watch:
     """Probes the peers from `start` until `stop`.
 
-    peers: their addresses, by name. limit: seconds to wait for peers to start, and for a worker to return when all are
-    lost. on_lost: called with the name of a lost peer, once until the peer is back. timeout: seconds without an answer
-    after which a peer is lost.
+    peers: their addresses, by name. on_lost: called with the name of a lost peer, once until the peer is back. timeout:
+    seconds without an answer after which a peer is lost. limit: seconds to wait for peers to start, and for a worker to
+    return when all are lost.
     """
 
     def __init__(
         self,
         peers: Mapping[str, str],
-        limit: float,
         on_lost: Callable[[str], None],
         timeout: float = PEER_TIMEOUT,
+        limit: float = START_LIMIT,
     ) -> None:
         self._peers, self._limit, self._timeout = dict(peers), limit, timeout
         self._on_lost = on_lost
@@ -106,7 +108,7 @@ class Watch:
         waited = now - self._started
         if waited > self._limit:
             self.exit_process(
-                f"{missing} did not start within {counted(round(self._limit), 'second')} (--start-limit): "
+                f"{missing} did not start within {counted(round(self._limit), 'second')}: "
                 "start it with the same command and its own --task-index, or allow connections to its port"
             )
         due = self._last_report is None or now - self._last_report > REPORT_INTERVAL
@@ -120,7 +122,7 @@ class Watch:
         if workers and workers <= self._lost:
             silence = min(map(self._silence, workers))
             if silence > self._limit:
-                self.exit_process(f"all workers were lost: none has answered for {silence:.0f} seconds (--start-limit)")
+                self.exit_process(f"all workers were lost: none has answered for {silence:.0f} seconds")
 
 
 @contextmanager

@@ -82,8 +82,8 @@ class TensorBoard:
         At a save, the weights of the model are those that are saved.
         """
         settings, saved = run.settings, run.calendar.due(step).save
-        # The graphs of several replicas are all traced after the second step. The weights of teachers are constants.
-        if self._records == 2 and not settings.learning.teachers and (graph := step_graph(run.train_step)):
+        # The graphs of several replicas are all traced after the second step.
+        if self._records == 2 and (graph := step_graph(run.train_step)):
             write_of_start(self._folder, "graph", tf.compat.v1.Event(graph_def=graph.SerializeToString()))
         if saved or validated:
             write_embedding(self._folder, run.validator.model, run.data.vocabulary)

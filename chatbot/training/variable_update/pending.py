@@ -50,7 +50,7 @@ def pending_of(model: Seq2Seq, state: Values, towers: Sequence[Tower], first_mac
             return tf.constant(share * value)
 
         with tf.device(tower.device):
-            projection = [tf.zeros(embedding.shape)] if model.has_dense_embedding_gradient else []
+            projection = [tf.zeros(embedding.shape)] if model.projects_by_embedding else []
             others = [part(gradient) for gradient in gradients]
             sums.append(Sums(tf.constant(0.0), part(tokens), projection, others, part(embedding)))
     return Pending(sums, tf.range(len(embedding), dtype=tf.int64))

@@ -34,8 +34,8 @@ class Replica:
     copies: whether to train copies of the model's weights. Otherwise, its weights are on those devices.
     keeps_average: whether this replica keeps the moving average of --average. One does: all replicas are equal.
 
-    With averages (--average, --average-checkpoints), the model's own weights are never trained. They are the averaged
-    ones, which are validated and saved as those to chat with, and the trained ones are a part of the state.
+    With --average, the model's own weights are never trained. They are the averaged ones, which are validated and saved
+    as those to chat with, and the trained ones are a part of the state.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Replica:
         if place is None:
             place = [weight.device for weight in own]
         self.devices = [place] * len(own) if isinstance(place, str) else list(place)
-        self.weights = _copies(own, self.devices) if copies or settings.averages else own
+        self.weights = _copies(own, self.devices) if copies or settings.average else own
         self._trained = trained_indices(model, settings)
         self._slots = make_slots(settings.optimizer, [self.weights[i] for i in self._trained])
         self._averages: list[tf.Variable] = []
@@ -114,7 +114,7 @@ class Replica:
     def gather_state(self) -> Values:
         """Copy the weights, averaged with --average, into the model; return the rest in the order of a checkpoint.
 
-        That is the number of updates, with averages the trained weights, and the slots. The loss scale follows later.
+        That is the number of updates, with --average the trained weights, and the slots. The loss scale follows later.
         """
         _assign([variable.value for variable in self._model.trainable_variables], self._averages or self.weights)
         return [variable.numpy() for variable in self._state()]
@@ -123,14 +123,42 @@ class Replica:
         """Set the weights to the model's, and the rest to `state` as `gather_state` returns it."""
         own = [variable.value for variable in self._model.trainable_variables]
         _assign(self._averages, own[: len(self._averages)])
-        if not self._settings.averages:
+        if not self._settings.average:
             _assign(self.weights, own)
         for variable, value in zip(self._state(), state, strict=True):
             variable.assign(value)
 
     def _state(self) -> list[tf.Variable]:
-        trained = self.weights if self._settings.averages else []
+        trained = self.weights if self._settings.average else []
         return [self.updates, *trained, *(slot for slots in self._slots for slot in slots)]
+
+
+class Averages:
+    """The weights of the model of a run, and whether they are averages; if not, `split` and `joined` change nothing.
+
+    Averages are never trained. The state that `Replica.gather_state` returns then has the trained weights after its
+    first value.
+    """
+
+    def __init__(self, weights: Sequence[tf.Variable], averaged: bool = False) -> None:
+        self._weights, self._averaged = weights, averaged
+
+    def split(self, state: Values) -> tuple[Values, Values]:
+        """Return the trained weights in a state, an empty list without averages, and the rest of the state."""
+        count = len(self._weights) if self._averaged else 0
+        return state[1 : 1 + count], [state[0], *state[1 + count :]]
+
+    def joined(self, rest: Values, trained: Sequence[Any] = ()) -> Values:
+        """Return the state of a run that begins or goes on: the inverse of `split`.
+
+        trained: empty if the run was without averages, and goes on from the model's weights. If it is without averages
+        from now on, the trained weights are copied into the model.
+        """
+        if self._averaged:
+            return [rest[0], *(trained or [weight.numpy() for weight in self._weights]), *rest[1:]]
+        if trained:
+            _assign(self._weights, trained)
+        return rest
 
 
 def _copies(weights: Sequence[tf.Variable], devices: Sequence[str]) -> list[tf.Variable]:
@@ -142,7 +170,7 @@ def _copies(weights: Sequence[tf.Variable], devices: Sequence[str]) -> list[tf.V
     return copies
 
 
-def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Variable]) -> None:
+def _assign(variables: Sequence[tf.Variable], values: Sequence[Any]) -> None:
     for variable, value in zip(variables, values, strict=True):
         if variable is not value:
             variable.assign(value)

@@ -92,13 +92,13 @@ def counted_tokens(sums: Sums) -> tf.Tensor:
 def exchange_groups(model: Seq2Seq, on_gpus: bool) -> list[list[int]]:
     """Return groups of indices into [projection, *others, rows, tokens, report], each to be exchanged in one operation.
 
-    The first four are fields of `Sums`; projection is absent unless model.has_dense_embedding_gradient. A group depends
-    on one stage of the backward pass only: the projection, then the decoder, its last layer first, then the encoder,
-    and last the rows of the embedding. With scheduled sampling, the first group waits for the decoder as well.
+    The first four are fields of `Sums`; projection is absent unless model.projects_by_embedding. A group depends on one
+    stage of the backward pass only: the projection, then the decoder, its last layer first, then the encoder, and last
+    the rows of the embedding.
 
     on_gpus: whether the replicas are on GPUs.
     """
-    projection = int(model.has_dense_embedding_gradient)
+    projection = int(model.projects_by_embedding)
     others = [v for v in model.trainable_variables if v is not model.embedding.embeddings]
     index = {id(variable): projection + i for i, variable in enumerate(others)}
     rows = projection + len(others)

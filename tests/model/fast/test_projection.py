@@ -1,4 +1,4 @@
-"""The loss in chunks, and its gradients, against sequence_loss of all logits; no product is larger than a chunk."""
+"""The loss in chunks, and its gradients, against Keras's loss of all logits; no product is larger than a chunk."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from chatbot.model.fast import projection
 from chatbot.model.fast.projection import LOGITS, LossSize, logits_in, projection_loss
 from chatbot.model.gpu import computed_on
-from chatbot.model.loss import sequence_loss
 from chatbot.model.matmul import matmul
+from tests.model.plain_loss import sequence_loss
 
 Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
 

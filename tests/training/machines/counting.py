@@ -69,7 +69,7 @@ def count_steps(settings: Settings) -> int:
     asynchronous.gradient_function = constant_gradients
     cluster = cluster_of(settings.parallel)
     assert cluster is not None
-    watch = Watch(cluster.others, 120, lambda name: None)
+    watch = Watch(cluster.others, lambda name: None)
     watch.start()
     coordinator = connect(cluster, watch)
     with tf.device(asynchronous.CHIEF_DEVICE):

@@ -25,7 +25,7 @@ from chatbot.training.machines import heartbeat as module
 from chatbot.training.machines.cluster import Cluster, host_and_port
 index, busy, *addresses = sys.argv[1:]
 module.REPORT_STEPS = 3.0
-heartbeat = module.Heartbeat(Cluster(tuple(addresses), "worker", int(index)), 60, timeout=1.5)
+heartbeat = module.Heartbeat(Cluster(tuple(addresses), "worker", int(index)), timeout=1.5, limit=60)
 heartbeat.wait_for_all()
 if os.fork() == 0:
     with socket.create_server(host_and_port(addresses[int(index)]), backlog=100) as server:
@@ -51,6 +51,21 @@ def workers(*busy: float) -> tuple[list[Command], list[str]]:
     for command in commands:
         command.wait_for("started")
     return commands, addresses
+
+
+ALONE = """
+import sys
+from chatbot.training.machines.cluster import Cluster
+from chatbot.training.machines.heartbeat import Heartbeat
+Heartbeat(Cluster(tuple(sys.argv[1:]), "worker", 1), limit=3).wait_for_all()
+"""
+
+
+def test_worker_that_never_starts_is_reported(pairs_folder: Path) -> None:
+    addresses = free_addresses(2)
+    worker = Command(sys.executable, "-c", ALONE, *addresses)
+    assert worker.wait() == EXIT_LOST
+    assert f"error: worker 0 ({addresses[0]}) did not start within 3 seconds: start it" in worker.output
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ peers = {f"worker {i}": address for i, address in enumerate(addresses)}
 on_lost = (lambda name: print_status(f"{name} lost")) if on_lost == "continue" else (
     lambda name: watch.exit_process(f"{name} was lost")
 )
-watch = Watch(peers, float(limit), on_lost, float(timeout))
+watch = Watch(peers, on_lost, float(timeout), float(limit))
 watch.start()
 while watch.missing:
     time.sleep(0.05)
@@ -85,7 +85,7 @@ def test_peer_that_never_starts_is_reported(pairs_folder: Path) -> None:
     with peer(on_time):
         command = watching(3, 5, "exit", on_time, never)
         assert command.wait() == EXIT_LOST
-    assert f"error: worker 1 ({never}) did not start within 3 seconds (--start-limit): start it" in command.output
+    assert f"error: worker 1 ({never}) did not start within 3 seconds: start it" in command.output
     assert "worker 0" not in command.output
 
 
@@ -102,7 +102,7 @@ def test_peer_may_return_until_all_are_lost(pairs_folder: Path) -> None:
         time.sleep(5)  # longer than the limit, which applies only when all workers are lost
         assert command.process.poll() is None
     assert command.wait() == EXIT_LOST
-    assert "all workers were lost: none has answered for 4 seconds (--start-limit)" in command.output
+    assert "all workers were lost: none has answered for 4 seconds. " in command.output
 
 
 SERVING = """
