@@ -1,9 +1,12 @@
-"""The sequences of ids that a search may generate, as a finite automaton. This file needs no TensorFlow."""
+"""The sequences of ids that a search may generate, as a finite automaton."""
 
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from chatbot.corpus.encoding.vocabulary import EOS
+from chatbot.decoding.array_functions import INFINITY, Array, functions_of
 
 
 class Automaton(NamedTuple):
@@ -16,36 +19,48 @@ class Automaton(NamedTuple):
     next_states: npt.NDArray[np.int32]  # [states, vocabulary], 0 for ids that are not allowed
 
 
-class BoundedAutomaton(NamedTuple):
-    """An automaton for sequences of 1 to max_length ids."""
+class BoundedAutomaton:
+    """An automaton for sequences of 1 to max_length ids.
 
-    start: int  # the state before the first id
-    last: int  # the last position
-    in_time: npt.NDArray[np.bool_]  # [ids left + 1, states, vocabulary], the ids after which the sequence can end
-    next_states: npt.NDArray[np.int32]  # [states, vocabulary]
+    Each state of the automaton must lead to one that allows the end symbol. A state that allows it needs another
+    allowed id, too, by which it stays in such a state.
 
-
-def bounded(automaton: Automaton, end: int, max_length: int) -> BoundedAutomaton:
-    """Return the automaton for sequences of 1 to max_length ids.
-
-    Each state must lead to one that allows the end symbol. A state that allows it needs another allowed id, too, by
-    which it stays in such a state.
+    max_length: in ids, the end symbol counts. start: the state before the first id.
     """
-    # The start is another state, since the end is not allowed there: a reply is not empty.
-    start = len(automaton.allowed)
-    allowed = np.concatenate([automaton.allowed, automaton.allowed[:1]])  # [states, vocabulary]
-    allowed[start, end] = False
-    next_states = np.concatenate([automaton.next_states, automaton.next_states[:1]])
-    # The number of ids that must follow an id before the sequence may end, [states, vocabulary].
-    following = _ids_to_end(automaton, end)[next_states]
-    in_time = np.stack([allowed & (following <= left) for left in range(int(following.max()) + 1)])
-    return BoundedAutomaton(start, max_length - 1, in_time, next_states)
+
+    def __init__(self, automaton: Automaton, max_length: int) -> None:
+        self.max_length, self.start = max_length, len(automaton.allowed)
+        # The start is another state, since the end is not allowed there: a reply is not empty.
+        allowed = np.concatenate([automaton.allowed, automaton.allowed[:1]])  # [states, vocabulary]
+        allowed[self.start, EOS] = False
+        next_states = np.concatenate([automaton.next_states, automaton.next_states[:1]])
+        # The number of ids that must follow an id before the sequence may end, [states, vocabulary].
+        following = _ids_to_end(automaton)[next_states]
+        self._most = int(following.max())
+        # The ids after which the sequence can end in time, [(most + 1) * states, vocabulary], by the ids left.
+        self._in_time = np.concatenate([allowed & (following <= left) for left in range(self._most + 1)])
+        self._next_states = next_states.astype(np.int64).reshape(-1)
+
+    def allowed_logits(self, logits: Array, states: Array, positions: Array) -> Array:
+        """Return the logits, -inf where an id may not follow, or could not be followed by an end in time.
+
+        logits: [rows, vocabulary] float32. states: [rows] int64. positions: 0 at the first id, [rows] or a scalar.
+        """
+        functions = functions_of(logits)
+        left = functions.minimum(self.max_length - 1 - positions, self._most)
+        rows = functions.int64(left * (self.start + 1)) + states
+        return functions.where(functions.rows(self._in_time, rows), logits, -INFINITY)
+
+    def states_after(self, states: Array, ids: Array) -> Array:
+        """Return the states after these ids, int64, in the shape of both. states, ids: int64."""
+        vocabulary = self._in_time.shape[1]
+        return functions_of(states).rows(self._next_states, states * vocabulary + ids)
 
 
-def _ids_to_end(automaton: Automaton, end: int) -> npt.NDArray[np.int64]:
+def _ids_to_end(automaton: Automaton) -> npt.NDArray[np.int64]:
     """Return the least number of ids between each state and one that allows the end, [states]."""
     states = len(automaton.allowed)
-    numbers = np.where(automaton.allowed[:, end], 0, states)
+    numbers = np.where(automaton.allowed[:, EOS], 0, states)
     while True:
         following = np.where(automaton.allowed, numbers[automaton.next_states], states).min(axis=1)
         smaller = np.minimum(numbers, following + 1)

@@ -131,7 +131,7 @@ class _StoredModel:
     def _found(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
         """Return the function (ids, uniform) -> ids and scores of all hypotheses of each question."""
         automaton = reply_automaton(decoding, vocabulary, settings.max_length)
-        search = ReplySearch(self._model, automaton, settings.max_length, decoding)
+        search = ReplySearch(self._model, automaton, decoding)
         return lambda ids, uniform: search(sequences_in_graph(ids), uniform)
 
 

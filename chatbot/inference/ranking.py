@@ -15,7 +15,7 @@ from chatbot.corpus.encoding.spelling import spelling_automaton
 from chatbot.corpus.encoding.vocabulary import EOS, PAD, Vocabulary
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.text.cleaning import cleaner
-from chatbot.decoding.automaton import Automaton
+from chatbot.decoding.automaton import Automaton, BoundedAutomaton
 from chatbot.errors import UserError
 from chatbot.inference.banned_words import without_words
 from chatbot.inference.pieces import ReplyText
@@ -55,7 +55,7 @@ class Ranking:
     def replies(
         self,
         questions: Sequence[Sequence[int]],
-        ids: Sequence[npt.NDArray[np.int32]],
+        ids: Sequence[npt.NDArray[np.integer]],
         scores: Sequence[npt.NDArray[np.float32]],
         reverse: Reverse | None,
         tickets: Sequence[Ticket] = (),
@@ -74,7 +74,7 @@ class Ranking:
             found = self._reranked(questions, found, reverse, tickets)
         return [[Reply(text, score) for text, score, _ in replies] for replies in found]
 
-    def _penalised(self, ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _penalised(self, ids: npt.NDArray[np.integer], scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the scores, with the length penalty if several candidates were sampled; beam search has applied it."""
         if not self._decoding.compares_samples:
             return scores
@@ -84,7 +84,7 @@ class Ranking:
         """Return the length penalty of Wu et al. (2016), as in beam search."""
         return (((5 + lengths) / 6) ** self._decoding.length_penalty).astype(np.float32)
 
-    def _distinct(self, hypotheses: npt.NDArray[np.int32], scores: npt.NDArray[np.float32]) -> list[Found]:
+    def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: npt.NDArray[np.float32]) -> list[Found]:
         """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
 
         Two hypotheses have the same text if a word is one token in the first, and characters or bytes in the second.
@@ -157,10 +157,12 @@ def check_decoding(decoding: DecodingSettings, vocabulary: Vocabulary, settings:
         raise UserError("--coverage-penalty: this attempt has no attention; leave it out")
 
 
-def reply_automaton(decoding: DecodingSettings, vocabulary: Vocabulary, max_length: int) -> Automaton:
+def reply_automaton(decoding: DecodingSettings, vocabulary: Vocabulary, max_length: int) -> BoundedAutomaton:
     """Return the automaton of replies: complete characters, and no banned words.
 
     max_length: of a reply, in tokens. Raises UserError for banned words that leave no reply.
     """
     automaton = Automaton(*spelling_automaton(vocabulary))
-    return without_words(automaton, vocabulary, decoding.ban, max_length) if decoding.ban else automaton
+    if decoding.ban:
+        automaton = without_words(automaton, vocabulary, decoding.ban, max_length)
+    return BoundedAutomaton(automaton, max_length)

@@ -58,7 +58,7 @@ class Replier:
         self._copies = copies or DeviceCopies(model)
         automaton = reply_automaton(decoding, vocabulary, settings.max_length)
         self._ranking = Ranking(decoding, vocabulary)
-        self._search = ReplySearch(model, automaton, settings.max_length, decoding)
+        self._search = ReplySearch(model, automaton, decoding)
         with model.placed():
             specs = [specs_of(model.sequences(np.ones([1, 1])))]
         if decoding.samples:

@@ -13,7 +13,7 @@ class RowModel(Protocol):
     def encode(self, questions: Sequence[Sequence[int]]) -> Any:
         """Return the state before the first token. questions: the ids of each row, at least one id."""
 
-    def step(self, state: Any, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], Any]:
+    def step(self, state: Any, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], Any]:
         """Return the logits of the next ids, [rows, vocabulary], and the state after the last ones. last: [rows]."""
 
     def take(self, states: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:

@@ -5,8 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.decoding.search import Hypotheses
-from chatbot.inference.reply_search import SPECIAL_IDS, Encoded, ReplySearch
+from chatbot.corpus.encoding.vocabulary import EOS
+from chatbot.decoding.graph_search import Progress
+from chatbot.inference.reply_search import Encoded, ReplySearch
 
 
 class TokenStream:
@@ -16,14 +17,14 @@ class TokenStream:
     """
 
     def __init__(self, search: ReplySearch, specs: Sequence[Any]) -> None:
-        def begin(*arguments: Any) -> tuple[Encoded, Hypotheses]:
+        def begin(*arguments: Any) -> tuple[Encoded, Progress]:
             encoded = search.encode(arguments[0])
             return encoded, search.start(encoded)
 
-        def advance(encoded: Encoded, hypotheses: Hypotheses, *uniform: tf.Tensor) -> Hypotheses:
-            return search.run(encoded, uniform[0] if uniform else None, hypotheses, hypotheses.position + 1, None)
+        def advance(encoded: Encoded, progress: Progress, *uniform: tf.Tensor) -> Progress:
+            return search.run(encoded, uniform[0][:, 0] if uniform else None, progress, progress.position + 1, None)
 
-        self._max_length, self._placed = search.max_length, search.model.placed
+        self._max_length, self._placed = search.automaton.max_length, search.model.placed
         self._begin = tf.function(begin, input_signature=specs, autograph=False)
         with self._placed():
             outputs = self._begin.get_concrete_function().structured_outputs
@@ -38,11 +39,11 @@ class TokenStream:
     def ids(self, arguments: Sequence[Any]) -> Iterator[int]:
         """Yield the ids of the reply one by one, until it is finished. arguments: of one question."""
         with self._placed():
-            encoded, hypotheses = self._begin(*arguments)
+            encoded, progress = self._begin(*arguments)
         for _ in range(self._max_length):
             with self._placed():
-                hypotheses = self._advance(encoded, hypotheses, *arguments[1:])
-            (last,) = hypotheses.last.numpy().tolist()  # the only copy from a GPU to the host
+                progress = self._advance(encoded, progress, *arguments[1:])
+            last = int(progress.hypotheses.last.numpy()[0, 0])  # the only copy from a GPU to the host
             yield last
-            if last == SPECIAL_IDS.end:
+            if last == EOS:
                 return

@@ -63,11 +63,10 @@ class TensorRows:
         with self._model.placed():
             return TensorState(self._encode(self._model.sequences(ids)), lengths)
 
-    def step(self, state: TensorState, last: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.float32], TensorState]:
+    def step(self, state: TensorState, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], TensorState]:
         """Decode one token; see `RowModel`."""
         with self._model.placed():
-            # An int32 argument would be in the host's memory on a GPU, and so would what is computed from it.
-            logits, cells = self._step(state.tensors, _filled(last.astype(np.int64)))
+            logits, cells = self._step(state.tensors, _filled(last))
         return logits.numpy()[: len(last)], TensorState({**state.tensors, "cells": cells}, state.lengths)
 
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:

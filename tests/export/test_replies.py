@@ -12,7 +12,7 @@ import pytest
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.export import ExportSettings
 from chatbot.export.runtime.load import Export, ExportedResponder, load_export
-from chatbot.export.runtime.model import ExportedModel
+from chatbot.export.runtime.onnx_model import OnnxModel
 from chatbot.export.write import export
 from chatbot.inference.batching.question import Question
 from chatbot.inference.batching.row_lane import RowLane
@@ -83,15 +83,15 @@ def test_defaults_of_the_presets_reply_alike(preset: Path, search: dict[str, Any
 def test_a_search_ends_when_nobody_waits(preset: Path, search: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     ticket, steps = Ticket(), list[int]()
 
-    def step(self: ExportedModel, *arguments: Any) -> Any:
+    def step(self: OnnxModel, *arguments: Any) -> Any:
         steps.append(len(steps))
         if len(steps) == 2:
             ticket.cancel()
         return original(self, *arguments)
 
     responder = ExportedResponder(load_export(preset.with_name("onnx")), DecodingSettings(**search))
-    original = ExportedModel.step
-    monkeypatch.setattr(ExportedModel, "step", step)
+    original = OnnxModel.step
+    monkeypatch.setattr(OnnxModel, "step", step)
     assert responder.replier.candidates([responder.source("今天", ())], [ticket]) == [[]]
     assert len(steps) <= 4
 

@@ -8,12 +8,12 @@ import pytest
 from chatbot.config.export import ExportSettings
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.vocabulary import BOS, EOS
-from chatbot.decoding.arrays.log_probabilities import log_softmax
+from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.export.loss import HeldOut
 from chatbot.export.manifest import size_of
 from chatbot.export.rounding import restored, stored
 from chatbot.export.runtime.load import load_export
-from chatbot.export.runtime.model import ExportedModel
+from chatbot.export.runtime.onnx_model import OnnxModel
 from chatbot.export.write import export
 from chatbot.model.saved import load_trained
 from tests.export.untrained import write_attempt
@@ -46,15 +46,15 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_attempt(folder / "tiny", bidirectional=False, rnn_size=16, embedding_size=32)
 
 
-def loss_of(model: ExportedModel, shards: Shards) -> float:
+def loss_of(model: OnnxModel, shards: Shards) -> float:
     """The nats per character by an export, one pair at a time."""
     nats = 0.0
     for pairs in shards:
         for row in range(len(pairs)):
             state, last = model.encode([pairs.sources.row(row).tolist()]), BOS
             for following in (*pairs.targets.row(row).tolist(), EOS):
-                logits, state, _ = model.step(state, np.array([last], np.int32))
-                nats -= float(log_softmax(logits)[0, following])
+                logits, state = model.step(state, np.array([last]))
+                nats -= float(NumpyFunctions.log_softmax(logits)[0, following])
                 last = following
     return nats / sum(int(pairs.characters.sum()) for pairs in shards)
 

@@ -62,10 +62,10 @@ def token_by_token() -> dict[str, list[standin.Counts]]:
         model = replier.row_model()
 
         def generate() -> None:
-            state, last = model.encode(QUESTIONS), np.full(len(QUESTIONS), BOS, np.int32)
+            state, last = model.encode(QUESTIONS), np.full(len(QUESTIONS), BOS)
             for _ in range(length):
                 logits, state = model.step(state, last)
-                last = logits.argmax(axis=-1).astype(np.int32)
+                last = logits.argmax(axis=-1)
 
         return generate
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
-from chatbot.decoding.unfinished import STEPS, STEPS_ALONE
+from chatbot.decoding.graph_search import STEPS, STEPS_ALONE
 from chatbot.inference import replier as module
 from chatbot.inference.replier import Replier
 from chatbot.inference.ticket import Ticket

@@ -12,9 +12,8 @@ from chatbot.corpus.encoding.ngrams import load_ngrams
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, read_manifest
-from chatbot.export.runtime.model import ExportedModel
 from chatbot.export.runtime.ngram_mixture import NgramMixture
-from chatbot.export.runtime.onnx_engine import OnnxEngine
+from chatbot.export.runtime.onnx_model import OnnxModel
 from chatbot.export.runtime.replier import ExportedReplier
 from chatbot.flags import replace
 from chatbot.inference.ranking import for_attempt
@@ -27,7 +26,7 @@ class Export(NamedTuple):
     manifest: Manifest
     settings: Settings
     vocabulary: Vocabulary
-    model: ExportedModel
+    model: OnnxModel
 
 
 def load_export(folder: Path) -> Export:
@@ -48,7 +47,7 @@ def load_export(folder: Path) -> Export:
     mixture = None
     if order := settings.model.ngrams:
         mixture = NgramMixture(load_ngrams(folder / NGRAMS, len(vocabulary), order), settings.model.ngram_weight)
-    return Export(manifest, settings, vocabulary, ExportedModel(OnnxEngine(folder), mixture))
+    return Export(manifest, settings, vocabulary, OnnxModel(folder, mixture))
 
 
 class ExportedResponder(TextResponder):

@@ -23,7 +23,7 @@ class NgramMixture:
         """Return the history before the first token's input."""
         return np.full((rows, self._ngrams.order - 1), BOS, np.int64)
 
-    def next_history(self, history: Histories, ids: npt.NDArray[np.int32]) -> Histories:
+    def next_history(self, history: Histories, ids: npt.NDArray[np.int64]) -> Histories:
         """Return the history with the ids of one more step. ids: [positions]."""
         begun = np.where(ids == ASK, BOS, ids)  # the n-grams of both directions are the same
         return np.concatenate([history[:, 1:], begun[:, None].astype(np.int64)], axis=1)

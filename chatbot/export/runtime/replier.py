@@ -8,12 +8,9 @@ import numpy.typing as npt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
-from chatbot.decoding.arrays.log_probabilities import Floats, Ids, log_softmax
-from chatbot.decoding.automaton import BoundedAutomaton, bounded
-from chatbot.export.runtime.model import ExportedModel, State
-from chatbot.export.runtime.rows import ExportedRows
-from chatbot.export.runtime.search import Pick, beam_search, search
-from chatbot.inference.array_decoding import picked
+from chatbot.decoding.array_functions import NumpyFunctions
+from chatbot.export.runtime.onnx_model import Floats, OnnxModel
+from chatbot.export.runtime.search import search
 from chatbot.inference.pieces import pieces
 from chatbot.inference.random_numbers import uniform_numbers
 from chatbot.inference.ranking import Ranking, Reply, check_decoding, reply_automaton
@@ -32,12 +29,12 @@ class ExportedReplier:
     """
 
     def __init__(
-        self, model: ExportedModel, vocabulary: Vocabulary, settings: ModelSettings, decoding: DecodingSettings
+        self, model: OnnxModel, vocabulary: Vocabulary, settings: ModelSettings, decoding: DecodingSettings
     ) -> None:
         check_decoding(decoding, vocabulary, settings)
         self.decoding = decoding
         self._model, self._vocabulary, self._max_length = model, vocabulary, settings.max_length
-        self._automaton = bounded(reply_automaton(decoding, vocabulary, self._max_length), EOS, self._max_length)
+        self._automaton = reply_automaton(decoding, vocabulary, self._max_length)
         self._ranking = Ranking(decoding, vocabulary)
 
     @property
@@ -56,7 +53,7 @@ class ExportedReplier:
         """
         questions = [question[: self._max_length] for question in questions]
         size = self.batch
-        ids: list[Ids] = []
+        ids: list[npt.NDArray[np.int64]] = []
         scores: list[Floats] = []
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
             for start in range(0, len(questions), size):
@@ -73,9 +70,9 @@ class ExportedReplier:
             return
         yield from pieces(self._ids(question[: self._max_length]), self._vocabulary, self.decoding.stop)
 
-    def row_model(self) -> ExportedRows:
+    def row_model(self) -> OnnxModel:
         """Return the model for the engine that answers questions in batches."""
-        return ExportedRows(self._model)
+        return self._model
 
     def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
         """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question]."""
@@ -83,51 +80,44 @@ class ExportedReplier:
         rows = []
         with np.errstate(all="ignore"):
             for last in (BOS, *reply):
-                _, state, attention = self._model.step(state, np.array([last], np.int32))
-                assert attention is not None
-                rows.append(attention[0, : len(question)])
+                _, state = self._model.step(state, np.array([last]))
+                assert state.attention is not None
+                rows.append(state.attention[0, : len(question)])
         return np.stack(rows)
 
     def _ids(self, question: Sequence[int]) -> Iterator[int]:
         """Yield the ids of the reply one by one."""
-        steps = search(self._model, *self._start([question]))
+        steps = self._search([question])
         for position in range(self._max_length):
             with np.errstate(all="ignore"):  # not while the caller has the piece
                 found = next(steps, None)
             if found is None:
                 return
-            yield int(found[0][0, position])
+            yield int(found[0][0, 0, position])
 
     def _found(
         self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
-    ) -> tuple[npt.NDArray[np.int32], Floats]:
+    ) -> tuple[npt.NDArray[np.int64], Floats]:
         """Return ids [questions, hypotheses, max_length], padded, and scores [questions, hypotheses]."""
-
-        def is_over() -> bool:
-            return bool(tickets) and all(ticket.cancelled.is_set() for ticket in tickets)
-
-        if self.decoding.beams > 1:
-            return beam_search(self._model, self._model.encode(questions), self._automaton, self.decoding, is_over)
-        steps = search(self._model, *self._start(questions))
-        ids, scores = next(steps)  # the same arrays after each position
-        while not is_over() and next(steps, None) is not None:
-            pass
+        steps = self._search(questions)
+        ids, scores = next(steps)
+        while not (tickets and all(ticket.cancelled.is_set() for ticket in tickets)):
+            following = next(steps, None)
+            if following is None:
+                break
+            ids, scores = following
         return ids.reshape(len(questions), -1, self._max_length), scores.reshape(len(questions), -1)
 
-    def _start(self, questions: Sequence[Sequence[int]]) -> tuple[State, BoundedAutomaton, DecodingSettings, Pick]:
-        """Return the arguments of greedy search or sampling after the model."""
-        decoding = self.decoding
-        numbers = np.repeat(np.arange(len(questions)), decoding.hypotheses)
-        state = self._model.encode(questions).of_hypotheses(numbers)
-        uniform: Floats | None = None  # [hypotheses, max_length]
+    def _search(self, questions: Sequence[Sequence[int]]) -> Iterator[tuple[npt.NDArray[np.int64], Floats]]:
+        """Return the steps of the search; the candidates of a question are adjacent rows."""
+        decoding, state = self.decoding, self._model.encode(questions)
+        uniform: Floats | None = None  # [rows, max_length]
         if decoding.samples:
             drawn = uniform_numbers(decoding.seed, questions, decoding.hypotheses, self._max_length)
             uniform = drawn.reshape(-1, self._max_length)
-
-        def pick(log_probs: Floats, position: int, rows: npt.NDArray[np.int64]) -> Ids:
-            return picked(decoding, log_probs, None if uniform is None else uniform[rows, position])
-
-        return state, self._automaton, decoding, pick
+            rows = np.repeat(np.arange(len(questions)), decoding.hypotheses)
+            state = state.of_questions(rows, rows)
+        return search(self._model, state, self._automaton, decoding, uniform)
 
     def _reverse(
         self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
@@ -149,10 +139,10 @@ class ExportedReplier:
         targets = np.full((len(questions), length), PAD, np.int64)
         for row, question in enumerate(questions):
             targets[row, : len(question) + 1] = [*question, EOS]
-        state, last = self._model.encode(replies, ngrams=False), np.full(len(replies), ASK, np.int32)
+        state, last = self._model.encode(replies, ngrams=False), np.full(len(replies), ASK)
         scores = np.zeros(len(replies), np.float32)
         for target in targets.T:
-            logits, state, _ = self._model.step(state, last)
-            scores += np.where(target == PAD, 0, log_softmax(logits)[np.arange(len(target)), target])
-            last = target.astype(np.int32)
+            logits, state = self._model.step(state, last)
+            scores += np.where(target == PAD, 0, NumpyFunctions.log_softmax(logits)[np.arange(len(target)), target])
+            last = target
         return scores

@@ -6,10 +6,10 @@ import numpy as np
 
 from chatbot.corpus.encoding.vocabulary import EOS, Vocabulary
 from chatbot.corpus.text.tokenizer import SPACE
-from chatbot.decoding.arrays.log_probabilities import Floats, log_softmax
+from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.inference.batching.asked import Asked
 from chatbot.inference.batching.question import FinishReason, Piece, TokenLogProb
-from chatbot.inference.batching.rules import Rules
+from chatbot.inference.batching.rules import Floats, Rules
 from chatbot.inference.pieces import ReplyText
 
 
@@ -66,7 +66,7 @@ class UnfinishedReply:
 
 def token_log_prob(vocabulary: Vocabulary, token: int, logits: Floats, top: int) -> TokenLogProb:
     """Return the log-probability of an id, and the `top` most probable ones. logits: [vocabulary]."""
-    log_probs = log_softmax(logits[None])[0]
+    log_probs = NumpyFunctions.log_softmax(logits[None])[0]
     best = np.argsort(-log_probs, kind="stable")[:top].tolist() if top else []
     alternatives = tuple((token_text(vocabulary, i), float(log_probs[i])) for i in best)
     return TokenLogProb(token_text(vocabulary, token), float(log_probs[token]), alternatives)

@@ -8,11 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
-from chatbot.decoding.arrays.log_probabilities import Floats
-from chatbot.decoding.arrays.processors import Generic
 from chatbot.inference.batching.asked import Asked
 from chatbot.inference.batching.reply import UnfinishedReply
-from chatbot.inference.batching.rules import Rows
+from chatbot.inference.batching.rules import Floats, Rows
 from chatbot.inference.row_model import RowModel
 
 # The question of the anti-language model, as in `reply_search`.
@@ -93,13 +91,17 @@ class RowBatch:
             groups[reply.rules].append(row)
         left = self._generic_left()
         generic_rows, generic_logits = self._generic[left], logits[number + left]
-        ids, states = np.full(number, EOS, np.int32), np.zeros(number, np.int32)
+        ids, states = np.full(number, EOS, np.int64), np.zeros(number, np.int64)
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
             for rules, of_group in groups.items():
                 # A view of all rows is not copied.
                 places: Any = slice(None) if len(of_group) == number else np.array(of_group)
                 try:
-                    generic = _generic_of(of_group, number, generic_rows, generic_logits)
+                    generic = None
+                    if rules.generic_tokens and len(generic_rows):
+                        generic = np.zeros((number, logits.shape[1]), np.float32)
+                        generic[generic_rows] = generic_logits
+                        generic = generic[places]
                     ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), generic)
                 except Exception as error:  # of this group: the others go on
                     for row in of_group:
@@ -119,20 +121,9 @@ class RowBatch:
         starts = [reply.rules.automaton.start for one in started for reply in one.replies]
         number = len(starts)
         return Rows(
-            ids=np.full((number, self._max_length), PAD, np.int32),
-            positions=np.zeros(number, np.int32),
-            last=np.full(number, BOS, np.int32),
-            states=np.array(starts, np.int32),
+            ids=np.full((number, self._max_length), PAD, np.int64),
+            positions=np.zeros(number, np.int64),
+            last=np.full(number, BOS, np.int64),
+            states=np.array(starts, np.int64),
             uniform=np.concatenate([one.uniform for one in started] or [np.zeros((0, self._max_length), np.float32)]),
         )
-
-
-def _generic_of(of_group: Sequence[int], number: int, generic_rows: Any, logits: Floats) -> Generic:
-    """Return the distributions without the question of a group's replies, as far as there are any.
-
-    of_group: numbers of replies. number: of all replies. generic_rows: the reply of each row of `logits`.
-    """
-    places = np.full(number, -1)
-    places[of_group] = np.arange(len(of_group))
-    places = places[generic_rows]
-    return Generic(places[places >= 0], logits[places >= 0])

@@ -5,18 +5,22 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import EOS, Vocabulary
-from chatbot.decoding.arrays.log_probabilities import Floats, Ids, allowed_logits, log_softmax
-from chatbot.decoding.arrays.processors import Generic, Prefix
-from chatbot.decoding.automaton import BoundedAutomaton, bounded
-from chatbot.inference.array_decoding import picked, processed
+from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.decoding.array_functions import NumpyFunctions
+from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.processors import Prefix, processed
+from chatbot.decoding.sampling import picked
 from chatbot.inference.ranking import check_decoding, for_attempt, reply_automaton
 
 # The number of logits that fit into a core's cache: rows are computed in parts of that size.
 PART = 1 << 16
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 
 
 class Rows(NamedTuple):
@@ -46,26 +50,27 @@ class Rules:
         """The number of ids for which the distribution without the question is needed."""
         return self.decoding.anti_lm_tokens if self.decoding.anti_lm else 0
 
-    def choose(self, logits: Floats, rows: Rows, generic: Generic) -> tuple[Ids, Ids]:
+    def choose(self, logits: Floats, rows: Rows, generic: Floats | None) -> tuple[Ids, Ids]:
         """Return the next ids, and the states of the automaton after them: [rows] both.
 
-        logits: [rows, vocabulary]. generic: for `anti_lm`; its rows are numbers.
+        logits: [rows, vocabulary]. generic: those without the question, for --anti-lm, in that shape; 0 for rows that
+        do not need them. None: no row does.
         """
         size = max(1, PART // logits.shape[1])
-        ids = np.empty(len(logits), np.int32)
+        ids = np.empty(len(logits), np.int64)
         for start in range(0, len(logits), size):
             part = slice(start, start + size)
-            within = (generic.rows >= start) & (generic.rows < start + size)
-            of_part = Generic(generic.rows[within] - start, generic.logits[within]) if within.any() else None
-            ids[part] = self._chosen(logits[part], rows.of(part), of_part)
-        return ids, self.automaton.next_states[rows.states, ids]
+            ids[part] = self._chosen(logits[part], rows.of(part), None if generic is None else generic[part])
+        return ids, self.automaton.states_after(rows.states, ids)
 
-    def _chosen(self, logits: Floats, rows: Rows, generic: Generic | None) -> Ids:
-        log_probs = allowed_logits(self.automaton, logits, rows.states, rows.positions)
+    def _chosen(self, logits: Floats, rows: Rows, generic: Floats | None) -> Ids:
+        log_probs = self.automaton.allowed_logits(logits, rows.states, rows.positions)
         if self.decoding.repetition_penalty != 1:  # nothing else needs them to be normalised
-            log_probs = log_softmax(log_probs)
-        log_probs = processed(self.decoding, log_probs, Prefix(rows.positions, rows.ids), generic)
-        return picked(self.decoding, log_probs, rows.uniform[np.arange(len(logits)), rows.positions])
+            log_probs = NumpyFunctions.log_softmax(log_probs)
+        log_probs = processed(self.decoding, log_probs, Prefix(rows.positions[:, None], rows.ids), generic)
+        uniform = np.take_along_axis(rows.uniform, rows.positions[:, None], axis=1) if self.decoding.samples else None
+        chosen: Ids = picked(self.decoding, log_probs, uniform)
+        return chosen
 
 
 class RuleBook:
@@ -90,7 +95,7 @@ class RuleBook:
 
     def _make_automaton(self, ban: tuple[str, ...]) -> BoundedAutomaton:
         length = self._settings.model.max_length
-        return bounded(reply_automaton(DecodingSettings(ban=ban), self._vocabulary, length), EOS, length)
+        return reply_automaton(DecodingSettings(ban=ban), self._vocabulary, length)
 
 
 def _of_all_rows(decoding: DecodingSettings) -> DecodingSettings:

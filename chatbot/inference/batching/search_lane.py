@@ -86,6 +86,6 @@ class SearchLane:
         for last, token in zip((BOS, *ids), ids, strict=False):
             if asked.is_over:
                 break
-            logits, state = model.step(state, np.array([last], np.int32))
+            logits, state = model.step(state, np.array([last]))
             tokens.append(token_log_prob(self._responder.vocabulary, token, logits[0], top))
         return tuple(tokens)

@@ -1,4 +1,4 @@
-"""Truncations and sampling against loops over rows, for any log-probabilities."""
+"""Truncations and sampling against loops over rows, for arrays and tensors of any log-probabilities."""
 
 import functools
 from collections.abc import Callable
@@ -12,13 +12,8 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from chatbot.decoding.sampling import BLOCK, Truncation, sampling
-from chatbot.decoding.truncations.min_p import min_p
-from chatbot.decoding.truncations.probability_mass import HALVINGS
-from chatbot.decoding.truncations.temperature import temperature
-from chatbot.decoding.truncations.top_k import top_k
-from chatbot.decoding.truncations.top_p import top_p
-from chatbot.decoding.truncations.typical import typical
+from chatbot.config.decoding import DecodingSettings
+from chatbot.decoding.sampling import BLOCK, HALVINGS, min_p, picked, sampled, top_k, top_p, truncated, typical
 
 Array = npt.NDArray[Any]
 VOCABULARY = 7
@@ -36,12 +31,13 @@ def log_probabilities(draw: st.DrawFn) -> Array:
     return np.asarray(tf.nn.log_softmax(logits).numpy())
 
 
-def kept(truncation: Truncation, log_probs: Array) -> Array:
-    """Which ids a truncation keeps; their values must not change."""
-    truncated = truncation(tf.constant(log_probs)).numpy()
-    left = np.isfinite(truncated)
-    np.testing.assert_array_equal(truncated[left], log_probs[left])
-    return np.asarray(left)
+def kept(truncation: Callable[[Any], Any], log_probs: Array) -> Array:
+    """Which ids a truncation keeps, of an array and of a tensor; their values must not change."""
+    after, of_tensor = truncation(log_probs), truncation(tf.constant(log_probs)).numpy()
+    are_kept = np.isfinite(after)
+    np.testing.assert_array_equal(after[are_kept], log_probs[are_kept])
+    np.testing.assert_array_equal(of_tensor, after)
+    return np.asarray(are_kept)
 
 
 def fewest(row: Array, order: list[int], mass: float) -> tuple[set[int], float]:
@@ -92,17 +88,12 @@ def test_min_p(log_probs: Array, share: float) -> None:
         np.testing.assert_array_equal(is_kept[certain], (probabilities >= share)[certain])
 
 
-def test_temperature_divides() -> None:
-    np.testing.assert_allclose(temperature(tf.constant([[-1.0, -np.inf]]), 0.5), [[-2.0, -np.inf]])
-
-
 @pytest.mark.parametrize("value", [1e-30, 1e-40, 1e-320])
 def test_least_temperatures_leave_the_most_probable_id(value: float) -> None:
-    log_probs = tf.math.log(tf.constant([[0.3, 0.0, 0.31, 0.39]]))
-    picked = sampling(tf.constant([[0.99]]), [lambda x: temperature(x, value), lambda x: top_p(x, 0.9)])(
-        log_probs, tf.constant(0)
-    )
-    assert picked.numpy().tolist() == [3]
+    log_probs = np.log(np.array([[0.3, 1e-30, 0.31, 0.39]], np.float32))
+    decoding, uniform = DecodingSettings(temperature=value, top_p=0.9), np.array([[0.99]], np.float32)
+    assert picked(decoding, log_probs, uniform).tolist() == [3]
+    assert picked(decoding, tf.constant(log_probs), tf.constant(uniform)).numpy().tolist() == [3]
 
 
 @pytest.mark.parametrize("vocabulary", [1, 5, BLOCK, 3 * BLOCK + 1])
@@ -113,21 +104,27 @@ def test_sampled_id_is_where_the_cumulative_distribution_reaches_the_number(voca
     log_probs = generator.normal(0, 3, (50, vocabulary)).astype(np.float32)
     log_probs[generator.random(log_probs.shape) < 0.5] = -np.inf
     log_probs[np.arange(50), generator.integers(vocabulary, size=50)] = 0
-    uniform = np.full((50, 3), 0.5, np.float32)
-    uniform[:, 1] = number
-    picked = sampling(tf.constant(uniform))(tf.constant(log_probs), tf.constant(1)).numpy()
-    assert picked.dtype == np.int64
-    for row, index in zip(log_probs.astype(np.float64), picked, strict=True):
-        sums = np.cumsum(np.exp(row)) / np.exp(row).sum()
-        assert np.isfinite(row[index])
-        assert sums[index] - np.exp(row[index]) / np.exp(row).sum() <= number + 1e-5
-        assert number <= sums[index] + 1e-5
+    uniform = np.full((50, 1), number, np.float32)
+    of_tensors = sampled(tf.constant(log_probs), tf.constant(uniform)).numpy()
+    for ids in (sampled(log_probs, uniform), of_tensors):
+        assert ids.dtype == np.int64
+        for row, index in zip(log_probs.astype(np.float64), ids, strict=True):
+            sums = np.cumsum(np.exp(row)) / np.exp(row).sum()
+            assert np.isfinite(row[index])
+            assert sums[index] - np.exp(row[index]) / np.exp(row).sum() <= number + 1e-5
+            assert number <= sums[index] + 1e-5
 
 
-def test_truncations_are_applied_in_order() -> None:
-    """Two thirds of the probability is the most probable id of two, but not of three."""
-    log_probs = tf.math.log(tf.constant([[0.5, 0.3, 0.2]]))
-    steps: list[Callable[[tf.Tensor], tf.Tensor]] = [lambda x: top_k(x, 2), lambda x: top_p(x, 0.6)]
-    for order, expected in ((steps, 0), (steps[::-1], 1)):
-        picked = sampling(tf.constant([[0.99]]), order)(log_probs, tf.constant(0))
-        assert picked.numpy().tolist() == [expected]
+def test_settings_truncate_in_one_order() -> None:
+    """Two thirds of the probability is the most probable id of two, but not of three; the temperature comes first."""
+    log_probs = np.log(np.array([[0.5, 0.3, 0.2]], np.float32))
+    left = [np.isfinite(truncated(DecodingSettings(**x), log_probs))[0].tolist() for x in CASES]
+    assert left == [[True, False, False], [True, True, False], [True, True, True], [True, False, False]]
+
+
+CASES: list[dict[str, Any]] = [
+    {"top_k": 2, "top_p": 0.6},
+    {"top_p": 0.6},
+    {"temperature": 100.0, "top_p": 0.7},
+    {"min_p": 0.9},
+]

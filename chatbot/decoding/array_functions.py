@@ -1,0 +1,134 @@
+"""The functions of arrays in which each formula of decoding is written, for NumPy and for TensorFlow.
+
+NumPy computes where no graph is wanted: in the server's batches and in exports, which need no TensorFlow. TensorFlow
+computes within the graph of a search. "Last" means the last axis, which sums and the like keep, with size 1.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# An array of NumPy or a tensor of TensorFlow.
+Array = Any
+INFINITY = np.float32(np.inf)
+
+
+class NumpyFunctions:
+    """The functions of NumPy arrays."""
+
+    where = staticmethod(np.where)
+    exp = staticmethod(np.exp)
+    log = staticmethod(np.log)
+    maximum = staticmethod(np.maximum)
+    minimum = staticmethod(np.minimum)
+    reshape = staticmethod(np.reshape)
+    concatenate = staticmethod(np.concatenate)
+
+    @staticmethod
+    def float32(x: Array) -> npt.NDArray[np.float32]:
+        """Return the values as float32."""
+        return x.astype(np.float32)
+
+    @staticmethod
+    def int64(x: Array) -> npt.NDArray[np.int64]:
+        """Return the values as int64."""
+        return x.astype(np.int64)
+
+    @staticmethod
+    def sum(x: Array) -> Array:
+        """Return the sums over the last axis; of truth values their number, int64."""
+        return x.sum(axis=-1, keepdims=True)
+
+    @staticmethod
+    def max(x: Array) -> Array:
+        """Return the largest values of the last axis."""
+        return x.max(axis=-1, keepdims=True)
+
+    @staticmethod
+    def min(x: Array) -> Array:
+        """Return the smallest values of the last axis."""
+        return x.min(axis=-1, keepdims=True)
+
+    @staticmethod
+    def cumulative_sum(x: Array) -> Array:
+        """Return the sums up to each value of the last axis."""
+        return np.cumsum(x, axis=-1, dtype=x.dtype)
+
+    @staticmethod
+    def argmax(x: Array) -> npt.NDArray[np.int64]:
+        """Return the index of the largest value of the last axis, without that axis."""
+        return x.argmax(axis=-1)
+
+    @staticmethod
+    def log_softmax(x: Array) -> Array:
+        """Return the logarithm of the softmax over the last axis; -inf stays -inf."""
+        shifted = x - x.max(axis=-1, keepdims=True)
+        shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+        return shifted
+
+    @staticmethod
+    def kth_largest(x: Array, k: int) -> Array:
+        """Return the kth largest value of the last axis, k from 1."""
+        return np.partition(x, -k, axis=-1)[..., -k, None]
+
+    @staticmethod
+    def largest(x: Array, k: int) -> npt.NDArray[np.int64]:
+        """Return the indices of the k largest values of each row, the largest first; of equal ones the first.
+
+        x: [rows, values]. The result is [rows, k].
+        """
+        return np.stack([_largest(row, k) for row in x])
+
+    @staticmethod
+    def rows(table: npt.NDArray[Any], indices: Array) -> Array:
+        """Return rows of a constant table, indices.shape + table.shape[1:]."""
+        return table[indices]
+
+    @staticmethod
+    def take(x: Array, indices: Array) -> Array:
+        """Return elements of each row, [rows, number, ...]. x: [rows, elements, ...]. indices: [rows, number]."""
+        return x[np.arange(len(x))[:, None], indices]
+
+    @staticmethod
+    def put(x: Array, indices: Array, values: Array) -> Array:
+        """Return x with new values at some indices of each row; equal indices of a row need equal values.
+
+        x: [rows, elements]. indices, values: [rows, number].
+        """
+        result = x.copy()
+        np.put_along_axis(result, indices, values, axis=1)
+        return result
+
+    @staticmethod
+    def with_zeros(x: Array, number: int) -> Array:
+        """Return x with a number of columns of 0 behind its own. x: [rows, columns]."""
+        return np.concatenate([x, np.zeros((len(x), number), x.dtype)], axis=1)
+
+    @staticmethod
+    def forbid(x: Array, indices: Array, are_forbidden: Array) -> Array:
+        """Return x with -inf at some indices of each row. indices, are_forbidden: [rows, number]."""
+        result = x.copy()
+        rows, places = np.nonzero(are_forbidden)
+        result[rows, indices[rows, places]] = -INFINITY
+        return result
+
+    @staticmethod
+    def needed_columns(are_needed: Array) -> Any:
+        """Return an index of the columns that a row needs, or of all. are_needed: [rows, columns]."""
+        return np.flatnonzero(are_needed.any(axis=0))
+
+
+def _largest(values: Array, number: int) -> npt.NDArray[np.int64]:
+    least = np.partition(values, -number)[-number]
+    places = np.flatnonzero(values >= least)
+    return places[np.argsort(-values[places], kind="stable")[:number]]
+
+
+def functions_of(array: Array) -> Any:
+    """Return the functions for arrays of this kind, as `NumpyFunctions` lists them."""
+    if isinstance(array, np.ndarray):
+        return NumpyFunctions
+    from chatbot.decoding.tensor_functions import TensorFunctions  # exports need no TensorFlow
+
+    return TensorFunctions

@@ -1,0 +1,174 @@
+"""Unfinished replies, and how one id is added to each: the one chosen for it, or the best ones in beam search.
+
+Beam search has the length and coverage penalties of Wu et al. (2016), and groups (Vijayakumar et al., 2018). Arrays are
+of NumPy or TensorFlow; the loop over positions is elsewhere.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
+from chatbot.decoding.array_functions import INFINITY, Array, functions_of
+from chatbot.decoding.automaton import BoundedAutomaton
+
+# The least sum of attention in the coverage penalty, whose logarithm is finite.
+LEAST_ATTENTION = 1e-9
+
+
+class Hypotheses(NamedTuple):
+    """The hypotheses of each row, as many for all: the beams of beam search, one in greedy search and sampling.
+
+    In a loop on a GPU, int32 and bool are in the host's memory, so there are none. A hypothesis that is not possible
+    has the log-probability -inf.
+    """
+
+    ids: Array  # [rows, hypotheses, max_length] int64, padded
+    last: Array  # [rows, hypotheses] int64, the last ids, or the begin symbol
+    log_probs: Array  # [rows, hypotheses] float32, in nats, of all ids
+    lengths: Array  # [rows, hypotheses] int64, the end counted
+    coverage: Array  # [rows, hypotheses] float32, the coverage penalty, which is final when a hypothesis is finished
+    are_finished: Array  # [rows, hypotheses] int64, 0 or 1
+    states: Array  # [rows, hypotheses] int64, of the automaton
+
+
+def first_hypotheses(hypotheses: int, groups: int, automaton: BoundedAutomaton) -> Hypotheses:
+    """Return the hypotheses of one row before the first id, arrays of NumPy: [1, hypotheses, ...].
+
+    groups: of beam search, else 1.
+    """
+    # All hypotheses of a group start equal. Only the first may be extended, or each would appear several times.
+    is_first = np.arange(hypotheses) % (hypotheses // groups) == 0
+    return Hypotheses(
+        ids=np.full((1, hypotheses, automaton.max_length), PAD, np.int64),
+        last=np.full((1, hypotheses), BOS, np.int64),
+        log_probs=np.where(is_first, np.float32(0), -INFINITY)[None],
+        lengths=np.zeros((1, hypotheses), np.int64),
+        coverage=np.zeros((1, hypotheses), np.float32),
+        are_finished=np.zeros((1, hypotheses), np.int64),
+        states=np.full((1, hypotheses), automaton.start, np.int64),
+    )
+
+
+def appended(
+    automaton: BoundedAutomaton, hypotheses: Hypotheses, log_probs: Array, ids: Array, position: Array | int
+) -> Hypotheses:
+    """Return the hypotheses with an id behind each that is unfinished. There is one a row.
+
+    log_probs: of the next id, [rows, vocabulary] float32. ids: [rows] int64. position: 0 at the first id.
+    """
+    functions = functions_of(log_probs)
+    are_finished = hypotheses.are_finished > 0  # [rows, 1]
+    added = functions.where(are_finished, np.float32(0), functions.take(log_probs, ids[:, None]))
+    last = functions.where(are_finished, np.int64(PAD), ids[:, None])
+    return hypotheses._replace(
+        ids=functions.where(_is_at(hypotheses, position), last[:, :, None], hypotheses.ids),
+        last=last,
+        log_probs=hypotheses.log_probs + added,
+        lengths=hypotheses.lengths + 1 - hypotheses.are_finished,
+        are_finished=functions.int64(are_finished | (last == EOS)),
+        states=automaton.states_after(hypotheses.states, ids[:, None]),
+    )
+
+
+def extended(
+    decoding: DecodingSettings,
+    automaton: BoundedAutomaton,
+    hypotheses: Hypotheses,
+    log_probs: Array,
+    coverage: Array | None,
+    position: Array | int,
+) -> tuple[Hypotheses, Array]:
+    """Return the best hypotheses of beam search that are an id longer, and the parent of each, [rows, beams] int64.
+
+    A finished hypothesis keeps its score and competes with the others. To be kept, an id loses `diversity` nats for
+    each hypothesis of an earlier group that has it at this position; the scores do not contain this loss.
+
+    log_probs: of the next id of each hypothesis, [rows, beams, vocabulary] float32. coverage: the coverage penalty of
+    each after the step, [rows, beams]; None without. position: 0 at the first id.
+    """
+    functions, vocabulary = functions_of(log_probs), log_probs.shape[-1]
+    are_finished = hypotheses.are_finished > 0
+    # A finished hypothesis has one continuation: padding, at no cost.
+    padding = np.where(np.arange(vocabulary) == PAD, np.float32(0), -INFINITY)
+    log_probs = hypotheses.log_probs[:, :, None] + functions.where(are_finished[:, :, None], padding, log_probs)
+    lengths = hypotheses.lengths + 1 - hypotheses.are_finished
+    covered = hypotheses.coverage
+    if coverage is not None:
+        covered = functions.where(are_finished, covered, coverage)
+    chosen = _best_of_groups(decoding, log_probs, lengths, covered)  # [rows, beams], flat over beams and ids
+    parents, ids = chosen // vocabulary, chosen % vocabulary
+    log_probs = functions.take(functions.reshape(log_probs, (-1, decoding.beams * vocabulary)), chosen)
+    states = automaton.states_after(functions.take(hypotheses.states, parents), ids)
+    next_hypotheses = Hypotheses(
+        ids=functions.where(_is_at(hypotheses, position), ids[:, :, None], functions.take(hypotheses.ids, parents)),
+        last=ids,
+        log_probs=log_probs,
+        lengths=functions.take(lengths, parents),
+        coverage=functions.take(covered, parents),
+        are_finished=functions.int64((functions.take(hypotheses.are_finished, parents) > 0) | (ids == EOS)),
+        # An impossible hypothesis has any ids. It stays in a state that allows others, or its row would become NaN.
+        states=functions.where(log_probs == -INFINITY, np.int64(0), states),
+    )
+    return next_hypotheses, parents
+
+
+def _best_of_groups(decoding: DecodingSettings, log_probs: Array, lengths: Array, coverage: Array) -> Array:
+    """Return the best continuations of each group, [rows, beams] int64, as numbers over hypotheses and ids.
+
+    log_probs: of the continued hypotheses, [rows, beams, vocabulary]. lengths, coverage: [rows, beams].
+    """
+    functions, vocabulary = functions_of(log_probs), log_probs.shape[-1]
+    penalty, size = length_penalty(lengths, decoding), decoding.beams // decoding.diverse_groups
+    best: list[Array] = []  # [rows, size] each
+    for first in range(0, decoding.beams, size):
+        group = slice(first, first + size)
+        ranks = log_probs[:, group]
+        if best:
+            ids = functions.concatenate(best, 1) % vocabulary  # [rows, hypotheses of the groups before]
+            times = functions.sum(np.arange(vocabulary)[:, None] == ids[:, None, :])[..., 0]  # [rows, vocabulary]
+            loss = decoding.diversity * (np.arange(vocabulary) != PAD)  # finished hypotheses may agree
+            ranks = ranks - (functions.float32(times) * loss.astype(np.float32))[:, None]
+        ranks = ranks / penalty[:, group, None] + coverage[:, group, None]
+        best.append(first * vocabulary + functions.largest(functions.reshape(ranks, (-1, size * vocabulary)), size))
+    return best[0] if len(best) == 1 else functions.concatenate(best, 1)
+
+
+def scores(decoding: DecodingSettings, hypotheses: Hypotheses) -> Array:
+    """Return the scores of the hypotheses, [rows, hypotheses] float32, in nats.
+
+    Those of beam search are log-probability / ((5 + length) / 6) ** length_penalty + coverage penalty.
+    """
+    if decoding.beams == 1:
+        return hypotheses.log_probs
+    return hypotheses.log_probs / length_penalty(hypotheses.lengths, decoding) + hypotheses.coverage
+
+
+def best_first(decoding: DecodingSettings, ids: Array, scores_of_ids: Array) -> tuple[Array, Array]:
+    """Return the ids [rows, beams, max_length] and scores [rows, beams] of beam search, the best first."""
+    functions = functions_of(ids)
+    order = functions.largest(scores_of_ids, decoding.beams)
+    return functions.take(ids, order), functions.take(scores_of_ids, order)
+
+
+def length_penalty(lengths: Array, decoding: DecodingSettings) -> Array:
+    """Return the divisors of log-probabilities, float32, in the shape of the lengths, which are integers."""
+    return ((5.0 + functions_of(lengths).float32(lengths)) / np.float32(6)) ** np.float32(decoding.length_penalty)
+
+
+def coverage_penalty(attention: Array, mask: Array, decoding: DecodingSettings) -> Array:
+    """Return the coverage penalty of hypotheses, [hypotheses] float32.
+
+    attention: the sums over their ids, [hypotheses, source] float32. mask: of the questions' tokens, in that shape.
+    """
+    functions = functions_of(attention)
+    logarithms = functions.log(functions.minimum(functions.maximum(attention, LEAST_ATTENTION), 1.0))
+    return (
+        np.float32(decoding.coverage_penalty) * functions.sum(functions.where(mask, logarithms, np.float32(0)))[..., 0]
+    )
+
+
+def _is_at(hypotheses: Hypotheses, position: Array | int) -> Array:
+    """Return which places of the ids are the position, [max_length] bool."""
+    return position == np.arange(hypotheses.ids.shape[2], dtype=np.int32)

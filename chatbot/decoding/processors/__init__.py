@@ -1,1 +1,0 @@
-"""Processors of log-probabilities, one a file: penalties, forbidden ids, the anti-language model."""

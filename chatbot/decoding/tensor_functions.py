@@ -1,0 +1,88 @@
+"""The functions of `array_functions` for tensors of TensorFlow, within a graph."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+
+class TensorFunctions:
+    """The functions of tensors; `NumpyFunctions` says what each returns."""
+
+    where = staticmethod(tf.where)
+    exp = staticmethod(tf.exp)
+    log = staticmethod(tf.math.log)
+    maximum = staticmethod(tf.maximum)
+    minimum = staticmethod(tf.minimum)
+    reshape = staticmethod(tf.reshape)
+    concatenate = staticmethod(tf.concat)
+    log_softmax = staticmethod(tf.nn.log_softmax)
+
+    @staticmethod
+    def float32(x: tf.Tensor) -> tf.Tensor:
+        return tf.cast(x, tf.float32)
+
+    @staticmethod
+    def int64(x: tf.Tensor) -> tf.Tensor:
+        return tf.cast(x, tf.int64)
+
+    @staticmethod
+    def sum(x: tf.Tensor) -> tf.Tensor:
+        values = tf.cast(x, tf.int64) if x.dtype == tf.bool else x
+        return tf.reduce_sum(values, axis=-1, keepdims=True)
+
+    @staticmethod
+    def max(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_max(x, axis=-1, keepdims=True)
+
+    @staticmethod
+    def min(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_min(x, axis=-1, keepdims=True)
+
+    @staticmethod
+    def cumulative_sum(x: tf.Tensor) -> tf.Tensor:
+        return tf.cumsum(x, axis=-1)
+
+    @staticmethod
+    def argmax(x: tf.Tensor) -> tf.Tensor:
+        return tf.argmax(x, axis=-1)
+
+    @staticmethod
+    def kth_largest(x: tf.Tensor, k: int) -> tf.Tensor:
+        return tf.math.top_k(x, k).values[..., -1:]
+
+    @staticmethod
+    def largest(x: tf.Tensor, k: int) -> tf.Tensor:
+        return tf.cast(tf.math.top_k(x, k).indices, tf.int64)
+
+    @staticmethod
+    def rows(table: npt.NDArray[Any], indices: tf.Tensor) -> tf.Tensor:
+        return tf.gather(table, indices)
+
+    @staticmethod
+    def take(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+        return tf.gather(x, indices, batch_dims=1)
+
+    @staticmethod
+    def put(x: tf.Tensor, indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        return tf.tensor_scatter_nd_update(x, _with_rows(indices), values)
+
+    @staticmethod
+    def with_zeros(x: tf.Tensor, number: int) -> tf.Tensor:
+        return tf.pad(x, [[0, 0], [0, number]])
+
+    @staticmethod
+    def forbid(x: tf.Tensor, indices: tf.Tensor, are_forbidden: tf.Tensor) -> tf.Tensor:
+        limits = tf.where(are_forbidden, np.float32(-np.inf), np.float32(np.inf))
+        return tf.tensor_scatter_nd_min(x, _with_rows(indices), limits)
+
+    @staticmethod
+    def needed_columns(are_needed: tf.Tensor) -> slice:
+        return slice(None)  # shapes that depend on values would cost more
+
+
+def _with_rows(indices: tf.Tensor) -> tf.Tensor:
+    """Return each index behind the number of its row, [rows, number, 2] int64. indices: [rows, number]."""
+    rows = tf.broadcast_to(tf.cast(tf.range(tf.shape(indices)[0]), indices.dtype)[:, None], tf.shape(indices))
+    return tf.stack([rows, indices], axis=-1)

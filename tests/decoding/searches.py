@@ -1,0 +1,191 @@
+"""Searches over a vocabulary of letters, where a table gives the logits of each letter after another.
+
+Each runs twice: in a graph of TensorFlow, and on arrays of NumPy as an export does.
+"""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
+from chatbot.decoding.automaton import Automaton, BoundedAutomaton
+from chatbot.decoding.graph_search import GraphSearch, search_all
+from chatbot.decoding.hypotheses import coverage_penalty
+from chatbot.export.runtime.onnx_model import State
+from chatbot.export.runtime.search import search
+
+Array = npt.NDArray[Any]
+LETTERS = "_^$?abc"  # padding, begin, end, unknown, then the alphabet
+assert [LETTERS[i] for i in (PAD, BOS, EOS)] == ["_", "^", "$"]
+LOW = -1e9
+ATTENTION = np.random.default_rng(5).dirichlet([0.3] * 3, len(LETTERS)).astype(np.float32)  # by the last letter
+
+
+def automaton(following: Sequence[Mapping[str, int]]) -> Automaton:
+    """The automaton with these states: the state after each letter that may follow."""
+    allowed = np.zeros((len(following), len(LETTERS)), np.bool_)
+    next_states = np.zeros(allowed.shape, np.int32)
+    for state, letters in enumerate(following):
+        for letter, next_state in letters.items():
+            allowed[state, LETTERS.index(letter)] = True
+            next_states[state, LETTERS.index(letter)] = next_state
+    return Automaton(allowed, next_states)
+
+
+ANY_WORD = automaton([dict.fromkeys("abc$", 0)])
+# As a character in bytes: each b is followed by two or three letters.
+SPELLING = automaton([{"a": 0, "b": 1, "$": 0}, {"c": 2, "a": 3}, {"a": 0, "c": 0}, {"a": 2}])
+SPELLED = "(a|bc[ac]|baa[ac])+"
+
+
+def table(probabilities: dict[str, dict[str, float]]) -> Array:
+    """[letters, letters] logits of the next letter after each letter."""
+    logits = np.full((len(LETTERS), len(LETTERS)), LOW, np.float32)
+    for last, following in probabilities.items():
+        for letter, probability in following.items():
+            logits[LETTERS.index(last), LETTERS.index(letter)] = np.log(probability)
+    return logits
+
+
+def random_table(seed: int) -> Array:
+    """[letters, letters] random logits, also of special letters."""
+    return np.random.default_rng(seed).normal(0, 2, (len(LETTERS), len(LETTERS))).astype(np.float32)
+
+
+@dataclasses.dataclass
+class Tables:
+    """A model of tables. Its state is the number that the ids of a hypothesis spell, on which the logits depend a bit.
+
+    logits: by the last letter. generic: those without the question. before: what the state of each row begins with.
+    """
+
+    logits: Array
+    generic: Array | None = None
+    before: Array | None = None  # [rows] int64; None: the logits depend on the last letter alone
+
+    def logits_of(self, last: Array, state: Array) -> Array:
+        """[hypotheses, letters], for arrays and tensors. state: with the last letter."""
+        if self.before is None:
+            return tf.gather(self.logits, last) if isinstance(last, tf.Tensor) else self.logits[last]
+        before_last = state // 10 % 10
+        if isinstance(last, tf.Tensor):
+            of_state = tf.cast(before_last, tf.float32)[:, None] * np.arange(len(LETTERS), dtype=np.float32)
+            return tf.gather(self.logits, last) + 0.1 * of_state
+        return (self.logits[last] + 0.1 * before_last[:, None] * np.arange(len(LETTERS))).astype(np.float32)
+
+    def starts(self, rows: int) -> Array:
+        """The state of each row before the begin symbol."""
+        return np.zeros(rows, np.int64) if self.before is None else self.before
+
+
+class FakeOnnxModel:
+    """An `OnnxModel` of tables. Its question has three places, to which `ATTENTION` is paid."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def encode(self, questions: Sequence[Sequence[int]]) -> State:
+        """The state of the model without a question, whose cell is negative."""
+        return State({"mask": np.ones((len(questions), 3), np.bool_)}, [np.full(len(questions), -1)], None)
+
+    def step(self, state: State, last: Array) -> tuple[Array, State]:
+        (cell,) = state.cells
+        if (cell < 0).any():
+            assert self._tables.generic is not None
+            return self._tables.generic[last], state
+        cell = cell * 10 + last
+        return self._tables.logits_of(last, cell), State(state.question, [cell], None, ATTENTION[last])
+
+
+def found_by_arrays(
+    tables: Tables, decoding: DecodingSettings, words: BoundedAutomaton, rows: int, uniform: Array | None
+) -> tuple[Array, Array]:
+    """The ids [rows, hypotheses, max_length] and scores [rows, hypotheses] on arrays of NumPy."""
+    start = State({"mask": np.ones((rows, 3), np.bool_)}, [tables.starts(rows)], None)
+    model: Any = FakeOnnxModel(tables)
+    with np.errstate(all="ignore"):
+        *_, (ids, scores) = search(model, start, words, decoding, uniform)
+    return ids, scores
+
+
+def found_by_graph(
+    tables: Tables, decoding: DecodingSettings, words: BoundedAutomaton, rows: int, uniform: Array | None
+) -> tuple[Array, Array]:
+    """The same in a graph of TensorFlow."""
+
+    def step(state: Any, last: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        number, attention = state
+        number = number * 10 + last
+        return tables.logits_of(last, number), (number, attention + tf.gather(ATTENTION, last))
+
+    def generic_step(state: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return tf.gather(tables.generic, last), state
+
+    def coverage(state: Any) -> tf.Tensor:
+        return coverage_penalty(state[1], tf.ones_like(state[1], tf.bool), decoding)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int64)])
+    def searched(number: tf.Tensor, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def search_of(of_rows: tf.Tensor) -> GraphSearch:
+            numbers = None if uniform is None else tf.gather(uniform, of_rows)
+            generic = generic_step if decoding.anti_lm else None
+            return GraphSearch(decoding, words, step, generic, numbers, coverage if decoding.coverage_penalty else None)
+
+        state = begins, tf.zeros([tf.shape(begins)[0], 3])
+        without_question: Any = tf.zeros_like(begins) if decoding.anti_lm else ()
+        start = search_of(tf.range(number)).start(state, without_question, number)
+        return search_all(search_of, start, words.max_length)
+
+    ids, scores = searched(tf.constant(rows), tf.constant(np.repeat(tables.starts(rows), decoding.beams)))
+    return ids.numpy(), scores.numpy()
+
+
+def found(
+    logits: Array | Tables,
+    decoding: DecodingSettings,
+    length: int,
+    rows: int = 1,
+    words: Automaton = ANY_WORD,
+    uniform: Array | None = None,
+) -> tuple[list[list[str]], Array]:
+    """The texts and scores of the hypotheses of each row, which are the same in a graph and on arrays."""
+    tables = logits if isinstance(logits, Tables) else Tables(logits)
+    arguments = tables, decoding, BoundedAutomaton(words, length), rows, uniform
+    ids, scores = found_by_graph(*arguments)
+    other_ids, other_scores = found_by_arrays(*arguments)
+    np.testing.assert_allclose(other_scores, scores, rtol=1e-4, atol=1e-5)
+    assert ids.shape == (rows, decoding.beams, length)
+    texts, others = ([[spelled(hypothesis) for hypothesis in row] for row in x] for x in (ids, other_ids))
+    for row, other, of_row in zip(texts, others, scores, strict=True):
+        number = np.isfinite(of_row).sum()
+        assert {*row[:number]} == {*other[:number]}  # equal scores may be in any order
+    return texts, scores
+
+
+def spelled(ids: Array) -> str:
+    """The letters of one hypothesis."""
+    return "".join(LETTERS[i] for i in ids)
+
+
+def word_score(logits: Array, word: str, words: Sequence[str]) -> float:
+    """The log-probability of one of these words, one letter at a time, in float64."""
+    total, last = 0.0, "^"
+    for position, letter in enumerate(word):
+        allowed = {other[position] for other in words if other[:position] == word[:position] and other[position:]}
+        row = {x: float(logits[LETTERS.index(last), LETTERS.index(x)]) for x in allowed}
+        total += row[letter] - np.log(sum(np.exp(x) for x in row.values()))
+        last = letter
+    return total
+
+
+def all_words(length: int, pattern: str = "[abc]+") -> list[str]:
+    """All words that a search of this length can generate, if the automaton is this regular expression."""
+    words = ["".join(word) for n in range(1, length + 1) for word in itertools.product("abc", repeat=n)]
+    return [word + "$" * (len(word) < length) for word in words if re.fullmatch(pattern, word)]
