@@ -110,8 +110,8 @@ def _of_engine(
 ) -> Iterator[tuple[Latencies, Latencies]]:
     from chatbot.chat.loading import load_model
     from chatbot.chat.threads import limit_threads
-    from chatbot.inference.batching.engine import Engine
-    from chatbot.inference.batching.question import Piece, Question
+    from chatbot.inference.engine import Engine
+    from chatbot.inference.questions import Piece, Question
 
     limit_threads()  # as the server
     decoding = DecodingSettings(**SEARCHES[search])

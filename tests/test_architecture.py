@@ -169,5 +169,5 @@ def test_packages_of_the_server_are_imported_by_the_server_alone() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_are_short_and_have_specific_names(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
     assert path.name not in {"utils.py", "helpers.py", "common.py"}

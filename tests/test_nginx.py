@@ -21,9 +21,8 @@ from chatbot.chat.page.files import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
 from chatbot.chat.server.gate import MOST_BYTES, Limits
-from chatbot.inference.batching.engine import Receive
-from chatbot.inference.batching.question import Piece, Question, Usage
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.engine import Receive
+from chatbot.inference.questions import Piece, Question, Ticket, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
 SITE = (Path(__file__).parents[1] / "deploy" / "nginx.conf").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """A model for the faces of the chat: an attempt or an export, with the searches that it admits."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,14 +40,16 @@ def load_attempt(directory: Path) -> LoadedModel:
     import_tensorflow()
     let_gpu_memory_grow()
     from chatbot.inference.responder import Responder
+    from chatbot.inference.tensor_rows import TensorRows
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
+    rows = functools.cache(lambda: TensorRows(trained.model))  # traced once for all settings
     return LoadedModel(
         directory,
         card_of_attempt(directory, trained.step),
         trained.settings.encoding.history,
-        lambda decoding: Responder(trained, with_default_search(decoding, directory)),
+        lambda decoding: Responder(trained, with_default_search(decoding, directory), rows),
     )
 
 

@@ -3,7 +3,10 @@
 Log-probabilities are [rows, vocabulary] float32, -inf where an id is not allowed. Arrays are of NumPy or TensorFlow.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
@@ -137,3 +140,18 @@ def _places(sums: Array, number: Array) -> Array:
     below_total = sums[:, -1:] * np.float32(1 - 2**-23)
     limited = functions.minimum(functions.maximum(number, np.float32(0)), below_total)
     return functions.sum(sums <= limited)
+
+
+def uniform_numbers(
+    seed: int, questions: Sequence[Sequence[int]], candidates: int, max_length: int
+) -> npt.NDArray[np.float32]:
+    """Return numbers in [0, 1), [questions, candidates, max_length].
+
+    Those of a question do not depend on the others, and those of a candidate not on the number of candidates.
+
+    seed: at least 0. questions: the ids of each.
+    """
+    numbers = (
+        np.random.default_rng([seed, *question]).random((candidates, max_length), np.float32) for question in questions
+    )
+    return np.stack(list(numbers))

@@ -13,8 +13,8 @@ from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.relevance import ranked_first
 from chatbot.evaluation.samples import Sample
-from chatbot.inference.attention import word_attention
 from chatbot.inference.replier import BATCH
+from chatbot.inference.responder import word_attention
 from chatbot.inference.word_attention import WordAttention
 from chatbot.model.saved import Trained
 from chatbot.quiet import no_bars

@@ -18,9 +18,8 @@ from chatbot.corpus.text.cleaning import cleaner
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton
 from chatbot.errors import UserError
 from chatbot.inference.banned_words import without_words
-from chatbot.inference.pieces import ReplyText
-from chatbot.inference.stop_texts import before_stop
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.questions import Ticket
+from chatbot.inference.reply_text import ReplyText, before_stop
 
 # (replies, questions, tickets), ids each -> log P(question | reply) of each pair in nats, [pairs] float32; 0 for pairs
 # whose ticket was cancelled before they were computed. There are as many tickets as pairs, or none.

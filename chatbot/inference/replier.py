@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,12 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.batching.batches import pad
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import Vocabulary
-from chatbot.inference.pieces import pieces
-from chatbot.inference.random_numbers import uniform_numbers
+from chatbot.decoding.sampling import uniform_numbers
+from chatbot.inference.questions import Ticket
 from chatbot.inference.ranking import Ranking, Reply, check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_search import ReplySearch
 from chatbot.inference.reverse_scorer import ReverseScorer
-from chatbot.inference.streaming import TokenStream
 from chatbot.inference.tensor_rows import TensorRows
-from chatbot.inference.ticket import Ticket
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
@@ -39,7 +37,8 @@ class Replier:
     `replier_of` makes the replier of a trained model.
 
     settings: the model's settings. Questions are truncated, and replies end, after settings.max_length tokens.
-    copies: the devices that share the batches of `candidates`; None for the model's own.
+    copies: the devices that share the batches of `candidates`; None for the model's own. rows: returns the model for
+    `row_model`, which repliers may share; None: this one makes its own.
     Raises UserError for decoding settings that the model or the vocabulary does not admit.
     """
 
@@ -50,12 +49,14 @@ class Replier:
         settings: ModelSettings,
         decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
         copies: DeviceCopies | None = None,
+        rows: Callable[[], TensorRows] | None = None,
     ) -> None:
         check_decoding(decoding, vocabulary, settings)
         self.decoding = decoding
         self._vocabulary = vocabulary
         self._model, self._max_length = model, settings.max_length
         self._copies = copies or DeviceCopies(model)
+        self._rows = rows or functools.cache(lambda: TensorRows(model))
         automaton = reply_automaton(decoding, vocabulary, settings.max_length)
         self._ranking = Ranking(decoding, vocabulary)
         self._search = ReplySearch(model, automaton, decoding)
@@ -67,8 +68,6 @@ class Replier:
         def decode(abandoned: tf.Tensor, source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             return self._search(source, uniform[0] if uniform else None, abandoned)
 
-        self._specs = specs
-        self._stream: TokenStream | None = None
         self._decode = self._copies.graph(decode, [tf.TensorSpec([], tf.resource), *specs])
         self._reverse = ReverseScorer(model) if decoding.rerank else None
 
@@ -106,23 +105,9 @@ class Replier:
         ids, scores = ([row for batch in batches for row in batch[side]] for side in (0, 1))
         return self._ranking.replies(questions, ids, scores, self._reverse, tickets)
 
-    def stream(self, question: Sequence[int]) -> Iterator[str]:
-        """Yield the best reply to a question in pieces, as its tokens are found.
-
-        If the search compares several replies, the reply is one piece. A reply without text has no pieces.
-        """
-        if self.decoding.hypotheses > 1:
-            yield from filter(None, self.replies([question]))
-            return
-        with self._model.placed():
-            if self._stream is None:
-                self._stream = TokenStream(self._search, self._specs)
-            arguments = self._arguments([question[: self._max_length]])
-        yield from pieces(self._stream.ids(arguments), self._vocabulary, self.decoding.stop)
-
     def row_model(self) -> TensorRows:
-        """Return the model for the engine that answers questions in batches. Its graphs are traced."""
-        return TensorRows(self._model)
+        """Return the model that generates token by token, whose graphs are traced, the same one each time."""
+        return self._rows()
 
     def _found(
         self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = (), weights: Sequence[tf.Tensor] = ()
@@ -150,10 +135,10 @@ class Replier:
         return [source, uniform_numbers(self.decoding.seed, questions, self.decoding.hypotheses, self._max_length)]
 
 
-def replier_of(trained: Trained, decoding: DecodingSettings) -> Replier:
+def replier_of(trained: Trained, decoding: DecodingSettings, rows: Callable[[], TensorRows] | None = None) -> Replier:
     """Return the replier of a trained model. Banned words are cleaned as the training pairs were.
 
-    Raises UserError for decoding settings that the model does not admit.
+    rows: as for `Replier`. Raises UserError for decoding settings that the model does not admit.
     """
     decoding = for_attempt(decoding, trained.settings)
-    return Replier(trained.model, trained.vocabulary, trained.settings.model, decoding)
+    return Replier(trained.model, trained.vocabulary, trained.settings.model, decoding, rows=rows)

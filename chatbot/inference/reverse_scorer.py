@@ -9,7 +9,7 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import pad
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import ASK, EOS
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.questions import Ticket
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of

@@ -10,9 +10,9 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.history import source_of
 from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.text.utterance import tokens_of
+from chatbot.inference.questions import Asked, Message, Piece, Question, Ticket
 from chatbot.inference.ranking import Reply
-from chatbot.inference.row_model import RowModel
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.rows import RowBatch, RowModel, RuleBook
 from chatbot.inference.word_attention import Weights, WordAttention, by_word
 
 # The reply to a text without visible characters.
@@ -39,11 +39,8 @@ class IdReplier(Protocol):
         tickets: one for each question, or none. When one is cancelled, the search for its question ends early.
         """
 
-    def stream(self, question: Sequence[int]) -> Iterator[str]:
-        """Yield the best reply in pieces."""
-
     def row_model(self) -> RowModel:
-        """Return the model for the engine that answers questions in batches."""
+        """Return the model that generates token by token, the same one each time."""
 
 
 # (the ids of a question, of a reply) -> their attention weights, [reply + 1, question]
@@ -65,6 +62,7 @@ class TextResponder:
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
+        self._rule_book = RuleBook(vocabulary, settings)
 
     def reply(self, text: str, history: Sequence[str] = ()) -> str:
         """Return the best reply, one line; for a text without visible characters, `EMPTY_QUESTION_REPLY`.
@@ -96,8 +94,30 @@ class TextResponder:
 
     def stream(self, text: str, history: Sequence[str] = ()) -> Iterator[str]:
         """Yield the reply to a text in pieces, as its tokens are found; joined, they are `reply(text, history)`."""
-        question = self.source(text, history)
-        return self.replier.stream(question) if question else iter([EMPTY_QUESTION_REPLY])
+        source = self.source(text, history)[: self._max_length]
+        if not source:
+            yield EMPTY_QUESTION_REPLY
+        elif self.decoding.hypotheses > 1:  # compared when all are complete
+            yield from filter(None, self.replier.replies([source]))
+        else:
+            yield from self._pieces(source)
+
+    def _pieces(self, source: Sequence[int]) -> Iterator[str]:
+        """Yield the reply to a question in pieces. source: its ids, at least one."""
+        messages: list[Message] = []
+        asked, batch = (
+            Asked(Question(""), messages.append, Ticket()),
+            RowBatch(self.replier.row_model(), self._max_length),
+        )
+        batch.change([self._rule_book.started(asked, source, self.decoding)])
+        while batch.unfinished:
+            batch.advance()
+            for message in messages:
+                if isinstance(message, Exception):
+                    raise message
+                if isinstance(message, Piece) and message.text:
+                    yield message.text
+            messages.clear()
 
     def n_best(self, text: str, history: Sequence[str] = ()) -> list[Reply]:
         """Return at most as many distinct replies as the setting n_best says, with their scores, the best first.

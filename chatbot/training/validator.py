@@ -18,8 +18,8 @@ from chatbot.corpus.text.utterance import tokens_of
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
-from chatbot.inference.attention import word_attention
 from chatbot.inference.replier import Replier
+from chatbot.inference.responder import word_attention
 from chatbot.inference.word_attention import WordAttention
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq

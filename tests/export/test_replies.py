@@ -14,15 +14,14 @@ from chatbot.config.export import ExportSettings
 from chatbot.export.runtime.load import Export, ExportedResponder, load_export
 from chatbot.export.runtime.onnx_model import OnnxModel
 from chatbot.export.write import export
-from chatbot.inference.batching.question import Question
-from chatbot.inference.batching.row_lane import RowLane
-from chatbot.inference.batching.waiting import Waiting
+from chatbot.inference.engine import RowLane
+from chatbot.inference.questions import Question, Ticket
 from chatbot.inference.responder import Responder
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import Trained, load_trained
 from tests.commands import ENVIRONMENT
 from tests.export.untrained import QUESTIONS, write_attempt
-from tests.inference.batching.messages import Answer, Message, asked
+from tests.inference.messages import Answer, Message, asked
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ["你好", "我"]

@@ -8,8 +8,9 @@ import numpy as np
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import BOS
 from chatbot.flags import replace
-from chatbot.inference.attention import attention_weights
 from chatbot.inference.replier import Replier
+from chatbot.inference.responder import attention_weights
+from chatbot.inference.text_responder import TextResponder
 from chatbot.training.devices import Tower
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, QUESTIONS, REPLY_VOCABULARY, new_model
@@ -56,7 +57,8 @@ def token_by_token() -> dict[str, list[standin.Counts]]:
     """Return the counts of what gives the host each token, or weights of each, for each length."""
 
     def stream(replier: Replier, length: int) -> Callable[[], Any]:
-        return lambda: list(replier.stream(QUESTIONS[1]))
+        settings = replace(ADAM, max_length=length)
+        return lambda: list(TextResponder(replier, REPLY_VOCABULARY, settings, None)._pieces(QUESTIONS[1]))
 
     def engine(replier: Replier, length: int) -> Callable[[], Any]:
         model = replier.row_model()

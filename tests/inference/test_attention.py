@@ -7,7 +7,7 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.flags import compose
-from chatbot.inference.attention import attention_weights, word_attention
+from chatbot.inference.responder import attention_weights, word_attention
 from chatbot.inference.word_attention import END, words
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq

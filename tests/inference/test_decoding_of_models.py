@@ -15,11 +15,11 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
+from chatbot.inference.questions import Ticket
 from chatbot.inference.ranking import Ranking
 from chatbot.inference.replier import Replier, replier_of
 from chatbot.inference.reply_search import EMPTY_QUESTION
 from chatbot.inference.reverse_scorer import ReverseScorer
-from chatbot.inference.ticket import Ticket
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained

@@ -12,8 +12,8 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
 from chatbot.decoding.graph_search import STEPS, STEPS_ALONE
 from chatbot.inference import replier as module
+from chatbot.inference.questions import Ticket
 from chatbot.inference.replier import Replier
-from chatbot.inference.ticket import Ticket
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 

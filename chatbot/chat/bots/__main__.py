@@ -107,8 +107,8 @@ def opened(settings: BotSettings) -> Iterator["Conversations"]:
     from chatbot.chat.bots.conversations import Conversations
     from chatbot.chat.loading import load_attempt, load_exported
     from chatbot.chat.threads import limit_threads
-    from chatbot.inference.batching.engine import Engine
-    from chatbot.inference.batching.question import Piece, Question
+    from chatbot.inference.engine import Engine
+    from chatbot.inference.questions import Piece, Question
 
     limit_threads()
     if settings.export is not None:

@@ -20,10 +20,9 @@ from chatbot.chat.ratings import rate_last
 from chatbot.config.bots import BotSettings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
-from chatbot.inference.batching.engine import BusyError, Receive
-from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.engine import BusyError, Receive
+from chatbot.inference.questions import Piece, Question, Ticket, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from chatbot.inference.ticket import Ticket
 
 # As Engine.submit.
 Submit = Callable[[Question, Receive], Ticket]

@@ -10,9 +10,8 @@ from starlette.requests import Request
 
 from chatbot.chat.server.problems import ApiError, busy
 from chatbot.errors import UserError
-from chatbot.inference.batching.engine import BusyError, Engine
-from chatbot.inference.batching.question import Piece, Question, Usage
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.engine import BusyError, Engine
+from chatbot.inference.questions import Piece, Question, Ticket, Usage
 
 
 class ClientLeftError(Exception):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from chatbot.inference.batching.question import Piece, TokenLogProb, Usage
+from chatbot.inference.questions import Piece, TokenLogProb, Usage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from chatbot.chat.server.completions import Completion, Reply, chunks, first_chunk, total
-from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.questions import Piece, Question, Usage
 
 
 class Exchange:

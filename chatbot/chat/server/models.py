@@ -17,8 +17,8 @@ from chatbot.chat.server.problems import ApiError
 from chatbot.chat.server.questions import Searches, one_hypothesis
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.inference.batching.engine import Engine
-from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.engine import Engine
+from chatbot.inference.questions import Piece, Question, Usage
 from chatbot.inference.text_responder import TextResponder
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from chatbot.chat.server.requests import (
     Message,
 )
 from chatbot.config.decoding import SAMPLED, SAMPLING, DecodingSettings, over_default
-from chatbot.inference.batching.question import Question
+from chatbot.inference.questions import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
 
 # Below it, probabilities overflow, and greedy search gives the same reply.

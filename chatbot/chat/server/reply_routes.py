@@ -22,7 +22,7 @@ from chatbot.chat.server.rates import Rates
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest, DecodingFields
 from chatbot.chat.server.responses import ChatCompletion, TextCompletion, reply_or_stream
 from chatbot.chat.server.state import ServerState, state_of
-from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.questions import Piece, Question, Usage
 
 log = logging.getLogger(__name__)
 QuestionsOf = Callable[[ServedModel], Sequence[Question]]

@@ -49,7 +49,7 @@ class State(NamedTuple):
 
 
 class OnnxModel:
-    """A `chatbot.inference.row_model.RowModel` that runs encode.onnx and step.onnx of a folder.
+    """A `chatbot.inference.rows.RowModel` that runs encode.onnx and step.onnx of a folder.
 
     ngrams: what is mixed in, None for nothing. Raises UserError if ONNX Runtime is not installed, or cannot read the
     files.

@@ -9,12 +9,11 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
+from chatbot.decoding.sampling import uniform_numbers
 from chatbot.export.runtime.onnx_model import Floats, OnnxModel
 from chatbot.export.runtime.search import search
-from chatbot.inference.pieces import pieces
-from chatbot.inference.random_numbers import uniform_numbers
+from chatbot.inference.questions import Ticket
 from chatbot.inference.ranking import Ranking, Reply, check_decoding, reply_automaton
-from chatbot.inference.ticket import Ticket
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH, HYPOTHESES = 64, 640
@@ -63,15 +62,8 @@ class ExportedReplier:
             reverse = self._reverse if self.decoding.rerank else None
             return self._ranking.replies(questions, ids, scores, reverse, tickets)
 
-    def stream(self, question: Sequence[int]) -> Iterator[str]:
-        """Yield the best reply to a question in pieces, as its tokens are found; see `Replier.stream`."""
-        if self.decoding.hypotheses > 1:
-            yield from filter(None, self.replies([question]))
-            return
-        yield from pieces(self._ids(question[: self._max_length]), self._vocabulary, self.decoding.stop)
-
     def row_model(self) -> OnnxModel:
-        """Return the model for the engine that answers questions in batches."""
+        """Return the model that generates token by token."""
         return self._model
 
     def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
@@ -84,16 +76,6 @@ class ExportedReplier:
                 assert state.attention is not None
                 rows.append(state.attention[0, : len(question)])
         return np.stack(rows)
-
-    def _ids(self, question: Sequence[int]) -> Iterator[int]:
-        """Yield the ids of the reply one by one."""
-        steps = self._search([question])
-        for position in range(self._max_length):
-            with np.errstate(all="ignore"):  # not while the caller has the piece
-                found = next(steps, None)
-            if found is None:
-                return
-            yield int(found[0][0, 0, position])
 
     def _found(
         self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]

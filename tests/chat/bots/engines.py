@@ -6,9 +6,8 @@ from typing import Any
 from chatbot.chat.bots.conversations import Conversations
 from chatbot.config.bots import BotSettings
 from chatbot.flags import compose
-from chatbot.inference.batching.engine import Receive
-from chatbot.inference.batching.question import Piece, Question, Usage
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.engine import Receive
+from chatbot.inference.questions import Piece, Question, Ticket, Usage
 
 
 def echo(question: Question, receive: Receive) -> Ticket:

@@ -12,10 +12,9 @@ import pytest
 from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
 from chatbot.chat.bots.rate_limit import RateLimits
-from chatbot.inference.batching.engine import BusyError, Receive
-from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.engine import BusyError, Receive
+from chatbot.inference.questions import Piece, Question, Ticket, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from chatbot.inference.ticket import Ticket
 from tests.chat.bots.engines import conversations
 
 

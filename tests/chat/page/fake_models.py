@@ -10,9 +10,8 @@ from chatbot.chat.model_card import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.batching.engine import BusyError, Receive
-from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.engine import BusyError, Receive
+from chatbot.inference.questions import Piece, Question, Ticket, TokenLogProb, Usage
 from tests.chat.server.fake_models import served
 
 CARDS = {

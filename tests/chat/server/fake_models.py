@@ -12,10 +12,9 @@ from chatbot.chat.model_card import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.batching.engine import BusyError, Receive
-from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.engine import BusyError, Receive
+from chatbot.inference.questions import Piece, Question, Ticket, TokenLogProb, Usage
 from chatbot.inference.text_responder import TextResponder
-from chatbot.inference.ticket import Ticket
 from chatbot.inference.word_attention import END, WordAttention
 
 # What the engine receives for a question, in this order.

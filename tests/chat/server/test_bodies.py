@@ -15,7 +15,7 @@ from chatbot.chat.server.app import create_app
 from chatbot.chat.server.bodies import MOST_VALUES, check_values, value_of
 from chatbot.chat.server.gate import MOST_BYTES
 from chatbot.chat.server.problems import ApiError
-from chatbot.inference.batching.question import Question
+from chatbot.inference.questions import Question
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
 CHAT, COMPLETIONS, RATINGS = "/v1/chat/completions", "/v1/completions", "/chat/ratings"

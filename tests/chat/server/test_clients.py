@@ -11,7 +11,7 @@ from langchain_openai import ChatOpenAI
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.gate import Limits
-from chatbot.inference.batching.question import Question
+from chatbot.inference.questions import Question
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import running
 

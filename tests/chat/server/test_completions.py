@@ -3,7 +3,7 @@
 from chatbot.chat.server.completions import Completion, chunks, first_chunk, new_completion, usage_chunk, whole
 from chatbot.chat.server.exchange import Exchange
 from chatbot.chat.server.responses import ChatCompletion, TextCompletion
-from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
+from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
 
 CHAT = Completion("chatcmpl-1", 9, "a", "a-step-1", chat=True)
 TEXT = Completion("cmpl-1", 9, "a", "a-step-1", chat=False)

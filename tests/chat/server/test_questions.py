@@ -9,7 +9,7 @@ from chatbot.chat.server.questions import Searches, chat_question, completion_qu
 from chatbot.chat.server.reply_routes import client_of
 from chatbot.chat.server.requests import ChatRequest, CompletionRequest
 from chatbot.config.decoding import MEMORISED, RERANKED, SAMPLED, DecodingSettings
-from chatbot.inference.batching.question import Question
+from chatbot.inference.questions import Question
 
 GIVEN = DecodingSettings(ban=("词",))
 BEAM = Searches(GIVEN, DecodingSettings(ban=("词",), **MEMORISED))  # type: ignore[arg-type]

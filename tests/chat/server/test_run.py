@@ -28,7 +28,7 @@ from chatbot.chat.server.run import (
 from chatbot.commands import _chat
 from chatbot.config.chat import chat_settings
 from chatbot.errors import UserError
-from chatbot.inference.batching.question import Piece, Question, Usage
+from chatbot.inference.questions import Piece, Question, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import running
 from tests.commands import ENVIRONMENT, command

@@ -3,8 +3,9 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +15,14 @@ from chatbot.config.chat import chat_settings
 from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.history import question_of
-from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.corpus.encoding.vocabulary import BYTES, EOS, MARKS, Vocabulary
+from chatbot.corpus.text.tokenizer import SPACE
 from chatbot.errors import UserError
 from chatbot.flags import compose
+from chatbot.inference.questions import Ticket
 from chatbot.inference.ranking import Reply
-from chatbot.inference.row_model import RowModel
+from chatbot.inference.rows import RowModel
 from chatbot.inference.text_responder import TextResponder
-from chatbot.inference.ticket import Ticket
 from chatbot.inference.word_attention import Weights
 
 SLOW = "慢"  # the replies to a question with this character are slow
@@ -41,18 +43,8 @@ class FakeReplier:
     def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
         return [[*map(self._reply, self._names(ids), np.arange(0.5, 100))] for ids in questions]
 
-    def stream(self, question: Sequence[int]) -> Iterator[str]:
-        text = self.replies([question])[0]
-        if self.decoding.hypotheses > 1:
-            yield text
-            return
-        for character in text:
-            if SLOW in text:
-                time.sleep(0.2)
-            yield character
-
     def row_model(self) -> RowModel:
-        raise AssertionError("the terminal asks no questions in batches")
+        return FakeRows(self)
 
     def _reply(self, text: str, score: float) -> Reply:
         return Reply(text, -score)
@@ -66,12 +58,35 @@ class FakeReplier:
         return [f"{text}/{kind}{number}{turns}" for number in range(1, self.decoding.hypotheses + 1)]
 
 
+class FakeRows:
+    """Generates the replies of a replier token by token. A state is the ids of each reply and the number generated."""
+
+    def __init__(self, replier: FakeReplier) -> None:
+        self._replier, self._vocabulary = replier, replier.vocabulary
+
+    def encode(self, questions: Sequence[Sequence[int]]) -> list[tuple[list[int], int]]:
+        replies = self._replier.replies(questions)
+        return [([*self._vocabulary.ids(list(reply.replace(" ", SPACE))), EOS], 0) for reply in replies]
+
+    def step(self, state: list[tuple[list[int], int]], last: Any) -> tuple[Any, list[tuple[list[int], int]]]:
+        logits = np.full((len(state), len(self._vocabulary)), -9, np.float32)
+        for row, (ids, number) in enumerate(state):
+            logits[row, ids[number]] = 9
+            if SLOW in self._vocabulary.text(ids):
+                time.sleep(0.2)
+        return logits, [(ids, min(number + 1, len(ids) - 1)) for ids, number in state]
+
+    def take(self, states: Sequence[Any], rows: Any) -> list[tuple[list[int], int]]:
+        joined = [row for state in states for row in state]
+        return [joined[row] for row in rows]
+
+
 def fake_model(
     turns: int = 0, name: str = "fake", attention: bool = True, made: list[str] | None = None
 ) -> LoadedModel:
     """A model whose default search is greedy. made: gets a line for each responder that was made."""
     settings = compose(Settings, tokenizer="char", max_length=3000, history=turns)
-    vocabulary = Vocabulary([*"你好吗", *(MARKS if turns else ()), *BYTES])
+    vocabulary = Vocabulary([*"你好吗", SPACE, *(MARKS if turns else ()), *BYTES])
 
     def weights(question: Sequence[int], reply: Sequence[int]) -> Weights:
         return np.full((len(reply) + 1, len(question)), 1 / len(question), np.float32)

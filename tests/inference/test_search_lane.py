@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.batching.engine import Engine
-from chatbot.inference.batching.question import Question, Usage
-from chatbot.inference.batching.search_lane import SearchLane
-from chatbot.inference.batching.waiting import Waiting
+from chatbot.inference.engine import Engine, SearchLane
+from chatbot.inference.questions import Question, Ticket, Usage
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import Responder
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
-from tests.inference.batching.messages import Answer, Message, answer_of, asked
+from tests.inference.messages import Answer, Message, answer_of, asked
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 
-from chatbot.inference.batching.asked import Asked
+from chatbot.inference.questions import Asked
 
 # All clients together may use this many times what one client may use while nobody else waits.
 SHARES = 4

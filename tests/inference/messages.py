@@ -3,10 +3,8 @@
 import dataclasses
 import queue
 
-from chatbot.inference.batching.asked import Asked
-from chatbot.inference.batching.engine import Engine
-from chatbot.inference.batching.question import Piece, Question, TokenLogProb, Usage
-from chatbot.inference.ticket import Ticket
+from chatbot.inference.engine import Engine
+from chatbot.inference.questions import Asked, Piece, Question, Ticket, TokenLogProb, Usage
 
 Message = Piece | Usage | Exception
 

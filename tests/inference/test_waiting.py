@@ -8,10 +8,9 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from chatbot.inference.batching.asked import Asked
-from chatbot.inference.batching.question import Question
-from chatbot.inference.batching.waiting import BusyError, Waiting
-from tests.inference.batching.messages import asked
+from chatbot.inference.questions import Asked, Question
+from chatbot.inference.waiting import BusyError, Waiting
+from tests.inference.messages import asked
 
 
 def some(number: int) -> list[Asked]:

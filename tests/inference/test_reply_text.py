@@ -1,5 +1,6 @@
 """Replies in pieces: joined, they are the reply; no piece is taken back."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hypothesis
@@ -8,15 +9,26 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.model import ModelSettings
+from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BYTES, EOS, SPECIALS, Vocabulary
-from chatbot.inference.pieces import ReplyText, pieces
+from chatbot.flags import compose
 from chatbot.inference.replier import Replier
-from chatbot.inference.stop_texts import before_stop
+from chatbot.inference.reply_text import ReplyText, before_stop
+from chatbot.inference.text_responder import TextResponder
 from chatbot.model.new_model import built_model
 
 VOCABULARY = Vocabulary(["a", "b", "ab", "▁a", "▁", *BYTES])
-SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=20)
+SETTINGS = compose(Settings, rnn_size=8, embedding_size=6, max_length=20)
+
+
+def pieces(ids: Iterable[int], vocabulary: Vocabulary, stops: Sequence[str]) -> list[str]:
+    """The pieces of a reply whose ids come one by one."""
+    text, found = ReplyText(vocabulary, stops), []
+    for i in ids:
+        found.append(text.add([i]))
+        if text.is_stopped:
+            break
+    return [piece for piece in (*found, text.rest()) if piece]
 
 
 @hypothesis.given(
@@ -30,11 +42,10 @@ SETTINGS = ModelSettings(rnn_size=8, embedding_size=6, max_length=20)
 @hypothesis.settings(max_examples=150)
 def test_joined_pieces_are_the_text_before_the_first_complete_stop(tokens: list[list[str]], stops: list[str]) -> None:
     ids = [i for token in tokens for i in VOCABULARY.ids(token)]
-    found = list(pieces(iter([*ids, EOS]), VOCABULARY, stops))
+    found = pieces([*ids, EOS], VOCABULARY, stops)
     text = VOCABULARY.text(ids)
     reply = before_stop(text, stops)
     assert "".join(found) == reply
-    assert "" not in found
     ends = {n for stop in stops for n in range(len(text) + 1) if text[:n].endswith(stop)}
     expected = text[: min(ends)] if ends else text
     assert expected.startswith("".join(found))
@@ -78,13 +89,13 @@ def test_each_token_is_read_once() -> None:
     vocabulary = Vocabulary(VOCABULARY.tokens[len(SPECIALS) :])
     vocabulary.tokens = counted = Counted(vocabulary.tokens)
     ids = vocabulary.ids(["a"] * 300)
-    assert "".join(pieces(iter(ids), vocabulary, ["a" * 99 + "b"] * 16)) == "a" * 300
+    assert "".join(pieces(ids, vocabulary, ["a" * 99 + "b"] * 16)) == "a" * 300
     assert counted.reads == 300
 
 
 def test_characters_spaces_and_possible_stops_are_held_back() -> None:
     ids = VOCABULARY.ids(["好", "▁a", "b", "a"])  # the bytes of one character, then three tokens
-    shown = [list(pieces(iter(ids[:n]), VOCABULARY, ["bb"])) for n in range(1, len(ids) + 1)]
+    shown = [pieces(ids[:n], VOCABULARY, ["bb"]) for n in range(1, len(ids) + 1)]
     assert shown == [[], [], ["好"], ["好", " a"], ["好", " a", "b"], ["好", " a", "ba"]]
 
 
@@ -99,19 +110,17 @@ def test_characters_spaces_and_possible_stops_are_held_back() -> None:
     ids=["greedy", "sampling", "beam", "candidates"],
 )
 def test_stream_gives_the_reply(decoding: dict[str, Any]) -> None:
-    model = built_model(SETTINGS, len(VOCABULARY), seed=1)
+    model = built_model(SETTINGS.model, len(VOCABULARY), seed=1)
     model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
     model.bias.assign(np.where(np.arange(len(VOCABULARY)) < VOCABULARY.first_byte, 3.0, 0.0))
-    replier = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(**decoding))
-    questions = [[5], [6, 7, 8], [8] * 30, [7, 9], [6, 6]]
-    counts = []
-    for question, reply in zip(questions, replier.replies(questions), strict=True):
-        found = list(replier.stream(question))
-        assert "".join(found) == reply
-        counts.append(len(found))
+    replier = Replier(model, VOCABULARY, SETTINGS.model, DecodingSettings(**decoding))
+    responder = TextResponder(replier, VOCABULARY, SETTINGS, None)
+    texts = ["a", "b ab", "ab" * 30, "b a", "a a"]
+    shown = [list(responder.stream(text)) for text in texts]
+    assert ["".join(of_text) for of_text in shown] == responder.replies(texts)
+    counts = {len(of_text) for of_text in shown}
     if replier.decoding.hypotheses > 1:
-        assert set(counts) == {1}
+        assert counts == {1}
     else:
         assert max(counts) > 3
-        assert replier._stream is not None
-        assert replier._stream.traces == 1
+        assert replier.row_model() is replier.row_model()

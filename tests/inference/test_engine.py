@@ -14,17 +14,16 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.inference.batching.engine import BusyError, Engine
-from chatbot.inference.batching.question import Question, Usage
-from chatbot.inference.batching.row_batch import RowBatch
-from chatbot.inference.batching.row_lane import RowLane
-from chatbot.inference.batching.waiting import Waiting
+from chatbot.inference.engine import BusyError, Engine, RowLane
+from chatbot.inference.questions import Question, Usage
 from chatbot.inference.responder import Responder
+from chatbot.inference.rows import RowBatch
 from chatbot.inference.tensor_rows import TensorRows, rounded_up
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
+from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import Trained, load_trained
 from tests.export.untrained import QUESTIONS, write_attempt
-from tests.inference.batching.messages import Answer, Message, answer_of, asked, messages_of
+from tests.inference.messages import Answer, Message, answer_of, asked, messages_of
 
 GREEDY = DecodingSettings(beam_size=1, repetition_penalty=1.3, min_reply_length=2)
 # The default search of a model that did not learn both directions.

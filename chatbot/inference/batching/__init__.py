@@ -1,1 +1,0 @@
-"""Replies to questions that arrive one by one, from many threads, in batches."""

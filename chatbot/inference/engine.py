@@ -1,0 +1,246 @@
+"""Answers questions of many threads in batches, in threads of its own."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from chatbot.corpus.encoding.vocabulary import BOS
+from chatbot.inference.questions import Asked, FinishReason, Piece, Question, Receive, Ticket, TokenLogProb
+from chatbot.inference.ranking import Reply
+from chatbot.inference.rows import RowBatch, RowModel, RuleBook, Started, token_log_prob
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
+from chatbot.inference.waiting import BusyError, Waiting
+
+__all__ = ["BusyError", "Engine", "Receive"]
+
+ROWS, SEARCHES = range(2)
+# Threads that search: with half of the cores for each operation, two keep all cores busy.
+SEARCH_THREADS = 2
+# The largest number of replies in a batch, but for a question that wants more.
+REPLIES = 128
+# Questions join a batch when they are a quarter of it, or after as many tokens: to encode one costs as much time as to
+# encode several.
+JOINING_SHARE, JOINING_TOKENS = 0.25, 4
+# The share of a batch's time to wait for as many questions as it had: clients ask again when they have their replies,
+# and to begin with the first of them would leave the others for the batch after it.
+PATIENCE = 0.1
+
+
+class Engine:
+    """Answers the questions of many threads by one model, those that arrive together in batches.
+
+    Example:
+
+        engine = Engine(responder)
+        ticket = engine.submit(Question("你好"), receive)  # receive gets pieces, at last a Usage or an exception
+        ticket.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
+        engine.close()
+
+    One thread generates replies of one hypothesis token by token: those of questions with settings of their own, and
+    of the engine's search if it finds one reply. Questions join between two tokens, and leave when they are finished.
+    The reply to a question, its settings and its seed does not depend on the others. The other threads run the engine's
+    search if it compares hypotheses. All share the processor, so none blocks the others for long.
+
+    The first question of a kind takes seconds longer, since graphs are traced: a server asks one before it is ready.
+
+    responder: its search is that of questions without settings. most_waiting, most_characters: the number of questions
+    of a client that may wait while nobody else's do, and of their characters, histories included; see `Waiting`.
+    """
+
+    def __init__(self, responder: TextResponder, most_waiting: int = 256, most_characters: int = 1_000_000) -> None:
+        self._waiting = Waiting(2, most_waiting, most_characters)
+        self._own_lane = SEARCHES if responder.decoding.hypotheses > 1 else ROWS
+        self._replier = responder.replier
+        self._making = threading.Lock()
+        self._rows = RowLane(responder, self._waiting, ROWS, self._made_row_model)
+        self._searches = [
+            SearchLane(responder, self._waiting, SEARCHES, self._made_row_model) for _ in range(SEARCH_THREADS)
+        ]
+        self._threads = [threading.Thread(target=self._rows.run, name="engine: rows", daemon=True)]
+        self._threads += [
+            threading.Thread(target=lane.run, args=[SEARCH_THREADS], name="engine: searches", daemon=True)
+            for lane in self._searches
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, question: Question, receive: Receive) -> Ticket:
+        """Give a question to the engine, from any thread. Raises BusyError if too many wait, or after `close`."""
+        asked = Asked(question, receive, Ticket())
+        self._waiting.put(self._own_lane if question.decoding is None else ROWS, asked)
+        return asked.ticket
+
+    @property
+    def waiting(self) -> int:
+        """The number of questions that wait."""
+        return len(self._waiting)
+
+    @property
+    def active(self) -> int:
+        """The number of questions that are being answered."""
+        return self._rows.active + sum(lane.active for lane in self._searches)
+
+    def close(self) -> None:
+        """Answer the questions that were submitted, and end the threads."""
+        self._waiting.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _made_row_model(self) -> RowModel:
+        with self._making:
+            return self._replier.row_model()
+
+
+class RowLane:
+    """Answers questions with settings of one reply, by continuous batching: replies begin and end at any time.
+
+    lane: the number of its questions in `waiting`. row_model: called when there is a question.
+    """
+
+    def __init__(
+        self, responder: TextResponder, waiting: Waiting, lane: int, row_model: Callable[[], RowModel]
+    ) -> None:
+        self._responder, self._waiting, self._lane = responder, waiting, lane
+        self._row_model = row_model
+        self._max_length = responder.settings.model.max_length
+        self._rule_book = RuleBook(responder.vocabulary, responder.settings)
+        self._batch: RowBatch | None = None
+        self._tokens = 0  # of a reply, since questions last joined
+
+    @property
+    def active(self) -> int:
+        """The number of questions that are being answered."""
+        return 0 if self._batch is None else len(self._batch.asked)
+
+    def run(self) -> None:
+        """Answer questions until `waiting` is closed and none is left."""
+        while (taken := self.joining()) is not None:
+            self.step(taken)
+
+    def joining(self) -> list[Asked] | None:
+        """Return the questions that join now. None if there is nothing to do any more."""
+        number = 0 if self._batch is None else self._batch.unfinished
+        self._tokens += 1
+        if self._tokens < JOINING_TOKENS and self._waiting.number(self._lane) < JOINING_SHARE * number:
+            return []
+        self._tokens = 0
+        return self._waiting.take(self._lane, REPLIES - number, blocks=not number)
+
+    def step(self, taken: Sequence[Asked]) -> None:
+        """Begin replies to these questions, and add a token to each unfinished reply."""
+        try:
+            if self._batch is None:
+                self._batch = RowBatch(self._row_model(), self._max_length)
+            self._add(self._batch, [started for asked in taken if (started := self._started(asked)) is not None])
+            if self._batch.unfinished:
+                self._batch.advance()
+        except Exception as error:  # the next questions are answered
+            for asked in taken if self._batch is None else [*self._batch.asked, *taken]:
+                asked.give(error)
+            if self._batch is not None:
+                self._batch.clear()
+
+    def _add(self, batch: RowBatch, started: list[Started]) -> None:
+        try:
+            batch.change(started)
+        except Exception as error:
+            if len(started) == 0:
+                raise
+            if len(started) == 1:
+                started[0].replies[0].asked.give(error)
+            else:  # one of them may be the reason
+                for one in started:
+                    self._add(batch, [one])
+
+    def _started(self, asked: Asked) -> Started | None:
+        """Return the replies to a question before their first id; None if it is answered."""
+        question, responder = asked.question, self._responder
+        try:
+            source = responder.source(question.text, question.history)[: self._max_length]
+            if not source:
+                give_empty_question_replies(asked)
+                return None
+            return self._rule_book.started(asked, source, question.decoding or responder.decoding)
+        except Exception as error:  # of this question: the others go on
+            asked.give(error)
+            return None
+
+
+def give_empty_question_replies(asked: Asked) -> None:
+    """Give the replies to a question without visible characters."""
+    asked.unfinished = asked.question.replies
+    for number in range(asked.question.replies):
+        asked.give_reply(Piece(number, EMPTY_QUESTION_REPLY, finish_reason="stop"), 0)
+
+
+class SearchLane:
+    """Answers questions by the search of the responder; the arguments are those of `RowLane`."""
+
+    def __init__(
+        self, responder: TextResponder, waiting: Waiting, lane: int, row_model: Callable[[], RowModel]
+    ) -> None:
+        self._responder, self._waiting, self._lane = responder, waiting, lane
+        self._row_model = row_model
+        self._max_length = responder.settings.model.max_length
+        self.active = 0  # the number of questions that are being answered
+
+    def run(self, threads: int = 1) -> None:
+        """Answer questions until `waiting` is closed and none is left. threads: those that take from the same lane."""
+        number, patience = 1, 0.0
+        most = max(1, self._responder.replier.batch // threads)
+        while (taken := self._waiting.take(self._lane, most, True, number, patience)) is not None:
+            began = time.monotonic()
+            self.active = number = len(taken)
+            self._answer(taken)
+            self.active = 0
+            patience = PATIENCE * (time.monotonic() - began)
+
+    def _answer(self, asked: Sequence[Asked]) -> None:
+        try:
+            questions = [self._responder.source(one.question.text, one.question.history) for one in asked]
+            tickets = [one.ticket for one, question in zip(asked, questions, strict=True) if question]
+            found = iter(self._responder.replier.candidates([question for question in questions if question], tickets))
+            for one, question in zip(asked, questions, strict=True):
+                if one.is_over:
+                    _ = next(found) if question else None
+                elif question:
+                    self._give(one, question[: self._max_length], next(found))
+                else:
+                    give_empty_question_replies(one)
+        except Exception as error:
+            if len(asked) == 1:
+                asked[0].give(error)
+            else:  # one of them may be the reason
+                for one in asked:
+                    if not one.is_over:
+                        self._answer([one])
+
+    def _give(self, asked: Asked, source: Sequence[int], found: Sequence[Reply]) -> None:
+        """Give the best replies, as many as the question wants. Their tokens are those of their texts."""
+        question, responder = asked.question, self._responder
+        best = found[: question.replies]
+        asked.question_tokens, asked.reply_tokens, asked.unfinished = len(source), 0, len(best)
+        for number, (text, _) in enumerate(best):
+            ids = responder.ids(text)
+            is_cut = question.max_tokens is not None and len(ids) > question.max_tokens
+            if is_cut:
+                ids = ids[: question.max_tokens]
+                text = responder.vocabulary.text(ids)
+            tokens = self._tokens(asked, source, ids)
+            reason: FinishReason = "length" if is_cut or len(ids) >= self._max_length else "stop"
+            asked.give_reply(Piece(number, text, tokens, reason), len(ids))
+
+    def _tokens(self, asked: Asked, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
+        """Return the log-probabilities of a reply that was found, if they are needed."""
+        if (top := asked.question.top_log_probs) is None:
+            return ()
+        model, tokens = self._row_model(), []
+        state = model.encode([source])
+        for last, token in zip((BOS, *ids), ids, strict=False):
+            if asked.is_over:
+                break
+            logits, state = model.step(state, np.array([last]))
+            tokens.append(token_log_prob(self._responder.vocabulary, token, logits[0], top))
+        return tuple(tokens)

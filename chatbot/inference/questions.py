@@ -1,0 +1,144 @@
+"""A question that is answered, who asks it, and what it is answered with."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from chatbot.config.decoding import DecodingSettings
+
+log = logging.getLogger(__name__)
+# Why a reply ended: by the end symbol or a stop text; by its maximum length.
+FinishReason = Literal["stop", "length"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question, and the settings of the replies to it.
+
+    text, history: as for `TextResponder.reply`. decoding: settings of greedy search, or of sampling one reply; None:
+    the search of the engine, which may be any. seed, stop: with `decoding` only: the seed in place of that of the
+    settings, and texts that end a reply beside those of the settings. They are not part of `decoding`, so that many
+    questions share one. replies: their number; those to one question differ in their random numbers, or are the best
+    ones of the engine's search, which may find fewer. max_tokens: of a reply, at least 1; None: the model's limit.
+    top_log_probs: number of alternatives for each token; None: no log-probabilities are needed. streams: whether the
+    pieces of a reply are given while it is generated; False: it is one piece, which costs less. client: the name of who
+    asks; clients are served in turn.
+    """
+
+    text: str
+    history: tuple[str, ...] = ()
+    decoding: DecodingSettings | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    replies: int = 1
+    max_tokens: int | None = None
+    top_log_probs: int | None = None
+    streams: bool = True
+    client: str = dataclasses.field(default="", compare=False)
+
+
+class TokenLogProb(NamedTuple):
+    """A token of a reply. log_prob: in nats, of the model's distribution, before the settings of decoding change it."""
+
+    text: str
+    log_prob: float
+    top: tuple[tuple[str, float], ...] = ()  # the most probable tokens at this place, the most probable first
+
+
+class Piece(NamedTuple):
+    """The next piece of a reply. The last one of each reply has a finish_reason; its text may be empty."""
+
+    reply: int  # 0 to replies - 1
+    text: str
+    tokens: tuple[TokenLogProb, ...] = ()
+    finish_reason: FinishReason | None = None
+
+
+class Usage(NamedTuple):
+    """The numbers of tokens, after the last piece of all replies."""
+
+    question_tokens: int
+    reply_tokens: int
+
+
+# Gets the pieces of the replies, then their usage; or an exception, after which nothing follows. It is called in a
+# thread of the engine, which it must not block. If it raises, nothing more is computed for the question.
+Message = Piece | Usage | Exception
+Receive = Callable[[Message], None]
+
+
+class Ticket:
+    """A question whose replies somebody waits for."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    def cancel(self) -> None:
+        """Stop computing replies to the question: nobody waits for them. Any thread may call this."""
+        with self._lock:
+            self.cancelled.set()
+            callbacks = self._callbacks[:]
+        for callback in callbacks:
+            callback()
+
+    @contextlib.contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call a function if the ticket is cancelled in this block, in the thread that cancels it, or was before."""
+        with self._lock:
+            self._callbacks.append(callback)
+            is_late = self.cancelled.is_set()
+        if is_late:
+            callback()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callbacks.remove(callback)
+
+
+@dataclasses.dataclass(eq=False)
+class Asked:
+    """A question within the engine. Only the thread that answers it changes the numbers."""
+
+    question: Question
+    receive: Receive
+    ticket: Ticket
+    question_tokens: int = 0
+    reply_tokens: int = 0
+    unfinished: int = 0  # replies
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for more."""
+        return self.ticket.cancelled.is_set()
+
+    @functools.cached_property
+    def characters(self) -> int:
+        """The length of the question and its history."""
+        return len(self.question.text) + sum(map(len, self.question.history))
+
+    def give(self, message: Piece | Usage | Exception) -> None:
+        """Give a message to who asked, unless nobody waits for it. It ends with a usage or an exception."""
+        if self.is_over:
+            return
+        try:
+            self.receive(message)
+        except Exception as error:  # the caller's: the other questions are answered
+            log.warning("A reply could not be given: %s: %s", type(error).__name__, error)
+            self.ticket.cancel()
+        if not isinstance(message, Piece):
+            self.ticket.cancel()
+
+    def give_reply(self, piece: Piece, tokens: int) -> None:
+        """Give the last piece of a reply with this many tokens, and after the last reply the usage."""
+        self.give(piece)
+        self.reply_tokens += tokens
+        self.unfinished -= 1
+        if self.unfinished == 0:
+            self.give(Usage(self.question_tokens, self.reply_tokens))

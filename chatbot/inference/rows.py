@@ -1,0 +1,327 @@
+"""Replies that are generated together, token by token, each of which may begin and end at another time.
+
+This is the one loop for replies that somebody waits for: in a terminal, in the server, from an export.
+"""
+
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.decoding import DecodingSettings
+from chatbot.config.training import Settings
+from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD, Vocabulary
+from chatbot.corpus.text.tokenizer import SPACE
+from chatbot.decoding.array_functions import NumpyFunctions
+from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.processors import Prefix, processed
+from chatbot.decoding.sampling import picked, uniform_numbers
+from chatbot.inference.questions import Asked, FinishReason, Piece, TokenLogProb
+from chatbot.inference.ranking import check_decoding, for_attempt, reply_automaton
+from chatbot.inference.reply_text import ReplyText
+
+# The question of the anti-language model, as in `reply_search`.
+EMPTY_QUESTION = [BOS]
+# Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
+LEAVING_SHARE = 0.25
+# The number of logits that fit into a core's cache: rows are computed in parts of that size.
+PART = 1 << 16
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+
+
+class RowModel(Protocol):
+    """A model whose state is of a number of rows, which only the model reads. A row has one hypothesis."""
+
+    def encode(self, questions: Sequence[Sequence[int]]) -> Any:
+        """Return the state before the first token. questions: the ids of each row, at least one id."""
+
+    def step(self, state: Any, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], Any]:
+        """Return the logits of the next ids, [rows, vocabulary], and the state after the last ones. last: [rows]."""
+
+    def take(self, states: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
+        """Return the state of some rows, in this order; a row may be taken several times.
+
+        states: one or two. rows: numbers of those of the first state and of the second behind them.
+        """
+
+
+class Rows(NamedTuple):
+    """Unfinished replies, before the next id. The first dimension is the row."""
+
+    ids: Ids  # [rows, max_length], padded
+    positions: Ids  # the number of ids
+    last: Ids  # the last id, or the begin symbol
+    states: Ids  # of the automaton
+    uniform: Floats  # [rows, max_length], for sampling
+
+    def of(self, rows: Any) -> "Rows":
+        """Return some of the rows. rows: any index of an array."""
+        ids, positions, last, states, uniform = self
+        return Rows(ids[rows], positions[rows], last[rows], states[rows], uniform[rows])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rules:
+    """Chooses the next ids of rows by decoding settings of one reply."""
+
+    decoding: DecodingSettings
+    automaton: BoundedAutomaton
+
+    @property
+    def generic_tokens(self) -> int:
+        """The number of ids for which the distribution without the question is needed."""
+        return self.decoding.anti_lm_tokens if self.decoding.anti_lm else 0
+
+    def choose(self, logits: Floats, rows: Rows, generic: Floats | None) -> tuple[Ids, Ids]:
+        """Return the next ids, and the states of the automaton after them: [rows] both.
+
+        logits: [rows, vocabulary]. generic: those without the question, for --anti-lm, in that shape; 0 for rows that
+        do not need them. None: no row does.
+        """
+        size = max(1, PART // logits.shape[1])
+        ids = np.empty(len(logits), np.int64)
+        for start in range(0, len(logits), size):
+            part = slice(start, start + size)
+            ids[part] = self._chosen(logits[part], rows.of(part), None if generic is None else generic[part])
+        return ids, self.automaton.states_after(rows.states, ids)
+
+    def _chosen(self, logits: Floats, rows: Rows, generic: Floats | None) -> Ids:
+        log_probs = self.automaton.allowed_logits(logits, rows.states, rows.positions)
+        if self.decoding.repetition_penalty != 1:  # nothing else needs them to be normalised
+            log_probs = NumpyFunctions.log_softmax(log_probs)
+        log_probs = processed(self.decoding, log_probs, Prefix(rows.positions[:, None], rows.ids), generic)
+        uniform = np.take_along_axis(rows.uniform, rows.positions[:, None], axis=1) if self.decoding.samples else None
+        chosen: Ids = picked(self.decoding, log_probs, uniform)
+        return chosen
+
+
+class UnfinishedReply:
+    """A reply that is being generated. It gives its pieces to who asked.
+
+    number: 0 to question.replies - 1. stops: texts that end it. limit: the largest number of tokens.
+    """
+
+    def __init__(
+        self, asked: Asked, number: int, rules: Rules, stops: Sequence[str], limit: int, vocabulary: Vocabulary
+    ) -> None:
+        self.asked, self.rules = asked, rules
+        self._number, self._has_stops, self._limit, self._vocabulary = number, bool(stops), limit, vocabulary
+        self._text = ReplyText(vocabulary, stops)
+        self._piece = ""  # the next one
+        self._ids: list[int] = []
+        self._read = 0  # ids whose text was read
+        self._tokens: list[TokenLogProb] = []  # of ids that no piece has yet
+        self._given = 0  # ids whose tokens a piece has
+
+    def add(self, token: int, logits: Floats) -> bool:
+        """Add an id, and return whether the reply has ended. logits: [vocabulary], of which it was chosen."""
+        question = self.asked.question
+        has_ended = token == EOS
+        if not has_ended:
+            self._ids.append(token)
+            if question.top_log_probs is not None:
+                self._tokens.append(token_log_prob(self._vocabulary, token, logits, question.top_log_probs))
+            has_ended = len(self._ids) == self._limit
+        if question.streams or self._has_stops or has_ended:
+            self._piece += self._text.add(self._ids[self._read :])
+            self._read = len(self._ids)
+        if has_ended or self._text.is_stopped:
+            is_cut = token != EOS and not self._text.is_stopped
+            self._end(self._piece + self._text.rest(), "length" if is_cut else "stop")
+            return True
+        if self._piece and question.streams:
+            self.asked.give(Piece(self._number, self._piece, self._pending(len(self._ids))))
+            self._piece = ""
+        return False
+
+    def _end(self, piece: str, reason: FinishReason) -> None:
+        # Tokens of the stop text are not in the reply.
+        number = self._text.ids_before_stop() if self._text.is_stopped else len(self._ids)
+        self.asked.give_reply(Piece(self._number, piece, self._pending(number), reason), len(self._ids))
+
+    def _pending(self, number: int) -> tuple[TokenLogProb, ...]:
+        """Return the tokens among the first `number` ids that no piece has yet."""
+        pending = tuple(self._tokens[self._given : number])
+        self._given = max(self._given, number)
+        return pending
+
+
+def token_log_prob(vocabulary: Vocabulary, token: int, logits: Floats, top: int) -> TokenLogProb:
+    """Return the log-probability of an id, and the `top` most probable ones. logits: [vocabulary]."""
+    log_probs = NumpyFunctions.log_softmax(logits[None])[0]
+    best = np.argsort(-log_probs, kind="stable")[:top].tolist() if top else []
+    alternatives = tuple((token_text(vocabulary, i), float(log_probs[i])) for i in best)
+    return TokenLogProb(token_text(vocabulary, token), float(log_probs[token]), alternatives)
+
+
+def token_text(vocabulary: Vocabulary, token: int) -> str:
+    """Return the text of an id. A byte that is no character is U+FFFD."""
+    return vocabulary.tokens_of([token])[0].replace(SPACE, " ")
+
+
+class Started(NamedTuple):
+    """The replies to a question before their first id."""
+
+    source: Sequence[int]  # the ids of the question
+    replies: list[UnfinishedReply]
+    uniform: Floats  # [replies, max_length], for sampling
+
+
+class RuleBook:
+    """Begins replies, by the rules of their decoding settings, and keeps the last rules.
+
+    settings: of the model's attempt.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, settings: Settings) -> None:
+        self._vocabulary, self._settings = vocabulary, settings
+        self._made = functools.lru_cache(maxsize=64)(self._make)
+        self._of_all_rows = functools.lru_cache(maxsize=64)(_of_all_rows)
+        self._automaton_of = functools.lru_cache(maxsize=4)(self._make_automaton)
+
+    def rules_of(self, decoding: DecodingSettings) -> Rules:
+        """Return the rules. Raises UserError for settings that the model does not admit."""
+        return self._made(self._of_all_rows(decoding))
+
+    def started(self, asked: Asked, source: Sequence[int], decoding: DecodingSettings) -> Started:
+        """Return the replies to a question before their first id.
+
+        source: the ids of the question, at least one. decoding: settings of one reply. Raises UserError for settings
+        that the model does not admit.
+        """
+        question, length = asked.question, self._settings.model.max_length
+        rules = self.rules_of(decoding)
+        uniform = np.zeros((question.replies, length), np.float32)
+        if decoding.samples:
+            seed = decoding.seed if question.seed is None else question.seed
+            (uniform,) = uniform_numbers(seed, [source], question.replies, length)
+        asked.question_tokens, asked.unfinished = len(source), question.replies
+        stops, limit = (*decoding.stop, *question.stop), min(question.max_tokens or length, length)
+        replies = [
+            UnfinishedReply(asked, number, rules, stops, limit, self._vocabulary) for number in range(question.replies)
+        ]
+        return Started(source, replies, uniform)
+
+    def _make(self, decoding: DecodingSettings) -> Rules:
+        if decoding.hypotheses > 1:
+            raise ValueError("the settings of a question find one reply; several are the search of the engine")
+        decoding = for_attempt(decoding, self._settings)
+        check_decoding(decoding, self._vocabulary, self._settings.model)
+        return Rules(decoding, self._automaton_of(decoding.ban))
+
+    def _make_automaton(self, ban: tuple[str, ...]) -> BoundedAutomaton:
+        length = self._settings.model.max_length
+        return reply_automaton(DecodingSettings(ban=ban), self._vocabulary, length)
+
+
+def _of_all_rows(decoding: DecodingSettings) -> DecodingSettings:
+    """Leave out what a row has of its own, so that more rows are computed together."""
+    return dataclasses.replace(decoding, seed=DecodingSettings.seed, stop=())
+
+
+class RowBatch:
+    """Replies that are generated together. max_length: of a reply, in tokens.
+
+    The model's state has a row for each reply, and then one for each reply that needs the distribution without the
+    question, for `anti_lm`.
+    """
+
+    def __init__(self, model: RowModel, max_length: int) -> None:
+        self._model, self._max_length = model, max_length
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all replies."""
+        self._replies: list[UnfinishedReply] = []
+        self._rows = self._new_rows([])
+        self._generic = np.zeros(0, np.int64)  # the replies that the rows after those of the replies belong to
+        self._has_ended = np.zeros(0, np.bool_)
+        self._state: Any = None
+
+    @property
+    def unfinished(self) -> int:
+        """The number of unfinished replies."""
+        return len(self._replies) - int(self._has_ended.sum())
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The questions with unfinished replies."""
+        return list(dict.fromkeys(self._replies[row].asked for row in np.flatnonzero(~self._has_ended)))
+
+    def change(self, started: Sequence[Started]) -> None:
+        """Add replies. If some are added, or many rows are not needed any more, leave these out."""
+        for row, reply in enumerate(self._replies):
+            self._has_ended[row] |= reply.asked.is_over
+        kept, left = np.flatnonzero(~self._has_ended), self._generic_left()
+        old, width = len(self._replies), len(self._replies) + len(self._generic)
+        if not started and len(kept) + len(left) > (1 - LEAVING_SHARE) * width:
+            return
+        arrived = [reply for one in started for reply in one.replies]
+        if not len(kept) + len(arrived):
+            self.clear()
+            return
+        # The rows of the next state, as numbers of rows of the present one and of the questions behind it.
+        numbers = [kept, *(np.full(len(one.replies), width + i, np.int64) for i, one in enumerate(started))]
+        needing = [len(kept) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
+        numbers += [old + left, np.full(len(needing), width + len(started), np.int64)]
+        states = [] if self._state is None else [self._state]
+        if started:
+            states.append(self._model.encode([one.source for one in started] + [EMPTY_QUESTION] * bool(needing)))
+        self._state = self._model.take(states, np.concatenate(numbers))
+        self._generic = np.concatenate([np.searchsorted(kept, self._generic[left]), np.array(needing, np.int64)])
+        self._replies = [self._replies[row] for row in kept] + arrived
+        joined: Any = zip(self._rows.of(kept), self._new_rows(started), strict=True)
+        self._rows = Rows(*map(np.concatenate, joined))
+        self._has_ended = np.zeros(len(self._replies), np.bool_)
+
+    def advance(self) -> None:
+        """Add an id to each reply."""
+        rows, number = self._rows, len(self._replies)
+        logits, self._state = self._model.step(self._state, np.concatenate([rows.last, rows.last[self._generic]]))
+        groups = defaultdict(list)
+        for row, reply in enumerate(self._replies):
+            groups[reply.rules].append(row)
+        left = self._generic_left()
+        generic_rows, generic_logits = self._generic[left], logits[number + left]
+        ids, states = np.full(number, EOS, np.int64), np.zeros(number, np.int64)
+        with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
+            for rules, of_group in groups.items():
+                # A view of all rows is not copied.
+                places: Any = slice(None) if len(of_group) == number else np.array(of_group)
+                try:
+                    generic = None
+                    if rules.generic_tokens and len(generic_rows):
+                        generic = np.zeros((number, logits.shape[1]), np.float32)
+                        generic[generic_rows] = generic_logits
+                        generic = generic[places]
+                    ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), generic)
+                except Exception as error:  # of this group: the others go on
+                    for row in of_group:
+                        self._replies[row].asked.give(error)
+        rows.ids[np.arange(number), rows.positions] = ids
+        for row in np.flatnonzero(~self._has_ended).tolist():
+            reply = self._replies[row]
+            self._has_ended[row] = reply.asked.is_over or reply.add(int(ids[row]), logits[row])
+        self._rows = rows._replace(positions=rows.positions + ~self._has_ended, last=ids, states=states)
+
+    def _generic_left(self) -> npt.NDArray[np.intp]:
+        """Return which rows without the question are still needed, as numbers from 0."""
+        tokens = np.array([self._replies[row].rules.generic_tokens for row in self._generic], np.int64)
+        return np.flatnonzero(~self._has_ended[self._generic] & (self._rows.positions[self._generic] < tokens))
+
+    def _new_rows(self, started: Sequence[Started]) -> Rows:
+        starts = [reply.rules.automaton.start for one in started for reply in one.replies]
+        number = len(starts)
+        return Rows(
+            ids=np.full((number, self._max_length), PAD, np.int64),
+            positions=np.zeros(number, np.int64),
+            last=np.full(number, BOS, np.int64),
+            states=np.array(starts, np.int64),
+            uniform=np.concatenate([one.uniform for one in started] or [np.zeros((0, self._max_length), np.float32)]),
+        )
