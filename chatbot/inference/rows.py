@@ -270,10 +270,14 @@ class RowBatch:
         numbers = [kept, *(np.full(len(one.replies), width + i, np.int64) for i, one in enumerate(started))]
         needing = [len(kept) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
         numbers += [old + left, np.full(len(needing), width + len(started), np.int64)]
-        states = [] if self._state is None else [self._state]
+        states, rows = [] if self._state is None else [self._state], np.concatenate(numbers)
         if started:
-            states.append(self._model.encode([one.source for one in started] + [EMPTY_QUESTION] * bool(needing)))
-        self._state = self._model.take(states, np.concatenate(numbers))
+            sources = [one.source for one in started] + [EMPTY_QUESTION] * bool(needing)
+            states.append(self._model.encode(sources))
+        if self._state is None and np.array_equal(rows, np.arange(len(sources))):
+            (self._state,) = states  # such as that of a single question
+        else:
+            self._state = self._model.take(states, rows)
         self._generic = np.concatenate([np.searchsorted(kept, self._generic[left]), np.array(needing, np.int64)])
         self._replies = [self._replies[row] for row in kept] + arrived
         joined: Any = zip(self._rows.of(kept), self._new_rows(started), strict=True)
