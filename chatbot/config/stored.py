@@ -17,7 +17,7 @@ from chatbot.config.attempts import (
     attempt_directory,
     trained_directory,
 )
-from chatbot.config.corpus import AUTO, LEAST_VOCABULARY, NONE, CorpusSettings, EncodingSettings
+from chatbot.config.corpus import AUTO, CorpusSettings, EncodingSettings
 from chatbot.config.json_files import read_json
 from chatbot.config.model import ModelSettings
 from chatbot.config.presets import settings_of_presets
@@ -64,7 +64,7 @@ def _settings_over_config(given: dict[str, Any]) -> Settings:
         fixed = fields_of(ModelSettings) if above.get("init_from") else {}  # by the weights of the other attempt
         not_given = settings_of_presets() - {*fixed, *above}
         return compose(Settings, **_over(inherited, above), not_given=not_given)
-    began = {**_attempt_settings(own.absolute()), "attempt": attempt}
+    began = {**read_settings(own.absolute()), "attempt": attempt}
     if began.get("dictionary") and not Path(began["dictionary"]).exists() and own.with_name(DICTIONARY).exists():
         began["dictionary"] = str(own.with_name(DICTIONARY))  # the original is gone, such as that of --init-from
     # What may have been "auto" is so again: the attempt keeps its choice, and machines without this file, which are to
@@ -143,12 +143,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     many = {name for name, field in fields.items() if field.metadata["many"]}
     if not isinstance(values, dict) or not all(isinstance(values.get(name, []), list) for name in many):
         raise UserError(f"{path}: damaged, a JSON object of settings expected; {remedy}")
-    if values.get("validation", "") is None:  # version 1.0 and earlier: no validation file
-        values["validation"] = NONE
-    if values.get("ngrams", 0) is None:  # as "without n-grams" was stored at first
-        values["ngrams"] = 0
-    if values.get("vocabulary_size") in range(5, LEAST_VOCABULARY):  # version 1.0 and earlier: no bytes
-        values["vocabulary_size"] = LEAST_VOCABULARY
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
         settings = "setting" if len(unknown) == 1 else "settings"
@@ -159,15 +153,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     return {name: tuple(value) if name in many else value for name, value in values.items()}
 
 
-def _attempt_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in an attempt's config.json, by name. One from before there were presets has none."""
-    return {"preset": NONE, **read_settings(path)}
-
-
 def stored_settings(path: Path) -> Settings:
     """Return the settings in an attempt's config.json. Raises UserError for a damaged file or a value not allowed."""
     try:
-        return compose(Settings, **_attempt_settings(path))
+        return compose(Settings, **read_settings(path))
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
 

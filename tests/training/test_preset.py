@@ -124,17 +124,6 @@ def test_attempt_keeps_what_its_preset_has_set(
     assert settings_over_config({"keep_prob": 0.6}).model.keep_prob == 0.6
 
 
-def test_attempt_from_before_presets_keeps_its_settings(tiny: dict[str, Any]) -> None:
-    config = begin({**tiny, "preset": "none"}).run.directory / CONFIG
-    values = json.loads(config.read_text())
-    del values["preset"]
-    config.write_text(json.dumps({**values, "ngrams": None}))
-    settings = settings_over_config(tiny)
-    data = prepare(settings)
-    settings = replace(settings, **data.preset)
-    assert (settings.run.preset, settings.model.copy, settings.model.ngrams) == ("none", False, 0)
-
-
 def test_run_trains_with_its_preset(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Settings] = []
 

@@ -60,8 +60,6 @@ class CorpusFiles:
     def key(self) -> str:
         """A hash of all inputs of the tokens: the content of the files, what their names decide, and the settings."""
         prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
-        if not self.preparation.history:
-            del prepared["history"]  # the key is that of earlier versions
         if self.preparation.dictionary:
             prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
         return key_of(
