@@ -108,8 +108,7 @@ def _asked(flags: ServeBenchmark, questions: Sequence[str], seed: int) -> tuple[
 def _of_engine(
     flags: ServeBenchmark, attempt: Path, search: str, questions: Sequence[str]
 ) -> Iterator[tuple[Latencies, Latencies]]:
-    from chatbot.chat.loading import load_model
-    from chatbot.chat.threads import limit_threads
+    from chatbot.chat.loading import limit_threads, load_model
     from chatbot.inference.engine import Engine
     from chatbot.inference.questions import Piece, Question
 

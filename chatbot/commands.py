@@ -4,9 +4,6 @@
 `chatbot-data`, `chatbot-attempts` and `chatbot-export`.
 """
 
-from pathlib import Path
-
-from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings, chat_settings
 from chatbot.config.stored import train_settings
 from chatbot.errors import UserError, exit_code_of
@@ -52,18 +49,14 @@ def _train() -> int:
 
 def _chat() -> int:
     settings = chat_settings()
-    from chatbot.chat.threads import limit_threads
+    from chatbot.chat.loading import limit_threads, load_chosen
 
     limit_threads()
     if settings.server.serve is not None:
         return _serve(settings)
-    from chatbot.chat.loading import load_attempt, load_exported
     from chatbot.chat.terminal.start import chat
 
-    if settings.export is not None:
-        model = load_exported(Path(settings.export))
-    else:
-        model = load_attempt(trained_directory(settings.attempt))
+    model = load_chosen(settings.attempt, settings.export)
     settings.turns_of(model.turns)  # or UserError
     return chat(model, settings)
 

@@ -1,16 +1,77 @@
-"""A model for the faces of the chat: an attempt or an export, with the searches that it admits."""
+"""A model for the faces of the chat: an attempt or an export, with what a user should know about it."""
 
 import dataclasses
 import functools
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
+from chatbot.attempts.attempt import read_attempt
+from chatbot.config.attempts import trained_directory
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
+from chatbot.config.run import RunSettings
+from chatbot.corpus.encoding.workers import cores
+from chatbot.corpus.reading.display import counted
 from chatbot.export.manifest import MANIFEST
 from chatbot.export.runtime.load import ExportedResponder, load_export
 from chatbot.inference.text_responder import TextResponder
+
+# The ends of names of files that say nothing to readers, such as .conv.gz.
+ENDINGS = re.compile(
+    r"(\.(gz|bz2|xz|zst|zip|tar|tgz|7z|csv|tsv|txt|text|conv|jsonl?|ndjson|ya?ml|parquet|arrow))+$", re.I
+)
+THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What a model was trained on, and its quality."""
+
+    name: str
+    step: int  # of the checkpoint
+    data: tuple[str, ...] = ()  # names of the files of training pairs; empty: not known
+    pairs: int | None = None  # None: not known
+    nats_per_character: float | None = None  # of the held-out pairs; None: not validated, or not known
+    validated: bool = False
+    format: str | None = None  # of an export
+
+    def line(self) -> str:
+        """Return the card as one line."""
+        parts = [f"{self.name}: {self._pairs()}" if self.data else self.name, f"step {self.step:,}"]
+        if self.nats_per_character is not None:
+            parts.append(f"{self.nats_per_character:.3f} nats per character on held-out pairs")
+        elif not self.validated:
+            parts.append("not validated")
+        if self.format is not None:
+            parts.append(self.format)
+        return "; ".join(parts)
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of the data for readers: those of the files without endings."""
+        return [ENDINGS.sub("", name) or name for name in self.data]
+
+    def name_for_readers(self, name: str) -> str:
+        """Return what readers call the model: `name`, or the data's name where nobody has chosen one."""
+        return self.sources[0] if name == RunSettings.attempt and len(self.sources) == 1 else name
+
+    def _pairs(self) -> str:
+        pairs = "pairs" if self.pairs is None else counted(self.pairs, "pair")
+        return f"{pairs} of {self.data[0] if len(self.data) == 1 else f'{len(self.data)} files'}"
+
+
+def card_of_attempt(directory: Path, step: int) -> ModelCard:
+    """Return the card of an attempt. step: of the checkpoint that was loaded."""
+    attempt = read_attempt(directory)
+    nats = attempt.best_nats_per_character
+    return ModelCard(directory.name, step, attempt.data, attempt.pairs, nats, validated=nats is not None)
+
+
+def card_of_export(name: str, step: int, validated: bool, form: str) -> ModelCard:
+    """Return the card of an export, which does not have the names of the files of training pairs."""
+    return ModelCard(name, step, validated=validated, format=form)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +92,11 @@ class LoadedModel:
 def load_model(directory: Path) -> LoadedModel:
     """Load an attempt or an export by its directory. Raises UserError for a missing or damaged one."""
     return load_exported(directory) if (directory / MANIFEST).exists() else load_attempt(directory)
+
+
+def load_chosen(attempt: str, export: str | None) -> LoadedModel:
+    """Load the export of --export, or without one the attempt of --attempt. Raises UserError as `load_model`."""
+    return load_attempt(trained_directory(attempt)) if export is None else load_exported(Path(export))
 
 
 def load_attempt(directory: Path) -> LoadedModel:
@@ -60,3 +126,12 @@ def load_exported(folder: Path) -> LoadedModel:
     card = card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format)
     turns = export.settings.encoding.history
     return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))
+
+
+def limit_threads() -> None:
+    """Let TensorFlow compute an operation with half of the cores, unless the environment has TF_NUM_INTRAOP_THREADS.
+
+    To be called before TensorFlow computes anything. The operations of a reply are short, and threads that wait for
+    each other take more time than they save: with one thread on two cores, a reply takes 0.55 to 0.9 of the time.
+    """
+    os.environ.setdefault(THREADS_VARIABLE, str(max(1, cores() // 2)))

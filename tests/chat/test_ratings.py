@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from chatbot.chat import ratings
-from chatbot.chat.conversation import Conversation
+from chatbot.chat.conversation import Conversation, Rating
 from chatbot.chat.ratings import append_rating, comparison_of, rate_last, rating_of
 from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.pair import NEXT
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
+from chatbot.training.data import prepare
+from tests.training.small_run import small_settings
 
 
 def learned(path: Path) -> list[tuple[str, str]]:
@@ -91,3 +94,66 @@ def test_file_of_ratings_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match="move the file away"):
         append_rating(path, rating_of("a" * 200, "b", [], "good", "weibo"))
     assert len(path.read_text().splitlines()) == 1
+
+
+def conversation_of(*ratings: Rating | None, read: int = 4) -> Conversation:
+    """A conversation of questions q0, q1, ... with replies r0, r1, ... and their ratings."""
+    conversation = Conversation(read)
+    for number, rating in enumerate(ratings):
+        conversation.add(f"q{number}", f"r{number}")
+        conversation.exchanges[-1].rated = rating and {"rating": rating}
+    return conversation
+
+
+def linked(path: Path) -> list[tuple[str, str, int]]:
+    """The pairs that train.py --data reads from a file, with their links."""
+    return [pair[:3] for pair in read(find_sources([str(path)])[0], Report())]
+
+
+def test_training_reads_good_replies_of_conversations_and_no_bad_ones(tmp_path: Path) -> None:
+    """Nor bad ones among the turns before a good one."""
+    path = tmp_path / "data" / "ratings.jsonl"
+    rate_last(path, conversation_of("bad", None, None), "good", "weibo")
+    rate_last(path, conversation_of(None), "bad", "weibo")
+    rate_last(path, conversation_of("good", "good", None, read=3), "good", "weibo")
+    assert linked(path) == [
+        ("q1", "r1", 0),
+        ("q2", "r2", NEXT),
+        ("q1", "r1", 0),
+        ("q2", "r2", NEXT),
+    ]
+
+
+def test_run_trains_on_good_replies_alone(work_dir: Path) -> None:
+    path = ratings.RATINGS
+    rate_last(path, conversation_of(None), "bad", "weibo")
+    rate_last(path, conversation_of(None, None, read=0), "good", "weibo")
+    data = prepare(small_settings(data=(str(path),)), ())
+    assert data.training.all_lengths.counts.sum() == 1
+
+
+def test_run_trains_on_the_corrected_rating(work_dir: Path) -> None:
+    """Although another chat has rated a reply meanwhile."""
+    path, chats = ratings.RATINGS, (conversation_of(None, read=0), conversation_of(None, None, read=0))
+    for chat, rating in ((chats[0], "good"), (chats[1], "bad"), (chats[0], "bad"), (chats[1], "good")):
+        rate_last(path, chat, rating, "weibo")  # type: ignore[arg-type]
+    data = prepare(small_settings(data=(str(path),)), ())
+    assert data.training.all_lengths.counts.sum() == 1
+
+
+def test_model_without_history_gets_the_pair_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.jsonl"
+    rate_last(path, conversation_of(None, None, read=0), "good", "weibo")
+    assert linked(path) == [("q1", "r1", 0)]
+
+
+@pytest.mark.parametrize(("first", "second", "pairs"), [("good", "bad", []), ("bad", "good", [("q0", "r0", 0)])])
+def test_second_rating_of_a_reply_replaces_the_first(
+    tmp_path: Path, first: Rating, second: Rating, pairs: list[tuple[str, str, int]]
+) -> None:
+    path, conversation = tmp_path / "ratings.jsonl", conversation_of(None)
+    for rating in (first, second):
+        rate_last(path, conversation, rating, "weibo")
+    assert len(path.read_text().split("\n")) == 3
+    rate_last(path, conversation_of(None), "bad", "weibo")
+    assert linked(path) == pairs

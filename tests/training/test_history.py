@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import history as benchmark
-from chatbot.chat.loading import LoadedModel
-from chatbot.chat.model_card import ModelCard
+from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chatbot.chat.listening import listening_socket
-from chatbot.config.attempts import trained_directory
+from chatbot.chat.service import listening_socket
 from chatbot.config.bots import MODULE, BotSettings, telegram_settings, webhook_settings
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import VERSION, program
@@ -105,16 +104,12 @@ def opened(settings: BotSettings) -> Iterator["Conversations"]:
     The first answer takes seconds longer: graphs are traced.
     """
     from chatbot.chat.bots.conversations import Conversations
-    from chatbot.chat.loading import load_attempt, load_exported
-    from chatbot.chat.threads import limit_threads
+    from chatbot.chat.loading import limit_threads, load_chosen
     from chatbot.inference.engine import Engine
     from chatbot.inference.questions import Piece, Question
 
     limit_threads()
-    if settings.export is not None:
-        model = load_exported(Path(settings.export))
-    else:
-        model = load_attempt(trained_directory(settings.attempt))
+    model = load_chosen(settings.attempt, settings.export)
     engine = Engine(model.responder_of(settings.decoding))
     try:
         answered = threading.Event()

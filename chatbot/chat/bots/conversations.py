@@ -14,9 +14,9 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from chatbot.chat.bots.rate_limit import RateLimits
 from chatbot.chat.conversation import Conversation, Rating
 from chatbot.chat.ratings import rate_last
+from chatbot.chat.service import RateLimit
 from chatbot.config.bots import BotSettings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
@@ -28,6 +28,9 @@ from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 Submit = Callable[[Question, Receive], Ticket]
 # (the name of a conversation, a text) -> the reply, one line; "" is not sent. Raises RefusedError.
 Answer = Callable[[str, str], Awaitable[str]]
+
+# With a message in the last minute.
+MOST_CONVERSATIONS = 100_000
 
 HELP = """I am a chatbot, trained on {english}. Write a message, and I reply.
 /reset begins a new conversation
@@ -77,14 +80,15 @@ class Conversations:
     def __init__(self, submit: Submit, settings: BotSettings, model: str, pairs: int | None, turns: int) -> None:
         self._submit, self._settings = submit, settings
         self._model, self._pairs, self._turns = model, pairs, turns
-        self._limits = RateLimits(settings.messages_per_minute)  # which outlive the conversations
+        # It outlives the conversations.
+        self._rate_limit = RateLimit(settings.messages_per_minute, MOST_CONVERSATIONS, refuses_new=True)
         self._chats: collections.OrderedDict[str, _Chat] = collections.OrderedDict()
 
     async def answer(self, conversation_id: str, text: str) -> str:
         """Return the reply to a text of a conversation, which begins with its first text. Raises RefusedError."""
-        if (wait := self._limits.wait(conversation_id)) > 0:
+        if (wait := self._rate_limit.wait(conversation_id)) > 0:
             notice = TOO_MANY.format(wait=counted(wait, "second"), seconds=wait)
-            raise RefusedError(notice if self._limits.is_first_refusal(conversation_id) else "", 429, wait)
+            raise RefusedError(notice if self._rate_limit.is_first_refusal(conversation_id) else "", 429, wait)
         chat = self._chat(conversation_id)
         async with chat.lock:
             command = text.strip().partition(" ")[0].lower()

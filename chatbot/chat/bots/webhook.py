@@ -18,13 +18,14 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.chat.bots.signature import SIGNATURE, TIMESTAMP, Verifier, signed_headers
-from chatbot.chat.visible import visible
+from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
+from chatbot.corpus.reading.display import decodable, visible
 
 LARGEST_BODY = 2**16  # bytes
 LONGEST_NAME = 200  # characters
@@ -79,21 +80,14 @@ def webhook_app(answer: Answer, verifier: Verifier, callback: str | None = None)
 
 async def _body(request: Request) -> bytes:
     """Return the body of a request. Raises HTTPException for one that is too large or too slow."""
-    body = bytearray()
-
-    async def read() -> None:
-        async for chunk in request.stream():
-            body.extend(chunk)
-            if len(body) > LARGEST_BODY:
-                raise HTTPException(413, f"at most {LARGEST_BODY} bytes are allowed", {"Connection": "close"})
-
     try:
-        await asyncio.wait_for(read(), BODY_SECONDS)
+        return await read_body(request.receive, LARGEST_BODY, BODY_SECONDS)
+    except LargeBodyError:
+        raise HTTPException(413, f"at most {LARGEST_BODY} bytes are allowed", {"Connection": "close"}) from None
     except asyncio.TimeoutError:
         raise HTTPException(408, "the body did not arrive in time", {"Connection": "close"}) from None
-    except ClientDisconnect:
+    except ClientLeftError:
         raise HTTPException(400, "the body is incomplete") from None
-    return bytes(body)
 
 
 def _message(body: bytes) -> tuple[str, str]:
@@ -112,12 +106,8 @@ def _message(body: bytes) -> tuple[str, str]:
         raise HTTPException(400, f'"conversation": expected a text of 1 to {LONGEST_NAME} characters')
     if not isinstance(text, str):
         raise HTTPException(400, '"text": expected a text')
-    return _without_surrogates(conversation), _without_surrogates(text)
-
-
-def _without_surrogates(text: str) -> str:
-    """Return a text that UTF-8 can encode: JSON may have the half of a character, as "\\ud83d"."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    # JSON may have the half of a character, as "\ud83d".
+    return decodable(conversation), decodable(text)
 
 
 async def _answer_by_callback(answer: Answer, conversation: str, text: str, secret: bytes, callback: str) -> None:

@@ -4,22 +4,23 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 
 from chatbot.chat.server.bodies import BodyRoute
-from chatbot.chat.server.conversation_log import ConversationLog
+from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, add_error_handlers
 from chatbot.chat.server.gate import Gate, Limits
-from chatbot.chat.server.metrics import Metrics
-from chatbot.chat.server.model_routes import add_model_routes
+from chatbot.chat.server.model_directories import pointer_of
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
-from chatbot.chat.server.problems import add_error_handlers
-from chatbot.chat.server.rates import Rates
 from chatbot.chat.server.reply_routes import add_reply_routes
-from chatbot.chat.server.state import ServerState
-from chatbot.chat.server.status_routes import add_status_routes
+from chatbot.chat.server.state import ConversationLog, Metrics, ServerState, state_of
+from chatbot.chat.service import RateLimit
 from chatbot.version import __version__
 
 # Seconds between looks for newer checkpoints.
@@ -63,15 +64,15 @@ def create_app(
     )
     app.router.route_class = BodyRoute
     metrics = Metrics(lambda: sum(model.engine.waiting for model in models.loaded.values()))
-    rates = Rates(limits.rate)
+    rate_limit = RateLimit(limits.rate)
     conversations = None if log_conversation is None else ConversationLog(log_conversation)
-    app.state.server = ServerState(models, metrics, rates, request_timeout, conversations)
+    app.state.server = ServerState(models, metrics, rate_limit, request_timeout, conversations)
     add_error_handlers(app)
     add_status_routes(app)
     add_model_routes(app)
     add_reply_routes(app)
     add_page_routes(app, ratings)
-    app.add_middleware(Gate, limits=limits, metrics=metrics, rates=rates)
+    app.add_middleware(Gate, limits=limits, metrics=metrics, rate_limit=rate_limit)
     if cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=cors_origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -83,3 +84,74 @@ async def _refresh(models: Models) -> None:
     while True:
         await asyncio.sleep(REFRESH)
         await models.refresh()
+
+
+class Status(BaseModel):
+    """That the server is well."""
+
+    status: str = "ok"
+
+
+def add_status_routes(app: FastAPI) -> None:
+    """Add the routes for who operates the server."""
+
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health", tags=["status"], responses=ERROR_RESPONSES)
+    async def health() -> Status:
+        """Answer while the process is alive."""
+        return Status()
+
+    @app.head("/ready", include_in_schema=False)
+    @app.get("/ready", tags=["status"], responses=ERROR_RESPONSES)
+    async def ready(request: Request) -> Status:
+        """Answer with 503 before a model is in memory, and while the server stops."""
+        state = state_of(request)
+        if state.stopping or not state.models.loaded:
+            raise ApiError(503, "The server stops" if state.stopping else "No model is loaded yet", code="not_ready")
+        return Status()
+
+    @app.get("/metrics", tags=["status"], responses={200: {"content": {"text/plain": {}}}, **ERROR_RESPONSES})
+    async def metrics(request: Request) -> Response:
+        """Answer with the metrics of Prometheus."""
+        return Response(state_of(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class ModelObject(BaseModel):
+    """A model. created: when its checkpoint was written, in seconds since 1970."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "chatbot"
+
+
+class ModelList(BaseModel):
+    """All models, the default one first."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+def add_model_routes(app: FastAPI) -> None:
+    """Add the routes that list models."""
+
+    @app.get("/v1/models", tags=["models"], responses=ERROR_RESPONSES)
+    async def list_models(request: Request) -> ModelList:
+        """List the models."""
+        models = await asyncio.to_thread(state_of(request).models.directories)
+        return ModelList(data=[_object(name, directory) for name, directory in models.items()])
+
+    @app.get("/v1/models/{name:path}", tags=["models"], responses=ERROR_RESPONSES)
+    async def show_model(request: Request, name: str) -> ModelObject:
+        """Show a model."""
+        models = state_of(request).models
+        found = models.name_of(name)
+        return _object(found, models.directories()[found])
+
+
+def _object(name: str, directory: Path) -> ModelObject:
+    try:
+        created = int(pointer_of(directory).stat().st_mtime)
+    except OSError:  # the attempt was removed a moment ago
+        created = 0
+    return ModelObject(id=name, created=created)

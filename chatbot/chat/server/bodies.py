@@ -12,7 +12,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from chatbot.chat.server.problems import ApiError
+from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.state import state_of
 
 # Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.

@@ -1,12 +1,18 @@
-"""From what the engine answers to the objects of the API: completions, and the chunks of streams."""
+"""From what the engine answers to what clients get: completions, and the chunks and the events of streams."""
 
 import dataclasses
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
-from chatbot.inference.questions import Piece, TokenLogProb, Usage
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
+
+DONE = b"data: [DONE]\n\n"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +45,8 @@ def new_completion(model: str, fingerprint: str, chat: bool) -> Completion:
 
 
 @dataclasses.dataclass
-class Reply:
-    """A whole reply. beginning: the number of characters that it began with."""
+class Choice:
+    """A reply, as far as it is known. beginning: the number of characters that it began with."""
 
     text: str = ""
     tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
@@ -57,22 +63,98 @@ class Reply:
         self.finish_reason = piece.finish_reason or self.finish_reason
 
 
-def whole(completion: Completion, replies: Sequence[Reply], usage: Usage, log_probs: bool) -> dict[str, Any]:
-    """Return a completion that is not streamed. log_probs: whether those of its tokens were asked for.
+class Choices:
+    """The replies to the questions of a request, as far as they are known: the choices of its completion.
 
-    A search may find fewer replies than were asked for; those without an end are left out.
+    echoes: the beginnings of the replies to each question; (): they are empty. log_probs: whether the
+    log-probabilities of tokens were asked for.
     """
-    choices: list[dict[str, Any]] = []
-    for index, reply in enumerate(reply for reply in replies if reply.finish_reason is not None):
-        shown = _log_probs(completion, reply.tokens, reply.beginning) if log_probs else None
-        end = {"logprobs": shown, "finish_reason": reply.finish_reason}
-        if completion.chat:
-            message = {"role": "assistant", "content": reply.text, "refusal": None}
-            choices.append({"index": index, "message": message, **end})
+
+    def __init__(
+        self, completion: Completion, questions: Sequence[Question], echoes: Sequence[str], log_probs: bool
+    ) -> None:
+        self.completion = completion
+        self._choices = [
+            Choice(echo)
+            for question, echo in zip(questions, echoes or [""] * len(questions), strict=True)
+            for _ in range(question.replies)
+        ]
+        self._questions, self._log_probs = questions, log_probs
+        self._usages: list[Usage] = []
+        self._begun: set[int] = set()  # choices whose first chunk was made
+
+    def add(self, item: Piece | Usage) -> None:
+        """Add the next piece of a reply, or the usage of a question."""
+        if isinstance(item, Usage):
+            self._usages.append(item)
         else:
-            choices.append({"index": index, "text": reply.text, **end})
-    kind = "chat.completion" if completion.chat else "text_completion"
-    return {**completion.object(kind, choices), "usage": usage_object(usage)}
+            self._choices[item.reply].add(item)
+
+    def whole(self) -> dict[str, Any]:
+        """Return the completion that is not streamed.
+
+        A search may find fewer replies than were asked for; those without an end are left out.
+        """
+        completion = self.completion
+        choices: list[dict[str, Any]] = []
+        for index, choice in enumerate(choice for choice in self._choices if choice.finish_reason is not None):
+            shown = _log_probs(completion, choice.tokens, choice.beginning) if self._log_probs else None
+            end = {"logprobs": shown, "finish_reason": choice.finish_reason}
+            if completion.chat:
+                message = {"role": "assistant", "content": choice.text, "refusal": None}
+                choices.append({"index": index, "message": message, **end})
+            else:
+                choices.append({"index": index, "text": choice.text, **end})
+        kind = "chat.completion" if completion.chat else "text_completion"
+        return {**completion.object(kind, choices), "usage": _usage_object(self.usage)}
+
+    def json(self) -> bytes:
+        """Return the whole completion as JSON. With log-probabilities, this may take a while."""
+        return orjson.dumps(self.whole())
+
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Add the next piece of a reply, and yield its chunks for a stream.
+
+        The first chunks of replies to a question are in the order of their numbers: some clients keep the replies in a
+        list. Replies that the search has not found have no chunks.
+        """
+        first = piece.reply - piece.reply % self._questions[0].replies  # of this question
+        for index in sorted({*range(first, piece.reply + 1)} - self._begun):
+            yield first_chunk(self.completion, index, self._choices[index].text)
+            self._begun.add(index)
+        yield from chunks(self.completion, piece, self._log_probs, len(self._choices[piece.reply].text))
+        self.add(piece)
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """Return the last chunk of a stream whose usage was asked for."""
+        return {**self.completion.object(_chunk_kind(self.completion), []), "usage": _usage_object(self.usage)}
+
+    @property
+    def answered(self) -> int:
+        """The number of replies that were found."""
+        return sum(choice.finish_reason is not None for choice in self._choices)
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of all questions."""
+        return Usage(
+            sum(usage.question_tokens for usage in self._usages), sum(usage.reply_tokens for usage in self._usages)
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Yield a JSON object for each question: {"model", "created", "turns", "replies"}."""
+        first = 0
+        for question in self._questions:
+            choices = self._choices[first : first + question.replies]
+            first += question.replies
+            yield orjson.dumps(
+                {
+                    "model": self.completion.model,
+                    "created": self.completion.created,
+                    "turns": [*question.history, question.text],
+                    "replies": [choice.text for choice in choices if choice.finish_reason is not None],
+                }
+            ).decode()
 
 
 def first_chunk(completion: Completion, index: int, beginning: str) -> dict[str, Any]:
@@ -82,7 +164,7 @@ def first_chunk(completion: Completion, index: int, beginning: str) -> dict[str,
     return _chunk(completion, index, text=beginning)
 
 
-def chunks(completion: Completion, piece: Piece, log_probs: bool, before: int = 0) -> list[dict[str, Any]]:
+def chunks(completion: Completion, piece: Piece, log_probs: bool, before: int) -> list[dict[str, Any]]:
     """Return the chunks of a piece: its text, if any, then the reason why its reply ended, if it did.
 
     before: the number of characters of the reply before the piece.
@@ -98,24 +180,13 @@ def chunks(completion: Completion, piece: Piece, log_probs: bool, before: int = 
     return made
 
 
-def usage_chunk(completion: Completion, usage: Usage) -> dict[str, Any]:
-    """Return the last chunk of a stream whose usage was asked for."""
-    return {**completion.object(_chunk_kind(completion), []), "usage": usage_object(usage)}
-
-
-def usage_object(usage: Usage) -> dict[str, int]:
+def _usage_object(usage: Usage) -> dict[str, int]:
     """Return the numbers of tokens."""
     return {
         "prompt_tokens": usage.question_tokens,
         "completion_tokens": usage.reply_tokens,
         "total_tokens": usage.question_tokens + usage.reply_tokens,
     }
-
-
-def total(usages: Iterable[Usage]) -> Usage:
-    """Return the sums of several usages."""
-    pairs = list(usages)
-    return Usage(sum(usage.question_tokens for usage in pairs), sum(usage.reply_tokens for usage in pairs))
 
 
 def _chunk(
@@ -151,3 +222,29 @@ def _log_probs(completion: Completion, tokens: Sequence[TokenLogProb], offset: i
 
 def _token(text: str, log_prob: float) -> dict[str, Any]:
     return {"token": text, "logprob": log_prob, "bytes": list(text.encode("utf-8", "replace"))}
+
+
+def event(data: bytes) -> bytes:
+    """Return an event of a stream. data: JSON, which has no line ends."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they are found. The generator is closed at the end, also when the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})  # nginx passes each event on at once
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for data in self._events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._events.aclose()

@@ -13,12 +13,11 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatbot.chat.page.files import page_files
-from chatbot.chat.server.answers import ClientLeftError
 from chatbot.chat.server.connection import DRAINED
+from chatbot.chat.server.errors import ApiError, busy, too_many
 from chatbot.chat.server.keys import Keys
-from chatbot.chat.server.metrics import Metrics
-from chatbot.chat.server.problems import ApiError, busy
-from chatbot.chat.server.rates import Rates
+from chatbot.chat.server.state import Metrics
+from chatbot.chat.service import ClientLeftError, LargeBodyError, RateLimit, read_body
 
 log = logging.getLogger(__name__)
 # Bytes of a body: the text of 1,000 turns of 500 Chinese characters.
@@ -67,8 +66,8 @@ class Gate:
     No exception passes it: the client gets status 500, and the log one line.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, rates: Rates) -> None:
-        self._app, self._limits, self._metrics, self._rates = app, limits, metrics, rates
+    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, rate_limit: RateLimit) -> None:
+        self._app, self._limits, self._metrics, self._rate_limit = app, limits, metrics, rate_limit
         self._keys = Keys(limits.keys)
         self._active = 0
         self._active_of: Counter[str] = Counter()  # by client
@@ -133,8 +132,8 @@ class Gate:
             client = self._keys.client(headers.get("authorization", ""), address)
         scope.setdefault("state", {})["client"] = client
         if path not in WITHOUT_LIMIT:
-            if path != WITHOUT_RATE:
-                self._rates.count(client, 1, "requests")
+            if path != WITHOUT_RATE and (wait := self._rate_limit.wait(client)):
+                raise too_many("requests", wait)
             most = self._limits.requests
             if self._active > most or self._active_of[client] >= math.ceil(SHARE * most):
                 raise busy("Too many requests at once; try again in a second")
@@ -151,10 +150,7 @@ class Gate:
         if request.has_unread_body and takes_body(request.scope):
             if not is_json(request.headers.get("content-type", "")):
                 raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
-            try:
-                body = await asyncio.wait_for(request.body(self._limits.most_bytes), self._limits.body_timeout)
-            except asyncio.TimeoutError:
-                raise ApiError(408, "The body was not received in time") from None
+            body = await request.body(self._limits.most_bytes, self._limits.body_timeout)
         elif request.has_unread_body and request.scope["method"] in {"GET", "HEAD"}:
             raise ApiError(400, f"{request.scope['method']} takes no body here", code="body_not_allowed")
         elif not request.has_unread_body:
@@ -181,22 +177,19 @@ class _Request:
             self.headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in self.headers
         )
 
-    async def body(self, most: int) -> bytes:
-        """Return the body. Raises ApiError for one of more than `most` bytes."""
-        too_large = ApiError(413, f"The body has more than {most:,} bytes", code="body_too_large")
+    async def body(self, most: int, seconds: float) -> bytes:
+        """Return the body. Raises ApiError for one of more than `most` bytes, or that takes longer than `seconds`."""
         length = self.headers.get("content-length", "0")
-        if length.isdecimal() and int(length[:20]) > most:
-            raise too_large
-        body = bytearray()
-        while self.has_unread_body:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeftError
-            body += message.get("body", b"")
-            if len(body) > most:
-                raise too_large
-            self.has_unread_body = message.get("more_body", False)
-        return bytes(body)
+        try:
+            if length.isdecimal() and int(length[:20]) > most:
+                raise LargeBodyError
+            body = await read_body(self.receive, most, seconds)
+        except LargeBodyError:
+            raise ApiError(413, f"The body has more than {most:,} bytes", code="body_too_large") from None
+        except asyncio.TimeoutError:
+            raise ApiError(408, "The body was not received in time") from None
+        self.has_unread_body = False
+        return body
 
 
 def takes_body(scope: Scope) -> bool:

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from chatbot.chat.server.problems import ApiError
-from chatbot.chat.server.rates import MOST_CLIENTS, Rates, too_many
+from chatbot.chat.server.errors import ApiError, too_many
+from chatbot.chat.service import MOST_CLIENTS, RateLimit
 from chatbot.errors import UserError
 
 WRONG_KEYS = 10  # that an address may try at once, and in each minute after
@@ -22,7 +22,7 @@ class Keys:
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keys = keys
-        self._wrong = Rates(WRONG_KEYS)
+        self._wrong = RateLimit(WRONG_KEYS)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # addresses and keys that were right
 
     def client(self, authorization: str, address: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import logging
 import math
 import queue
@@ -11,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.chat.loading import LoadedModel, load_model
-from chatbot.chat.server.garbage import leave_out_of_collections
+from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.model_directories import checked_step, estimated_bytes, version_of
-from chatbot.chat.server.problems import ApiError
 from chatbot.chat.server.questions import Searches, one_hypothesis
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
@@ -277,3 +277,14 @@ def _close(engines: list[Engine], collects: bool) -> None:
     engines.pop().close()
     if collects:
         leave_out_of_collections()
+
+
+def leave_out_of_collections() -> None:
+    """Collect garbage, and leave the objects that are there out of later collections until this is called again.
+
+    A model has hundreds of thousands of objects that live as long as it. A collection that visits them all stops
+    every thread for a fifth of a second, and the small objects of requests cause one every few seconds.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

@@ -12,13 +12,13 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from chatbot.chat.conversation import Rating
-from chatbot.chat.model_card import ModelCard, card_of_attempt, card_of_export
+from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export
 from chatbot.chat.page.files import page_files
 from chatbot.chat.ratings import Better, append_rating, comparison_of, rating_of
+from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError
 from chatbot.chat.server.model_directories import pointer_of, version_of
 from chatbot.chat.server.models import ServedModel
-from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
-from chatbot.chat.server.requests import Body
+from chatbot.chat.server.schemas import Body
 from chatbot.chat.server.state import state_of
 from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
@@ -236,7 +236,7 @@ def _attention(responder: TextResponder, question: str, reply: str, history: lis
     return Attention(question=found.question, reply=found.reply, weights=found.weights.round(4).tolist())
 
 
-async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None = None) -> Recorded:
+async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None) -> Recorded:
     try:
         await asyncio.to_thread(append_rating, path, record, replaced)
     except UserError as error:

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from chatbot.chat.server.problems import ApiError
-from chatbot.chat.server.requests import (
+from chatbot.chat.server.errors import ApiError
+from chatbot.chat.server.schemas import (
     MOST_ECHOED,
     MOST_LOG_PROBS,
     ChatRequest,

@@ -1,8 +1,9 @@
-"""/v1/chat/completions and /v1/completions."""
+"""/v1/chat/completions and /v1/completions: from a request to the engine, and from its replies to the response."""
 
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any
@@ -11,18 +12,23 @@ import orjson
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from chatbot.chat.server.answers import ClientLeftError, answers
-from chatbot.chat.server.completions import new_completion, usage_chunk, whole
-from chatbot.chat.server.event_stream import DONE, EventStream, event
-from chatbot.chat.server.exchange import Exchange
+from chatbot.chat.server.completions import DONE, Choices, EventStream, event, new_completion
+from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, busy, too_many
 from chatbot.chat.server.models import ServedModel
-from chatbot.chat.server.problems import ERROR_RESPONSES, ApiError
 from chatbot.chat.server.questions import chat_question, check_log_probs, completion_questions, echoes_of, prompts_of
-from chatbot.chat.server.rates import Rates
-from chatbot.chat.server.requests import ChatRequest, CompletionRequest, DecodingFields
-from chatbot.chat.server.responses import ChatCompletion, TextCompletion, reply_or_stream
+from chatbot.chat.server.schemas import (
+    ChatCompletion,
+    ChatRequest,
+    CompletionRequest,
+    DecodingFields,
+    TextCompletion,
+    reply_or_stream,
+)
 from chatbot.chat.server.state import ServerState, state_of
-from chatbot.inference.questions import Piece, Question, Usage
+from chatbot.chat.service import ClientLeftError, RateLimit
+from chatbot.errors import UserError
+from chatbot.inference.engine import BusyError, Engine
+from chatbot.inference.questions import Piece, Question, Ticket, Usage
 
 log = logging.getLogger(__name__)
 QuestionsOf = Callable[[ServedModel], Sequence[Question]]
@@ -55,12 +61,6 @@ def add_reply_routes(app: FastAPI) -> None:
         return await _respond(request, body, questions_of, echoes, chat=False, log_probs=log_probs, prompts=prompts)
 
 
-def client_of(request: Request) -> str:
-    """Return who asks: as the gate has named the client, otherwise by its address."""
-    address = "" if request.client is None else request.client.host
-    return str(getattr(request.state, "client", address))
-
-
 async def _respond(
     request: Request,
     body: DecodingFields,
@@ -74,45 +74,42 @@ async def _respond(
     """Return the response: a completion, or the stream of its chunks. echoes: the beginnings of replies."""
     state = state_of(request)
     name = state.models.name_of(body.model)
-    count_replies(state.rates, request.state.client, prompts * (body.n or 1))
+    client = request.state.client  # as the gate has named who asks
+    _count_replies(state.rate_limit, client, prompts * (body.n or 1))
     async with contextlib.AsyncExitStack() as stack:
         model = await stack.enter_async_context(state.models.use(name))
-        client = client_of(request)
         questions = [dataclasses.replace(question, client=client) for question in questions_of(model)]
         check_log_probs(questions)
-        exchange = Exchange(new_completion(name, model.fingerprint, chat), questions, echoes, log_probs)
+        choices = Choices(new_completion(name, model.fingerprint, chat), questions, echoes, log_probs)
         found = answers(model.engine, questions, request, state.request_timeout)
         stack.push_async_callback(found.aclose)
         first = await anext(found)  # an error before it has a status of its own
         if body.stream:
             options = body.stream_options
             usage = options is not None and bool(options.include_usage)
-            return EventStream(_events(state, exchange, first, found, stack.pop_all(), usage=usage))
-        exchange.add(first)
+            return EventStream(_events(state, choices, first, found, stack.pop_all(), usage=usage))
+        choices.add(first)
         async for item in found:
-            exchange.add(item)
-        _note(state, exchange)
-        content = await asyncio.to_thread(_whole, exchange) if log_probs else _whole(exchange)
+            choices.add(item)
+        _note(state, choices)
+        content = await asyncio.to_thread(choices.json) if log_probs else choices.json()
         return Response(content, media_type="application/json")
     raise AssertionError  # the stack suppresses no exception
 
 
-def count_replies(rates: Rates, client: str, replies: int) -> None:
+def _count_replies(rate_limit: RateLimit, client: str, replies: int) -> None:
     """Count the replies to a request, which was counted as one already. Raises ApiError for too many."""
-    if rates.limit and replies > rates.limit:
-        message = f"n: {replies:,} replies to a request are more than the {rates.limit:,} a minute that are allowed"
+    if rate_limit.per_minute and replies > rate_limit.per_minute:
+        most = f"{rate_limit.per_minute:,} a minute"
+        message = f"n: {replies:,} replies to a request are more than the {most} that are allowed"
         raise ApiError(400, message, param="n", code="invalid_value")
-    rates.count(client, replies - 1, "replies")
-
-
-def _whole(exchange: Exchange) -> bytes:
-    """Return a completion as JSON. With log-probabilities, this may take a while."""
-    return orjson.dumps(whole(exchange.completion, exchange.replies, exchange.usage, exchange.log_probs))
+    if wait := rate_limit.wait(client, replies - 1):
+        raise too_many("replies", wait)
 
 
 async def _events(
     state: ServerState,
-    exchange: Exchange,
+    choices: Choices,
     first: Piece | Usage,
     rest: AsyncGenerator[Piece | Usage, None],
     stack: contextlib.AsyncExitStack,
@@ -120,7 +117,7 @@ async def _events(
     usage: bool,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream. stack: what ends with it. usage: whether it was asked for."""
-    completion, no_usage = exchange.completion, {"usage": None} if usage else {}
+    completion, no_usage = choices.completion, {"usage": None} if usage else {}
 
     def as_events(objects: Iterable[dict[str, Any]]) -> bytes:
         return b"".join(event(orjson.dumps({**value, **no_usage})) for value in objects)
@@ -130,13 +127,13 @@ async def _events(
             item: Piece | Usage | None = first
             while item is not None:
                 if isinstance(item, Piece):
-                    yield as_events(exchange.chunks(item))
+                    yield as_events(choices.chunks(item))
                 else:
-                    exchange.add(item)
+                    choices.add(item)
                 item = await anext(rest, None)
-            _note(state, exchange)
+            _note(state, choices)
             if usage:
-                yield event(orjson.dumps(usage_chunk(completion, exchange.usage)))
+                yield event(orjson.dumps(choices.usage_chunk()))
             yield DONE
         except ClientLeftError:
             return
@@ -147,12 +144,65 @@ async def _events(
             yield event(ApiError(500, "The server failed; its log says why").body())
 
 
-def _note(state: ServerState, exchange: Exchange) -> None:
+def _note(state: ServerState, choices: Choices) -> None:
     """Count an answered request, and log it if conversations are logged."""
-    name, usage = exchange.completion.model, exchange.usage
-    state.metrics.replies.labels(name).inc(exchange.answered)
+    name, usage = choices.completion.model, choices.usage
+    state.metrics.replies.labels(name).inc(choices.answered)
     state.metrics.tokens.labels(name, "question").inc(usage.question_tokens)
     state.metrics.tokens.labels(name, "reply").inc(usage.reply_tokens)
     if state.conversations is not None:
-        for line in exchange.lines():
+        for line in choices.lines():
             state.conversations.add(line)
+
+
+async def answers(
+    engine: Engine, questions: Sequence[Question], request: Request, timeout: float
+) -> AsyncGenerator[Piece | Usage, None]:
+    """Yield the pieces of the replies as they are found, and the usage of each question.
+
+    The replies are numbered over all questions, which ask for the same number. request: its body was read. timeout:
+    seconds for all replies. However this ends, the engine computes no more of them.
+
+    Raises ClientLeftError, and ApiError after the timeout, if too many questions wait, and for settings that the model
+    does not admit.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Queue[tuple[int, Piece | Usage | Exception]] = asyncio.Queue()
+
+    def receive(number: int, item: Piece | Usage | Exception) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(found.put_nowait, (number, item))
+
+    late = ApiError(504, f"No reply within {timeout:g} seconds", code="timeout")
+    timer = loop.call_later(timeout, found.put_nowait, (0, late))
+    watch = asyncio.create_task(_watch(request, found))
+    tickets: list[Ticket] = []
+    try:
+        for number, question in enumerate(questions):
+            tickets.append(engine.submit(question, functools.partial(receive, number)))
+        left = len(questions)
+        while left:
+            number, item = await found.get()
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, Usage):
+                left -= 1
+                yield item
+            else:
+                yield item._replace(reply=number * questions[number].replies + item.reply)
+    except BusyError:
+        raise busy("Too many questions are waiting; try again in a second") from None
+    except UserError as error:
+        raise ApiError(400, str(error), code="invalid_value") from error
+    finally:
+        timer.cancel()
+        watch.cancel()
+        for ticket in tickets:
+            ticket.cancel()
+
+
+async def _watch(request: Request, found: "asyncio.Queue[Any]") -> None:
+    """Put a ClientLeftError when the client leaves."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    found.put_nowait((0, ClientLeftError()))

@@ -1,17 +1,95 @@
-"""What all routes of a server share."""
+"""What all routes of a server share: its models, its metrics and the log of conversations."""
 
 import asyncio
 import contextlib
 import dataclasses
+import logging
+import queue
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
 
-from chatbot.chat.server.conversation_log import ConversationLog
-from chatbot.chat.server.metrics import Metrics
 from chatbot.chat.server.models import Models
-from chatbot.chat.server.rates import Rates
+from chatbot.chat.service import RateLimit
+
+# Seconds: the bounds of the histogram of the time of requests.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+log = logging.getLogger(__name__)
+MOST_WAITING = 1000  # lines that wait to be written
+LAST_SECONDS = 5.0  # for the lines that wait when the server stops
+
+
+class Metrics:
+    """What a server counts. It has a registry of its own, so that a process may have several servers.
+
+    waiting: returns the number of questions that wait.
+    """
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self.requests = Counter(
+            "chatbot_requests", "Requests by route and status", ["route", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "chatbot_request_seconds", "Time to the end of a response", ["route"], buckets=BUCKETS, registry=registry
+        )
+        self.active = Gauge("chatbot_active_requests", "Requests that are being answered", registry=registry)
+        self.replies = Counter("chatbot_replies", "Replies by model", ["model"], registry=registry)
+        self.tokens = Counter("chatbot_tokens", "Tokens by model and kind", ["model", "kind"], registry=registry)
+        Gauge("chatbot_waiting_questions", "Questions that wait for an engine", registry=registry).set_function(waiting)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class ConversationLog:
+    """Writes lines in a thread of its own, so that whoever reads them cannot stop the server.
+
+    Lines that cannot be written are dropped, which is said once. write: writes a line; what it raises is an error of
+    the log, and not of the request.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._lines: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
+        self._has_failed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, line: str) -> None:
+        """Write a line soon. Raises nothing. Call it from one thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log of conversations", daemon=True)
+            self._thread.start()
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._fail("its reader has stopped")
+
+    def close(self) -> None:
+        """Write the lines that wait, but not for long."""
+        if self._thread is not None:
+            try:
+                self._lines.put(None, timeout=LAST_SECONDS)
+            except queue.Full:
+                return
+            self._thread.join(LAST_SECONDS)
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._write(line)
+            except Exception as error:
+                self._fail(f"{type(error).__name__}: {error}")
+
+    def _fail(self, reason: str) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            log.error("--log-conversations: the log cannot be written, and lines of it are lost: %s", reason)
 
 
 @dataclasses.dataclass
@@ -23,7 +101,7 @@ class ServerState:
 
     models: Models
     metrics: Metrics
-    rates: Rates
+    rate_limit: RateLimit
     request_timeout: float
     conversations: ConversationLog | None = None
     stopping: bool = False

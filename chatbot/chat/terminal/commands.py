@@ -8,12 +8,12 @@ from pathlib import Path
 
 from chatbot.attempts.attempt import all_attempts
 from chatbot.chat.conversation import Exchange, Rating
+from chatbot.chat.ratings import RATINGS
+from chatbot.chat.terminal.screen import NO_ATTENTION
 from chatbot.chat.terminal.session import Session, expanded
 from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, explanation, shown
 from chatbot.chat.terminal.transcript import load, save
-from chatbot.chat.visible import decodable, visible
-from chatbot.chat.why import NO_ATTENTION
-from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
 
 SLASH = "/"
@@ -195,8 +195,8 @@ def _model(session: Session, rest: str) -> None:
 def _rate(rating: Rating) -> Callable[[Session, str], None]:
     def rate(session: Session, rest: str) -> None:
         _no_arguments(rating, rest)
-        session.ratings.rate(session.conversation, rating, session.current.model.card.name)
-        session.screen.note(f"{session.ratings.path}: rated {rating}.")
+        session.rate(rating)
+        session.screen.note(f"{RATINGS}: rated {rating}.")
 
     return rate
 

@@ -5,12 +5,12 @@ import dataclasses
 from pathlib import Path
 
 from chatbot.chat.loading import LoadedModel, load_attempt, load_exported
-from chatbot.chat.terminal.follow import Follower
-from chatbot.config.attempts import trained_directory
+from chatbot.config.attempts import BEST, LAST, trained_directory
 from chatbot.config.decoding import DecodingSettings
 from chatbot.export.manifest import MANIFEST
 from chatbot.flags import fields_of
 from chatbot.inference.text_responder import TextResponder
+from chatbot.model.checkpoint_files import read_pointer
 
 # Responders that are kept: TensorFlow traces a new one for about a second.
 KEPT = 4
@@ -105,3 +105,26 @@ def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
         return dataclasses.replace(decoding, candidates=number, n_best=number)
     groups = decoding.diverse_groups
     return dataclasses.replace(decoding, beam_size=-(-number // groups) * groups, n_best=number)
+
+
+class Follower:
+    """Watches the pointer to the checkpoint that answers: the best one with validation, otherwise the last one.
+
+    directory: of the attempt.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._best, self._last = directory / BEST, directory / LAST
+        self._read: bytes | None = None
+
+    def differs(self, step: int) -> bool:
+        """Return whether the pointer was changed since the last call and names another checkpoint than of this step.
+
+        Raises UserError for a pointer that is missing or damaged.
+        """
+        path = self._best if self._best.exists() else self._last
+        content = path.read_bytes() if path.exists() else b""
+        if content == self._read:
+            return False
+        self._read = content
+        return bool(read_pointer(path)["step"] != step)

@@ -8,13 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from chatbot.chat.visible import visible
-from chatbot.corpus.reading.display import width
+from chatbot.corpus.reading.display import padded, visible, width
+from chatbot.inference.word_attention import WordAttention
 
 # Columns of a terminal that has space for a table of names and their explanations.
 WIDE = 60
 # Columns that the cells of a column of a table have at least, before their words are broken.
 CELL = 10
+# Words of the question that /why shows for each word of the reply, the largest weights first.
+MOST_WORDS = 3
+NO_ATTENTION = "This model shows no attention: it was trained with --attention none or with --input-feeding."
 
 
 class Screen:
@@ -130,3 +133,24 @@ def end_column(text: str, columns: int) -> int:
     for character in text:
         column = (0 if column + width(character) > columns else column) + width(character)
     return column
+
+
+def attention_table(attention: WordAttention, columns: int = 80) -> list[str]:
+    """Return the lines of /why, one for each word of the reply: the word, and words of the question with their weights.
+
+    columns: of the terminal. Fewer words of the question are shown if the lines are wider, at least one.
+    """
+    for shown in range(MOST_WORDS, 0, -1):
+        lines = _attention_lines(attention, shown)
+        if max(map(width, lines)) <= columns:
+            break
+    return lines
+
+
+def _attention_lines(attention: WordAttention, shown: int) -> list[str]:
+    rows = []
+    for word, weights in zip(attention.reply, attention.weights.tolist(), strict=True):
+        top = sorted(range(len(weights)), key=lambda place: -weights[place])[:shown]
+        rows.append([visible(word), *(f"{visible(attention.question[i])} {weights[i]:.2f}" for i in top)])
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.chat.conversation import Conversation, Exchange
+from chatbot.chat.conversation import Conversation, Exchange, Rating
 from chatbot.chat.loading import LoadedModel
+from chatbot.chat.ratings import RATINGS, rate_last
 from chatbot.chat.terminal.current_model import CurrentModel, most_replies, with_replies
-from chatbot.chat.terminal.ratings import Ratings
-from chatbot.chat.terminal.screen import Screen
+from chatbot.chat.terminal.screen import Screen, attention_table
 from chatbot.chat.terminal.settings import FIELDS, HISTORY, in_names_of_settings
-from chatbot.chat.visible import decodable
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.display import counted, decodable
 from chatbot.errors import UserError
 from chatbot.inference.ranking import Reply
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
@@ -32,7 +31,6 @@ class Session:
         self.current = CurrentModel(model, settings.decoding, settings.follow)
         self.history = settings.history  # what was chosen, also while a model reads fewer turns
         self.conversation = Conversation(settings.turns_of(model.turns))
-        self.ratings = Ratings()
         self.screen = screen
         self.finished = False
 
@@ -95,11 +93,21 @@ class Session:
 
     def explanation(self) -> list[str] | None:
         """Return the lines of /why about the last reply; None for a model that shows no attention."""
-        from chatbot.chat.why import table
-
         last = self.last("/why")
         attention = self.current.responder().attention(last.question, last.reply, last.before)
-        return None if attention is None else table(attention, self.screen.columns)
+        return None if attention is None else attention_table(attention, self.screen.columns)
+
+    def rate(self, rating: Rating) -> None:
+        """Append a rating of the last reply to the file of ratings; it replaces another rating of this reply.
+
+        Raises UserError without a reply, and for a rating that it has already.
+        """
+        last = self.conversation.last
+        if last is None:
+            raise UserError(f"/{rating}: no reply to rate yet; ask a question first")
+        if last.rating == rating:
+            raise UserError(f"/{rating}: the reply is in {RATINGS} already")
+        rate_last(RATINGS, self.conversation, rating, last.model or self.current.model.card.name)
 
     def last(self, command: str) -> Exchange:
         """Return the last question and its reply. Raises UserError without one."""

@@ -1,18 +1,26 @@
 """Starts the chat: in a terminal if standard input is one, otherwise as a pipe."""
 
+import _thread
+import collections
 import contextlib
 import io
 import logging
+import os
 import signal
 import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TextIO
 
 from chatbot.chat.loading import LoadedModel
 from chatbot.chat.terminal.current_model import CurrentModel
-from chatbot.chat.terminal.pipe import answer_lines
-from chatbot.chat.terminal.streams import set_encoding
 from chatbot.config.chat import ChatSettings
-from chatbot.errors import UserError, as_user_errors
-from chatbot.inference.text_responder import TextResponder
+from chatbot.corpus.reading.display import visible
+from chatbot.errors import UserError, as_user_errors, in_c_locale
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
+
+# Seconds until an interrupt is raised again.
+INTERRUPT_DELAY = 0.05
 
 
 def chat(model: LoadedModel, settings: ChatSettings) -> int:
@@ -58,11 +66,9 @@ def _answer_pipe(model: LoadedModel, settings: ChatSettings) -> None:
 
 def _converse(model: LoadedModel, settings: ChatSettings) -> None:
     from chatbot.chat.terminal.commands import EXIT, carry_out, is_command, question_of
-    from chatbot.chat.terminal.interrupts import raised_again
-    from chatbot.chat.terminal.prompt import line_reader, reads_keys
+    from chatbot.chat.terminal.prompt import kept_unseen, line_reader, reads_keys
     from chatbot.chat.terminal.screen import Screen
     from chatbot.chat.terminal.session import Session
-    from chatbot.chat.terminal.type_ahead import kept_unseen
 
     screen = Screen()
     session = Session(model, settings, screen)
@@ -93,3 +99,61 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
             screen.error(error)
         except KeyboardInterrupt:
             screen.stopped()
+
+
+def answer_lines(
+    responder: Callable[[], TextResponder], history: int, questions: Iterable[str], replies: TextIO
+) -> None:
+    """Write one reply line for each question, the best one, before the next question is read.
+
+    A line without visible characters ends the conversation; the next line begins another.
+
+    responder: returns the one that answers the next question. history: the maximum number of turns to remember.
+    """
+    turns: collections.deque[str] = collections.deque(maxlen=history)
+    in_terminal = replies.isatty()
+    for question in questions:
+        reply = responder().reply(question, list(turns))
+        print(visible(reply) if in_terminal else reply, file=replies, flush=True)
+        if reply == EMPTY_QUESTION_REPLY:
+            turns.clear()
+        else:
+            turns.extend((question, reply))
+
+
+def set_encoding(stream: TextIO | None) -> None:
+    """Set a pipe or a file to UTF-8 on every system. A console keeps its encoding, which may be GBK, but not ASCII.
+
+    PYTHONIOENCODING in the environment takes precedence. Characters that cannot be encoded or decoded are replaced.
+    """
+    if isinstance(stream, io.TextIOWrapper):
+        keep = (stream.isatty() and not in_c_locale(stream)) or "PYTHONIOENCODING" in os.environ
+        stream.reconfigure(encoding=None if keep else "utf-8", errors="replace")
+
+
+@contextlib.contextmanager
+def raised_again() -> Iterator[None]:
+    """Within the block, raise a KeyboardInterrupt again, a moment later or at the end, that a destructor has ended.
+
+    Python prints an exception in a destructor and goes on, and TensorFlow has many.
+    """
+    timer: threading.Timer | None = None
+    before = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        nonlocal timer
+        if unraisable.exc_type is KeyboardInterrupt:
+            timer = threading.Timer(INTERRUPT_DELAY, _thread.interrupt_main)
+            timer.start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+        if timer is not None and timer.is_alive():
+            raise KeyboardInterrupt
+    finally:
+        sys.unraisablehook = before
+        if timer is not None:
+            timer.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 
 from chatbot.chat.conversation import Exchange
 from chatbot.chat.ratings import rating_of
-from chatbot.chat.visible import decodable, visible
+from chatbot.corpus.reading.display import decodable, visible
 from chatbot.durable import write_file
 from chatbot.errors import UserError
 

@@ -5,13 +5,36 @@ from collections.abc import Iterable, Sequence
 
 LINE = 200  # characters of a message
 SHOWN_NAME = 20  # characters of a name of a column in a message
+# Invisible characters that join others, as in emoji of several people and in Persian.
+JOINERS = "\u200c\u200d"
 
 
 def one_line(text: str, longest: int = 200) -> str:
     """Return the beginning of the text, with ↵ for line ends and ? for characters that cannot be printed."""
-    visible = text[:longest].replace("\r\n", "↵").replace("\n", "↵")
-    line = "".join(character if character.isprintable() else "?" for character in visible)
+    beginning = text[:longest].replace("\r\n", "↵").replace("\n", "↵")
+    line = "".join(character if character.isprintable() else "?" for character in beginning)
     return line if len(text) <= longest else line + "…"
+
+
+def visible(text: str) -> str:
+    """Return a text as one line, without control characters, which could move the cursor or change its direction.
+
+    White space becomes spaces. Any other character that cannot be printed becomes U+FFFD.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    if character.isprintable() or character in JOINERS:
+        return character
+    return " " if character.isspace() else "\ufffd"
+
+
+def decodable(text: str) -> str:
+    """Return a text without lone surrogates, which have no UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def numbered(names: Iterable[str]) -> list[str]:

@@ -11,7 +11,6 @@ import pytest
 
 from chatbot.chat.bots import conversations as module
 from chatbot.chat.bots.conversations import Conversations, RefusedError
-from chatbot.chat.bots.rate_limit import RateLimits
 from chatbot.inference.engine import BusyError, Receive
 from chatbot.inference.questions import Piece, Question, Ticket, Usage
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
@@ -159,20 +158,6 @@ def test_too_many_messages_are_refused_with_one_notice() -> None:
     assert asyncio.run(session()) == [("Too many", 429, True), ("", 429, True)]
 
 
-def test_rate_limit_recovers_with_time() -> None:
-    now = 0.0
-    limits = RateLimits(3, clock=lambda: now)
-    assert [limits.wait("a") for _ in range(5)] == [0, 0, 0, 20, 20]
-    now = 19.0
-    assert limits.wait("a") == 1
-    assert not limits.is_first_refusal("a")
-    now = 20.0
-    assert [limits.wait("a"), limits.wait("a")] == [0, 20]
-    assert limits.is_first_refusal("a")
-    now = 1000.0
-    assert [limits.wait("a") for _ in range(4)] == [0, 0, 0, 20]
-
-
 def test_rate_limit_of_a_conversation_outlives_it_and_those_of_others() -> None:
     """Neither a conversation that was forgotten nor many others make room for more messages."""
 
@@ -186,12 +171,6 @@ def test_rate_limit_of_a_conversation_outlives_it_and_those_of_others() -> None:
             assert caught.value.status == 429
 
     asyncio.run(session())
-    now = 0.0
-    limits = RateLimits(1, clock=lambda: now, most=2)
-    assert [limits.wait(name) for name in "abca"] == [0, 0, 60, 60]
-    assert limits.is_first_refusal("c")
-    now = 60.0
-    assert [limits.wait(name) for name in "cba"] == [0, 0, 60]
 
 
 def refusal_of(submit: module.Submit, **settings: Any) -> RefusedError:

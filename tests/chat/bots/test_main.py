@@ -19,8 +19,7 @@ import pytest
 from chatbot.chat import loading
 from chatbot.chat.bots import __main__ as bots
 from chatbot.chat.bots.signature import signed_headers
-from chatbot.chat.loading import LoadedModel
-from chatbot.chat.model_card import ModelCard
+from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.attempts import CONFIG
 from chatbot.config.bots import BotSettings, WebhookSettings, telegram_settings, webhook_settings
 from chatbot.config.decoding import DecodingSettings

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from chatbot.chat.model_card import ModelCard
+from chatbot.chat.loading import ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.config.attempts import LAST
 from chatbot.config.decoding import DecodingSettings

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from chatbot.chat.loading import LoadedModel
-from chatbot.chat.model_card import ModelCard
+from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.server.models import Models, ServedModel
 from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings

@@ -9,8 +9,8 @@ from typing import Any
 
 import uvicorn
 
-from chatbot.chat.listening import listening_socket
 from chatbot.chat.server.run import server_config, url_of
+from chatbot.chat.service import listening_socket
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.bodies import MOST_VALUES, check_values, value_of
+from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.gate import MOST_BYTES
-from chatbot.chat.server.problems import ApiError
 from chatbot.inference.questions import Question
 from tests.chat.server.fake_models import FakeEngine, fake_models
 

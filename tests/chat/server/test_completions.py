@@ -1,8 +1,7 @@
 """From what the engine answers to the objects of the API."""
 
-from chatbot.chat.server.completions import Completion, chunks, first_chunk, new_completion, usage_chunk, whole
-from chatbot.chat.server.exchange import Exchange
-from chatbot.chat.server.responses import ChatCompletion, TextCompletion
+from chatbot.chat.server.completions import Choices, Completion, chunks, first_chunk, new_completion
+from chatbot.chat.server.schemas import ChatCompletion, TextCompletion
 from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
 
 CHAT = Completion("chatcmpl-1", 9, "a", "a-step-1", chat=True)
@@ -11,18 +10,17 @@ TOKENS = (TokenLogProb("你", -0.5, (("你", -0.5), ("我", -1.0))), TokenLogPro
 COMMON = {"id": "chatcmpl-1", "created": 9, "model": "a", "system_fingerprint": "a-step-1"}
 
 
-def answered(completion: Completion, echoes: tuple[str, ...] = ()) -> Exchange:
+def answered(completion: Completion, echoes: tuple[str, ...] = (), log_probs: bool = True) -> Choices:
     """A question with two replies, which arrive in turns."""
-    exchange = Exchange(completion, [Question("q", ("h",), replies=2)], echoes, log_probs=True)
+    choices = Choices(completion, [Question("q", ("h",), replies=2)], echoes, log_probs)
     for item in (Piece(1, "b"), Piece(0, "你好", TOKENS), Piece(1, "", (), "length"), Piece(0, "", (), "stop")):
-        exchange.add(item)
-    exchange.add(Usage(3, 4))
-    return exchange
+        choices.add(item)
+    choices.add(Usage(3, 4))
+    return choices
 
 
 def test_whole_chat() -> None:
-    exchange = answered(CHAT)
-    found = whole(CHAT, exchange.replies, exchange.usage, log_probs=True)
+    found = answered(CHAT).whole()
     ChatCompletion.model_validate(found)
     first, second = found.pop("choices")
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
@@ -32,12 +30,11 @@ def test_whole_chat() -> None:
     token = {"token": "你", "logprob": -0.5, "bytes": [228, 189, 160]}
     other = {"token": "我", "logprob": -1.0, "bytes": [230, 136, 145]}
     assert first["logprobs"]["content"][0] == {**token, "top_logprobs": [token, other]}
-    assert whole(CHAT, exchange.replies, exchange.usage, log_probs=False)["choices"][0]["logprobs"] is None
+    assert answered(CHAT, log_probs=False).whole()["choices"][0]["logprobs"] is None
 
 
 def test_whole_completion() -> None:
-    exchange = answered(TEXT, ("q",))
-    found = whole(TEXT, exchange.replies, exchange.usage, log_probs=True)
+    found = answered(TEXT, ("q",)).whole()
     TextCompletion.model_validate(found)
     assert found["choices"][0] == {
         "index": 0,
@@ -55,13 +52,13 @@ def test_whole_completion() -> None:
 def test_chunks_of_a_chat() -> None:
     role = first_chunk(CHAT, 1, "")["choices"][0]
     assert (role["index"], role["delta"]["role"]) == (1, "assistant")
-    text, end = chunks(CHAT, Piece(1, "好", (), "stop"), log_probs=False)
+    text, end = chunks(CHAT, Piece(1, "好", (), "stop"), log_probs=False, before=0)
     choice = {"index": 1, "logprobs": None}
     object_ = {**COMMON, "object": "chat.completion.chunk"}
     assert text == {**object_, "choices": [{**choice, "delta": {"content": "好"}, "finish_reason": None}]}
     assert end == {**object_, "choices": [{**choice, "delta": {}, "finish_reason": "stop"}]}
-    assert chunks(CHAT, Piece(0, ""), log_probs=False) == []
-    assert usage_chunk(CHAT, Usage(1, 2))["choices"] == []
+    assert chunks(CHAT, Piece(0, ""), log_probs=False, before=0) == []
+    assert answered(CHAT).usage_chunk()["choices"] == []
 
 
 def test_chunks_of_a_completion() -> None:
@@ -72,16 +69,16 @@ def test_chunks_of_a_completion() -> None:
 
 
 def test_search_that_finds_fewer_replies_than_asked_for() -> None:
-    exchange = Exchange(CHAT, [Question("q", replies=3)], (), log_probs=False)
-    made = [chunk for reply in (1, 0) for chunk in exchange.chunks(Piece(reply, "你", (), "stop"))]
+    choices = Choices(CHAT, [Question("q", replies=3)], (), log_probs=False)
+    made = [chunk for reply in (1, 0) for chunk in choices.chunks(Piece(reply, "你", (), "stop"))]
     assert [chunk["choices"][0]["index"] for chunk in made] == [0, 1, 1, 1, 0, 0]
-    assert len(whole(CHAT, exchange.replies, Usage(1, 2), log_probs=False)["choices"]) == exchange.answered == 2
+    assert len(choices.whole()["choices"]) == choices.answered == 2
 
 
 def test_replies_that_were_not_found_have_no_chunks() -> None:
     """A search finds one of two replies to the first question, and the first one to the second."""
-    exchange = Exchange(TEXT, [Question("q", replies=2), Question("r", replies=2)], (), log_probs=False)
-    made = [chunk for reply in (0, 2) for chunk in exchange.chunks(Piece(reply, "你", (), "stop"))]
+    choices = Choices(TEXT, [Question("q", replies=2), Question("r", replies=2)], (), log_probs=False)
+    made = [chunk for reply in (0, 2) for chunk in choices.chunks(Piece(reply, "你", (), "stop"))]
     assert [chunk["choices"][0]["index"] for chunk in made] == [0, 0, 0, 2, 2, 2]
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from chatbot.chat.bots.signature import Verifier
 from chatbot.chat.bots.webhook import webhook_app
-from chatbot.chat.server.connection import Connection
-from chatbot.chat.server.refusals import LARGEST_HEAD
+from chatbot.chat.server.connection import LARGEST_HEAD, Connection
 from tests.chat.server.running import connection, received, running
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"

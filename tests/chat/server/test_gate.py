@@ -13,11 +13,10 @@ from fastapi import Request
 from fastapi.testclient import TestClient
 
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.completions import EventStream
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.event_stream import EventStream
+from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.gate import Gate, Limits, address_of
-from chatbot.chat.server.problems import ApiError
-from chatbot.chat.server.rates import Rates
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models
 
@@ -71,22 +70,6 @@ def test_rate_of_each_client(tmp_path: Path) -> None:
                 assert int(wait) in range(2, 61)
                 assert error["message"].endswith(f"wait {wait} seconds")
         assert {client.get(path).status_code for path in ("/health", "/health", "/health")} == {200}
-
-
-def test_rates() -> None:
-    now = 0.0
-    rates = Rates(2, lambda: now)
-    assert [rates.wait("a") for _ in range(3)] == [0, 0, 30]
-    now = 29.0
-    assert rates.wait("a") == 1
-    now = 30.0
-    assert [rates.wait("a"), rates.wait("a"), rates.wait("b")] == [0, 30, 0]
-    now = 1000.0
-    assert [rates.wait("a") for _ in range(3)] == [0, 0, 30]
-    for number in range(30_000):
-        rates.wait(str(number))
-    assert len(rates._left) <= 10_000
-    assert Rates(0).wait("a") == 0
 
 
 def test_most_requests_at_once(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.gate import Limits
 from chatbot.chat.server.keys import Keys, read_keys
-from chatbot.chat.server.problems import ApiError
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.test_gate import CHAT, HELLO, client_at, client_of, error_of, with_key
@@ -72,4 +72,4 @@ def test_memory_of_keys_is_bounded() -> None:
     for number in range(10_100):
         with pytest.raises(ApiError):
             keys.client("Bearer two", str(number))
-    assert len(keys._known) == len(keys._wrong._left) == 10_000
+    assert len(keys._known) == len(keys._wrong._buckets) == 10_000

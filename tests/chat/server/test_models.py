@@ -17,11 +17,9 @@ import hypothesis.strategies as st
 import pytest
 
 from chatbot.chat.server import models as module
-from chatbot.chat.server.garbage import leave_out_of_collections
-from chatbot.chat.server.model_directories import BESIDE_WEIGHTS, version_of
-from chatbot.chat.server.model_names import client_names, models_of
-from chatbot.chat.server.models import Models, ServedModel
-from chatbot.chat.server.problems import ApiError
+from chatbot.chat.server.errors import ApiError
+from chatbot.chat.server.model_directories import BESIDE_WEIGHTS, client_names, models_of, version_of
+from chatbot.chat.server.models import Models, ServedModel, leave_out_of_collections
 from chatbot.config.attempts import CONFIG, LAST
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models, served

@@ -3,11 +3,9 @@
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 
 from chatbot.chat.server.questions import Searches, chat_question, completion_questions, one_hypothesis
-from chatbot.chat.server.reply_routes import client_of
-from chatbot.chat.server.requests import ChatRequest, CompletionRequest
+from chatbot.chat.server.schemas import ChatRequest, CompletionRequest
 from chatbot.config.decoding import MEMORISED, RERANKED, SAMPLED, DecodingSettings
 from chatbot.inference.questions import Question
 
@@ -144,10 +142,3 @@ def test_fields_of_the_replies() -> None:
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "logprobs": 1, "max_tokens": 4, "n": 2})
     questions = [Question(t, replies=2, max_tokens=4, top_log_probs=1, streams=False) for t in "ab"]
     assert completion_questions(body, BEAM) == questions
-
-
-def test_a_client_is_who_the_gate_says_or_an_address() -> None:
-    address = {"type": "http", "client": ("10.0.0.1", 5)}
-    assert client_of(Request(address)) == "10.0.0.1"
-    assert client_of(Request({**address, "state": {"client": "a name"}})) == "a name"
-    assert client_of(Request({"type": "http", "client": None})) == ""

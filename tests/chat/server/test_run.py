@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import pytest
 
-from chatbot.chat.listening import listening_socket
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.run import (
     _Server,
@@ -25,6 +24,7 @@ from chatbot.chat.server.run import (
     url_of,
     warning_of,
 )
+from chatbot.chat.service import listening_socket
 from chatbot.commands import _chat
 from chatbot.config.chat import chat_settings
 from chatbot.errors import UserError

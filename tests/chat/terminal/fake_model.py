@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.chat.loading import LoadedModel
-from chatbot.chat.model_card import ModelCard
+from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import chat_settings
 from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings

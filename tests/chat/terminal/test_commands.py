@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chatbot.chat.terminal import session
 from chatbot.chat.terminal.commands import COMMANDS
-from chatbot.chat.terminal.completion import completions
+from chatbot.chat.terminal.prompt import completions
 from chatbot.chat.terminal.settings import FIELDS
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from chatbot.chat.server.invalid_bodies import problem_of
+from chatbot.corpus.reading.display import counted
 
 # The types of OpenAI's errors by status; of others, invalid_request_error below 500, and server_error from there.
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
@@ -72,12 +72,50 @@ def busy(message: str) -> ApiError:
     return ApiError(429, message, code="busy", retry_after=1)
 
 
+def too_many(what: str, wait: int) -> ApiError:
+    """Return the error of a client that asks too often. what: that there are too many of. wait: seconds."""
+    message = f"Too many {what} in a minute; wait {counted(wait, 'second')}"
+    return ApiError(429, message, code="rate_limit_exceeded", retry_after=wait)
+
+
 def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """Return the error of a body that is not as declared. errors: those of Pydantic, of which the first is shown."""
+    """Return the error of a body that is not as declared: the first field that is wrong, with Pydantic's message.
+
+    errors: those of Pydantic. Of the errors of a union's alternatives, those count that are deepest in the value. That
+    it is of another type counts only if it is of no alternative's type.
+    """
     if errors[0]["type"] == "json_invalid":
         return ApiError(400, "The body is not JSON", code="invalid_json")
-    param, message = problem_of(errors)
-    return ApiError(400, message, param=param, code="invalid_value")
+    place = _before_alternatives(errors[0]["loc"])
+    same = [error for error in errors if _before_alternatives(error["loc"])[: len(place)] == place]
+    deepest = max(same, key=lambda error: len(error["loc"]))  # the first of several
+    field = field_of(deepest["loc"])
+    of_field = [error for error in same if field_of(error["loc"]) == field]
+    of_type = [error for error in of_field if not error["type"].endswith("_type")]
+    first, *others = dict.fromkeys(error["msg"] for error in of_type[:1] or of_field)
+    expected = " or ".join([first, *(message.removeprefix("Input should be ") for message in others)])
+    return ApiError(400, f"{field or 'The body'}: {expected}", param=field, code="invalid_value")
+
+
+def field_of(location: Sequence[int | str]) -> str | None:
+    """Return the field at a location of Pydantic's: ("body", "messages", 0, "role") -> messages[0].role."""
+    field = ""
+    for part in location[1:]:
+        if isinstance(part, int):
+            field += f"[{part}]"
+        elif not _is_alternative(part):
+            field += f".{part}" if field else part
+    return field or None
+
+
+def _before_alternatives(location: Sequence[int | str]) -> list[int | str]:
+    """Return the part of a location that the errors of all alternatives of a union share."""
+    parts = [*location]
+    return parts[: next((number for number, part in enumerate(parts) if _is_alternative(part)), len(parts))]
+
+
+def _is_alternative(part: int | str) -> bool:
+    return isinstance(part, str) and (not part.isidentifier() or part in {"str", "int", "float", "bool"})
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from prompt_toolkit.history import FileHistory
 
-from chatbot.chat.terminal import question_history
-from chatbot.chat.terminal.question_history import history_path, make_private
+from chatbot.chat.terminal import prompt
+from chatbot.chat.terminal.prompt import history_path, make_private
 
 
 def test_file_is_private_and_keeps_its_newer_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_file_is_private_and_keeps_its_newer_half(tmp_path: Path, monkeypatch: p
     history = FileHistory(path)
     for number in range(100):
         history.store_string(f"问题 {number}")
-    monkeypatch.setattr(question_history, "LARGEST_FILE", 2000)
+    monkeypatch.setattr(prompt, "LARGEST_HISTORY", 2000)
     make_private(path)
     assert path.stat().st_size <= 1001
     kept = [*history.load_history_strings()]

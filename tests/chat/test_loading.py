@@ -1,8 +1,9 @@
-"""What a user sees about a model."""
+"""What a user sees about a model, and the threads that compute its replies."""
 
 import pytest
 
-from chatbot.chat.model_card import ModelCard, card_of_export
+from chatbot.chat import loading
+from chatbot.chat.loading import ModelCard, card_of_export
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,16 @@ def test_line_of_a_model(card: ModelCard, line: str) -> None:
 def test_name_for_readers(name: str, data: tuple[str, ...], shown: str, sources: list[str]) -> None:
     card = ModelCard(name, 1, data)
     assert (card.name_for_readers(name), card.sources) == (shown, sources)
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "expected"), [(1, None, "1"), (2, None, "1"), (9, None, "4"), (9, "6", "6")]
+)
+def test_half_of_the_cores_unless_the_environment_says_otherwise(
+    cores: int, given: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {} if given is None else {loading.THREADS_VARIABLE: given}
+    monkeypatch.setattr(loading.os, "environ", environment)
+    monkeypatch.setattr(loading, "cores", lambda: cores)
+    loading.limit_threads()
+    assert environment[loading.THREADS_VARIABLE] == expected

@@ -1,4 +1,8 @@
-"""The bodies of requests, as declared by OpenAI. Fields that are not here are ignored; null is the default."""
+"""The bodies of requests and of replies, as declared by OpenAI.
+
+Fields of requests that are not here are ignored; null is the default. The bodies of replies are for the OpenAPI
+description, and `chatbot.chat.server.completions` makes them.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -13,8 +17,8 @@ MOST_ECHOED = 100_000
 MOST_LOG_PROBS = 1024
 # Messages of a chat, and parts of a message.
 MOST_MESSAGES, MOST_PARTS = 2000, 200
-
 StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
+FinishReason = Literal["stop", "length"]
 
 
 def _without_fraction(value: Any) -> Any:
@@ -86,3 +90,99 @@ class CompletionRequest(DecodingFields):
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
     echo: bool | None = None
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OtherToken(_Part):
+    """A token with its log-probability in nats."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class Token(OtherToken):
+    """A token of a reply, and the most probable ones at its place."""
+
+    top_logprobs: list[OtherToken]
+
+
+class ChatLogProbs(_Part):
+    """The log-probabilities of a reply's tokens."""
+
+    content: list[Token]
+    refusal: None
+
+
+class ReplyMessage(_Part):
+    """A reply as a message."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(_Part):
+    """A reply of a chat."""
+
+    index: int
+    message: ReplyMessage
+    logprobs: ChatLogProbs | None
+    finish_reason: FinishReason
+
+
+class TokenUsage(_Part):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class _Completion(_Part):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: TokenUsage
+
+
+class ChatCompletion(_Completion):
+    """The body of a reply of /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class TextLogProbs(_Part):
+    """The log-probabilities of a reply's tokens."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class TextChoice(_Part):
+    """A reply to a prompt."""
+
+    index: int
+    text: str
+    logprobs: TextLogProbs | None
+    finish_reason: FinishReason
+
+
+class TextCompletion(_Completion):
+    """The body of a reply of /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+def reply_or_stream(model: type[_Completion]) -> dict[int | str, dict[str, Any]]:
+    """Return the description of a route's replies."""
+    text = "The replies; with stream, the same as a stream of events that ends with [DONE]"
+    return {200: {"model": model, "description": text, "content": {"text/event-stream": {}}}}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.server.conversation_log import MOST_WAITING, ConversationLog
+from chatbot.chat.server.state import MOST_WAITING, ConversationLog
 from tests.chat.server.test_gate import CHAT, HELLO, client_of
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.chat.loading import LoadedModel
-from chatbot.chat.model_card import ModelCard
-from chatbot.chat.why import NO_ATTENTION, table
+from chatbot.chat.loading import LoadedModel, ModelCard
+from chatbot.chat.terminal.screen import NO_ATTENTION, attention_table
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import Vocabulary
@@ -27,14 +26,14 @@ ATTENTION = WordAttention(
 
 
 def test_table_is_aligned_with_wide_characters() -> None:
-    lines = table(ATTENTION)
+    lines = attention_table(ATTENTION)
     assert lines[0] == "人工智能  ai 0.70    是 0.20  什么 0.10"
     assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
 
 
 def test_narrow_table_shows_fewer_words_of_the_question() -> None:
-    assert table(ATTENTION, columns=30)[0] == "人工智能  ai 0.70    是 0.20"
-    assert table(ATTENTION, columns=1)[0] == "人工智能  ai 0.70"
+    assert attention_table(ATTENTION, columns=30)[0] == "人工智能  ai 0.70    是 0.20"
+    assert attention_table(ATTENTION, columns=1)[0] == "人工智能  ai 0.70"
 
 
 def responder(**settings: Any) -> Responder:
@@ -57,11 +56,11 @@ def test_why_explains_the_last_reply(capsys: pytest.CaptureFixture[str]) -> None
     out = capsys.readouterr().out
     attention = own.attention("你好吗", own.reply("你好吗"))
     assert attention is not None
-    assert out.count("\n".join(table(attention))) == 2
+    assert out.count("\n".join(attention_table(attention))) == 2
     long = own.attention("吗" * 9, own.reply("吗" * 9))
     assert long is not None
     assert long.question == ["吗"] * 4
-    assert out.endswith("\n".join(table(long)) + "\n")
+    assert out.endswith("\n".join(attention_table(long)) + "\n")
 
 
 def test_why_without_attention(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,126 @@
+"""What the services share, the server and the bots: the socket, the limit of the rate, and the reader of bodies."""
+
+import asyncio
+import math
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from chatbot.errors import UserError
+
+# Clients that a limit remembers.
+MOST_CLIENTS = 10_000
+
+
+def listening_socket(flag: str, host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address; uvicorn makes it listen. Raises UserError, which names the flag."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{flag} {host}:{port}: {reason}; give an address of this machine and a free port") from None
+    return listener
+
+
+class _Bucket(NamedTuple):
+    """What is left of a client's limit, at what time, and the number of refusals since it was last let through."""
+
+    left: float
+    time: float
+    refusals: int
+
+
+class RateLimit:
+    """Limits each client: at most `per_minute` at once, and as many in each minute after (token bucket).
+
+    A client is forgotten after a minute in which it did nothing, which changes nothing any more. While there are `most`
+    others, a new one waits if `refuses_new`; otherwise, the one that did nothing for the longest time is forgotten.
+
+    per_minute: 0 for no limit. clock: returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        per_minute: int,
+        most: int = MOST_CLIENTS,
+        *,
+        refuses_new: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.per_minute, self._most, self._refuses_new, self._clock = per_minute, most, refuses_new, clock
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the least recently used first
+
+    def wait(self, client: str, number: int = 1) -> int:
+        """Count a number if it is within the limit. Returns 0, or the seconds to wait until it is."""
+        if not self.per_minute:
+            return 0
+        now = self._clock()
+        while self._buckets and (oldest := next(iter(self._buckets.values()))).time <= now - 60:
+            self._buckets.popitem(last=False)
+        if client not in self._buckets and len(self._buckets) >= self._most:
+            if self._refuses_new:
+                return max(1, math.ceil(oldest.time + 60 - now))
+            self._buckets.popitem(last=False)
+        left, _, refusals = self._bucket_of(client)
+        allowed = left >= number
+        self._buckets[client] = _Bucket(left - number, now, 0) if allowed else _Bucket(left, now, refusals + 1)
+        self._buckets.move_to_end(client)
+        return 0 if allowed else self._seconds(number - left)
+
+    def seconds_until(self, client: str) -> int:
+        """Return the seconds until a client is within the limit, without counting anything."""
+        left = self._bucket_of(client).left
+        return self._seconds(1 - left) if left < 1 and self.per_minute else 0
+
+    def is_first_refusal(self, client: str) -> bool:
+        """Return whether a client was refused now, and not before that."""
+        return client not in self._buckets or self._buckets[client].refusals == 1
+
+    def _bucket_of(self, client: str) -> _Bucket:
+        now, full = self._clock(), float(self.per_minute)
+        left, then, refusals = self._buckets.get(client, _Bucket(full, now, 0))
+        return _Bucket(min(full, left + (now - then) * (self.per_minute / 60)), now, refusals)
+
+    def _seconds(self, number: float) -> int:
+        return max(1, math.ceil(number / (self.per_minute / 60)))
+
+
+class ClientLeftError(Exception):
+    """The client has closed the connection."""
+
+
+class LargeBodyError(Exception):
+    """A body has more bytes than are allowed."""
+
+
+async def read_body(receive: Callable[[], Awaitable[Mapping[str, Any]]], most: int, seconds: float) -> bytes:
+    """Return the body of a request. receive: of the ASGI request, whose body is not read yet.
+
+    Raises LargeBodyError for one of more than `most` bytes, asyncio.TimeoutError for one that takes longer than
+    `seconds`, and ClientLeftError.
+    """
+
+    async def read() -> bytes:
+        body, more_body = bytearray(), True
+        while more_body:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeftError
+            body += message.get("body", b"")
+            if len(body) > most:
+                raise LargeBodyError
+            more_body = message.get("more_body", False)
+        return bytes(body)
+
+    return await asyncio.wait_for(read(), seconds)
