@@ -9,15 +9,16 @@ from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.corpus import NONE
 from chatbot.config.training import Settings
 from chatbot.evaluation.samples import Sample
-from chatbot.training.reporting.event_files import start_event, write_of_start
-from chatbot.training.reporting.tensorboard_pages.attention import write_attention
-from chatbot.training.reporting.tensorboard_pages.custom_scalars import layout_summary
-from chatbot.training.reporting.tensorboard_pages.graphs import step_graph
-from chatbot.training.reporting.tensorboard_pages.histograms import write_histograms
-from chatbot.training.reporting.tensorboard_pages.hyperparameters import hyperparameters_summary
-from chatbot.training.reporting.tensorboard_pages.projector import write_embedding
-from chatbot.training.reporting.tensorboard_pages.replies import Replies
-from chatbot.training.reporting.tower_curves import TowerCurves
+from chatbot.training.reporting.event_files import TowerCurves, start_event, write_of_start
+from chatbot.training.reporting.tensorboard_pages import (
+    Replies,
+    hyperparameters_summary,
+    layout_summary,
+    step_graph,
+    write_attention,
+    write_embedding,
+    write_histograms,
+)
 from chatbot.training.run import Run
 from chatbot.training.validator import Validation
 

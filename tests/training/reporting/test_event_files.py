@@ -11,8 +11,8 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
+from chatbot.training.reporting.event_files import MOST_TOWERS_EACH_STEP
 from chatbot.training.reporting.tensorboard import TensorBoard
-from chatbot.training.reporting.tower_curves import MOST_TOWERS_EACH_STEP
 
 
 def rates(towers: list[str]) -> dict[str, list[float]]:
@@ -49,7 +49,7 @@ def test_points_after_the_restored_step_are_shown_once(work_dir: Path) -> None:
 def test_many_towers_have_a_point_a_minute(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([100.0, 100.0, 159.0, 160.0, 160.0, 161.0, 161.0])  # now, and once more after each point
     monkeypatch.setattr(
-        "chatbot.training.reporting.tower_curves.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
+        "chatbot.training.reporting.event_files.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
     )
     towers = [f"gpu_{i}" for i in range(MOST_TOWERS_EACH_STEP + 1)]
     settings = compose(Settings, attempt="a")

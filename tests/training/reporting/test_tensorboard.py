@@ -24,7 +24,6 @@ from chatbot.flags import compose
 from chatbot.inference.word_attention import WordAttention
 from chatbot.model.saved import load_trained
 from chatbot.training.reporting.tensorboard import TensorBoard
-from chatbot.training.reporting.tensorboard_pages.attention import BLUE, CELL, heat_map
 from chatbot.training.validator import Validation
 from tests.training.small_run import train_small
 
@@ -248,12 +247,3 @@ def test_pages_in_a_browser(address: str) -> None:
         lines("?#custom_scalars", "tf-custom-scalar-dashboard", {*titles, curves})
     finally:
         browser.quit()
-
-
-def test_heat_map_is_white_at_0_and_blue_at_1() -> None:
-    image = heat_map(np.array([[0, 1], [0.5, 0]], np.float32))
-    assert image.shape == (2 * CELL, 2 * CELL, 3)
-    cells = image.reshape(2, CELL, 2, CELL, 3).swapaxes(1, 2).reshape(4, CELL * CELL, 3)
-    assert [np.unique(cell, axis=0).tolist() for cell in cells] == [
-        *([[255] * 3], [[*BLUE]], [[round((255 + part) / 2) for part in BLUE]], [[255] * 3])
-    ]
