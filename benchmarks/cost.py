@@ -20,7 +20,7 @@ from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.flags import check_fields, compose, parse_flags, replace, setting
-from chatbot.training.devices import open_towers
+from chatbot.training.devices.towers import open_towers
 
 # One size at a time takes the values in SIZES; the others are those of BASE.
 BASE = {"batch_size": 64, "vocabulary_size": 16_000, "rnn_size": 512, "max_length": 20}

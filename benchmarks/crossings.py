@@ -29,7 +29,7 @@ from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.flags import parse_flags, replace
-from chatbot.training.devices import Tower, open_towers
+from chatbot.training.devices.towers import Tower, open_towers
 
 if TYPE_CHECKING:
     from chatbot.training.variable_update.synchronous import Synchronous
@@ -112,7 +112,7 @@ def opened_step(
     import tensorflow as tf
 
     from chatbot.model.new_model import built_model
-    from chatbot.training.loss_size import loss_size
+    from chatbot.training.devices.memory import loss_size
     from chatbot.training.variable_update.choose import open_update
 
     with tf.device(towers[0].device):

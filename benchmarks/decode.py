@@ -19,7 +19,7 @@ from benchmarks.worker import Worker, ask_all
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
 from chatbot.flags import parse_flags, setting
-from chatbot.training.devices import open_towers
+from chatbot.training.devices.towers import open_towers
 
 ROOT = Path(__file__).parents[1]
 BEAM_SIZES, BATCH_SIZES = (5, 1), (1, 64)

@@ -18,8 +18,8 @@ from benchmarks.worker import Worker, ask_all
 from chatbot.errors import UserError
 from chatbot.flags import parse_flags
 from chatbot.quiet import import_tensorflow
-from chatbot.training.devices import choose_gpus, open_towers
-from chatbot.training.gpus import find_gpus
+from chatbot.training.devices.gpus import find_gpus
+from chatbot.training.devices.towers import choose_gpus, open_towers
 from chatbot.training.machines.cluster import WORKER, Cluster, free_addresses
 
 # Steps before the measurement, which trace the graph and touch the memory.

@@ -21,7 +21,7 @@ from chatbot.flags import check_fields, compose, parse_flags, setting
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import prepare
-from chatbot.training.devices import open_towers
+from chatbot.training.devices.towers import open_towers
 from chatbot.training.trainer import train
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.synchronous import Synchronous

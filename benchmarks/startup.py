@@ -6,8 +6,8 @@ from collections.abc import Callable
 from benchmarks.resident_memory import peak_gb
 from benchmarks.scaling_flags import ScalingBenchmark
 from benchmarks.worker import Worker, ask_all
-from chatbot.training.devices import choose_gpus, open_towers
-from chatbot.training.gpus import find_gpus
+from chatbot.training.devices.gpus import find_gpus
+from chatbot.training.devices.towers import choose_gpus, open_towers
 
 
 def measure_startup(flags: ScalingBenchmark) -> list[dict[str, float]]:

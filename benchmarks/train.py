@@ -20,7 +20,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import parse_flags, replace, setting
-from chatbot.training.devices import open_towers
+from chatbot.training.devices.towers import open_towers
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 # Batches over which the parts of a step are averaged.

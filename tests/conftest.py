@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from chatbot.quiet import import_tensorflow
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from tests.gpu.process import ALL, VISIBLE_GPUS
 
 # The first example of a test may load a dictionary; pytest-timeout ends what hangs.

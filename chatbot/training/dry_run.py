@@ -15,7 +15,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.buckets import Bucket
 from chatbot.corpus.reading.display import counted
 from chatbot.training.data import Data
-from chatbot.training.devices import Tower
+from chatbot.training.devices.memory import peak_growth, process_memory
+from chatbot.training.devices.towers import Tower
 from chatbot.training.freezing import part_names
 from chatbot.training.lines import aligned, wrapped
 from chatbot.training.machines.team import ALONE
@@ -23,7 +24,6 @@ from chatbot.training.reporting.time_left import duration, steps_left, time_left
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.share import Prepared
-from chatbot.training.step_memory import peak_growth, process_memory
 from chatbot.training.streams import line_stream
 from chatbot.training.variable_update.choose import chosen_update
 

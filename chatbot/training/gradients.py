@@ -12,7 +12,7 @@ from chatbot.model.gpu import computed_on, is_gpu
 from chatbot.model.recurrent import State
 from chatbot.model.scatter import scatter_add
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Parts, Tower
+from chatbot.training.devices.towers import Parts, Tower
 from chatbot.training.share import Share, looked_up
 
 

@@ -22,7 +22,7 @@ from chatbot.corpus.encoding.cache import key_of
 from chatbot.model.fast.projection import MOST_ELEMENTS
 from chatbot.model.matmul import matmul
 from chatbot.training.attempt import has_checkpoint, write_json
-from chatbot.training.devices import cpu_name
+from chatbot.training.devices.towers import cpu_name
 from chatbot.training.streams import print_wrapped
 
 AUTO = "auto"

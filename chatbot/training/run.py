@@ -27,9 +27,9 @@ from chatbot.training.attempt import write_attempt
 from chatbot.training.calendar import LEAST_STEPS, Calendar, Due, calendar_of
 from chatbot.training.checkpoints import Checkpoints
 from chatbot.training.data import Data
-from chatbot.training.devices import Tower
+from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
+from chatbot.training.devices.towers import Tower
 from chatbot.training.initial_weights import set_initial_weights
-from chatbot.training.loss_size import check_sampled_logits, loss_size, most_tokens
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
 from chatbot.training.progress import Progress, read_progress, shown

@@ -22,7 +22,7 @@ from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from chatbot.model.new_model import built_model
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.precision import AUTO
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.step_result import StepResult

@@ -15,8 +15,8 @@ from chatbot.flags import replace
 from chatbot.quiet import quiet
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import Data, prepare
-from chatbot.training.devices import Tower, choose_gpus, cpu_name, open_towers, table
-from chatbot.training.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
+from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
+from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
 from chatbot.training.interrupts import EXIT_INTERRUPTED
 from chatbot.training.machines.cluster import (
     CHIEF,
@@ -31,7 +31,6 @@ from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
-from chatbot.training.model_parallel import plan, spread
 from chatbot.training.probe import read_probe
 from chatbot.training.reporting.wandb_client import check_client
 from chatbot.training.result import TrainingResult
@@ -201,10 +200,10 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
 def train_alone(settings: Settings, data: Data) -> TrainingResult:
     """Train on the devices of this machine, or with --dry-run plan to."""
     towers = devices(settings)
+    from chatbot.training.devices.failures import device_errors
     from chatbot.training.dry_run import dry_run
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
-    from chatbot.training.variable_update.device_failure import device_errors
 
     run = dry_run if settings.run.dry_run else train
     with device_errors(towers):
@@ -216,10 +215,10 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
     towers = devices(settings)
     import tensorflow as tf
 
+    from chatbot.training.devices.failures import device_errors
     from chatbot.training.machines.ring import check_identical_settings, join
     from chatbot.training.trainer import train
     from chatbot.training.variable_update.choose import open_update
-    from chatbot.training.variable_update.device_failure import device_errors
 
     heartbeat = Heartbeat(cluster)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from chatbot.config.training import Settings
 from chatbot.errors import DeviceError, end_process
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import Team
 from chatbot.training.variable_update.choose import chosen_update
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.share import Buffer, Prepared, Share
 from chatbot.training.tower_outliers import medians_of_others
 from chatbot.training.variable_update.choose import VariableUpdate

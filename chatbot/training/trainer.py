@@ -9,7 +9,8 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.training.data import Data
-from chatbot.training.devices import Tower
+from chatbot.training.devices.failures import lost_gpus
+from chatbot.training.devices.towers import Tower
 from chatbot.training.divergence import Divergence
 from chatbot.training.interrupts import GRACE_SECONDS, AbandonedError, Interrupts, interrupts
 from chatbot.training.machines.team import ALONE, Team
@@ -24,7 +25,6 @@ from chatbot.training.step_watch import StepWatch, advice_of
 from chatbot.training.streams import print_wrapped
 from chatbot.training.tower_times import TowerTimes
 from chatbot.training.validator import Validation
-from chatbot.training.variable_update.device_failure import lost_gpus
 from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.window import Window
 

@@ -25,9 +25,8 @@ from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.collapse import Collapse
 from chatbot.training.data import Data
-from chatbot.training.devices import Tower
-from chatbot.training.variable_update.device_failure import RESUME
-from chatbot.training.variable_update.out_of_memory import is_out_of_memory
+from chatbot.training.devices.failures import RESUME, is_out_of_memory
+from chatbot.training.devices.towers import Tower
 
 # Pairs and questions of each device whose time is measured by `Validator.seconds`; the replier takes as many at once.
 TIMED_PAIRS, TIMED_QUESTIONS = 256, 64

@@ -18,8 +18,8 @@ from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.model.dropout import uniform
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Tower
-from chatbot.training.loss_size import loss_size
+from chatbot.training.devices.memory import loss_size
+from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import CASES, STEPS, VOCABULARY, random_pairs
 from chatbot.training.variable_update.choose import open_update
 from tests.training.dense_gradients import dense_gradients

@@ -10,7 +10,7 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import Batches
 from chatbot.flags import replace
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs
 from chatbot.training.variable_update.choose import open_update
 from tests.gpu import standin

@@ -4,8 +4,8 @@ import tensorflow as tf
 
 from benchmarks.crossings import UPDATES, CrossingsBenchmark, opened_step
 from chatbot.flags import replace
-from chatbot.training.devices import choose_gpus, open_towers
-from chatbot.training.gpus import find_gpus
+from chatbot.training.devices.gpus import find_gpus
+from chatbot.training.devices.towers import choose_gpus, open_towers
 from tests.gpu import standin
 
 VOCABULARY = 300

@@ -11,7 +11,7 @@ from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import attention_weights
 from chatbot.inference.text_responder import TextResponder
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, QUESTIONS, REPLY_VOCABULARY, new_model
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.quiet import import_tensorflow
-from chatbot.training.devices import Tower, choose_gpus, open_towers
-from chatbot.training.gpus import find_gpus
+from chatbot.training.devices.gpus import find_gpus
+from chatbot.training.devices.towers import Tower, choose_gpus, open_towers
 from tests.gpu import standin
 
 ROOT = Path(__file__).parents[2]

@@ -18,8 +18,7 @@ from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
 from chatbot.corpus.encoding.ragged import Ragged
 from chatbot.corpus.encoding.vocabulary import SPECIALS
 from chatbot.flags import replace
-from chatbot.training.devices import Tower
-from chatbot.training.model_parallel import spread
+from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs, train_model
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.synchronous import Synchronous

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from tests.gpu import comparisons
 from tests.gpu.comparisons import GRADIENTS, LOWER_PRECISION, MASKS, REPLIES, TRAINING
 from tests.gpu.process import on_gpu

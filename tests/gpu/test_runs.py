@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chatbot.flags import replace
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import TOLERANCE, largest_difference, random_pairs, train_model
 from tests.commands import run
 from tests.gpu import runs

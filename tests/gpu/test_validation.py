@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chatbot.training.devices import choose_gpus, open_towers
-from chatbot.training.gpus import find_gpus
+from chatbot.training.devices.gpus import find_gpus
+from chatbot.training.devices.towers import choose_gpus, open_towers
 from tests.gpu import standin
 from tests.gpu.process import on_standins
 

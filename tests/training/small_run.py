@@ -10,7 +10,7 @@ from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.model.new_model import built_model
 from chatbot.training.data import Data, prepare
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.probe import read_probe
 from chatbot.training.start import EXIT_INTERRUPTED
 from chatbot.training.trainer import train

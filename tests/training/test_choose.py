@@ -9,8 +9,7 @@ import tensorflow as tf
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
-from chatbot.training.devices import Tower
-from chatbot.training.model_parallel import spread
+from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.selftest import SETTINGS, VOCABULARY, selftest
 from chatbot.training.variable_update.choose import FACTORIES, chosen_update, open_update
 

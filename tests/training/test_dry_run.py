@@ -11,9 +11,9 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.training.data import prepare
+from chatbot.training.devices.memory import PROCESS, peak_growth
 from chatbot.training.dry_run import dry_run
 from chatbot.training.start import start
-from chatbot.training.step_memory import PROCESS, peak_growth
 from chatbot.training.variable_update.choose import open_update
 from tests.training.reporting.pseudo_terminal import PseudoTerminal
 from tests.training.small_run import TOWERS, small_settings, train_small
@@ -57,7 +57,7 @@ def test_plan_of_a_new_run_on_two_towers(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a system that does not report the peak of a process's memory."""
-    monkeypatch.setattr("chatbot.training.step_memory.PROCESS", pairs_file.with_name("missing"))
+    monkeypatch.setattr("chatbot.training.devices.memory.PROCESS", pairs_file.with_name("missing"))
     settings = small_settings(data=(str(pairs_file),), dry_run=True)
     with PseudoTerminal(40) as terminal, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", terminal.stream)

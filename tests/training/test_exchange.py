@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.exchange import broadcast
 from chatbot.training.selftest import SETTINGS, VOCABULARY
 from chatbot.training.variable_update.replicated import copies

@@ -13,14 +13,13 @@ from chatbot.corpus.batching.batches import Batches, split
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.training import loss_scale
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.loss_scale import LossScale, is_overflow
-from chatbot.training.model_parallel import spread
 from chatbot.training.selftest import NEVER_CLIPPED, SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.replica import Values
+from tests.training.devices.test_out_of_memory import with_memory_for
 from tests.training.scaled_gradients import Course, Outcome, scaled_gradients
-from tests.training.test_out_of_memory import with_memory_for
 
 DOUBLED_AFTER, SMALLEST, LARGEST = 2, 2.0**-5, 2.0**4
 RATE = 2.0**-6

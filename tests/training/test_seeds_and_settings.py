@@ -18,7 +18,7 @@ from chatbot.flags import replace
 from chatbot.model.dropout import uniform
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Share

@@ -17,8 +17,7 @@ from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import share, skipped_updates
 from chatbot.training.data import prepare
-from chatbot.training.devices import Tower
-from chatbot.training.model_parallel import spread
+from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.run import Run, open_run
 from chatbot.training.selftest import CASES, SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.skipped_updates import MOST_RETURNS

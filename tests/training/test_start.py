@@ -10,10 +10,10 @@ from chatbot.config.training import Settings
 from chatbot.errors import DeviceError, UserError
 from chatbot.flags import compose
 from chatbot.training import start as module
-from chatbot.training.devices import Tower
-from chatbot.training.gpus import Gpu
+from chatbot.training.devices.gpus import Gpu
+from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.processes import Job
-from tests.training.nvml import Nvml
+from tests.training.devices.nvml import Nvml
 
 FOUR = [Gpu(number, "NVIDIA Test", 24 << 30, f"GPU-{number}abc") for number in range(4)]
 

@@ -12,8 +12,8 @@ from chatbot.corpus.batching.prefetch import prefetched
 from chatbot.flags import replace
 from chatbot.model import gpu
 from chatbot.model.new_model import built_model
-from chatbot.training.devices import Tower
-from chatbot.training.loss_size import loss_size
+from chatbot.training.devices.memory import loss_size
+from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update.choose import open_update
 

@@ -16,7 +16,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import interrupts as module
 from chatbot.training.checkpoints import Checkpoints
 from chatbot.training.data import prepare
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.selftest import SETTINGS

@@ -13,7 +13,7 @@ from chatbot.corpus.batching.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import embedding_index
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import summation
 from chatbot.training.variable_update.replicated import copies

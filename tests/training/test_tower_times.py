@@ -1,7 +1,7 @@
 """A warning about a slow tower. `tests/gpu/test_train_command.py` measures the time of one."""
 
 from chatbot.corpus.batching.batches import Batches
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import CASES, random_pairs, train_model
 from chatbot.training.tower_times import SlowTowers, TowerTimes
 

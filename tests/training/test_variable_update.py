@@ -15,8 +15,7 @@ from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.new_model import built_model
 from chatbot.model.packing import packed_array
-from chatbot.training.devices import Tower
-from chatbot.training.model_parallel import spread
+from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.selftest import (
     ALWAYS_CLIPPED,
     CASES,

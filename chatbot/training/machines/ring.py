@@ -11,7 +11,7 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import flag_of
 from chatbot.training.data import Data
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.cluster import Cluster
 from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.team import Team

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from chatbot.config.training import Settings
-from chatbot.training.devices import choose_gpus, open_towers, table
-from chatbot.training.gpus import find_gpus, warn_without_gpu
+from chatbot.training.devices.gpus import find_gpus, warn_without_gpu
+from chatbot.training.devices.towers import choose_gpus, open_towers, table
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
 from chatbot.training.streams import output_columns

@@ -7,7 +7,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.share import Prepared
 from chatbot.training.variable_update.distributed_replicated import distributed_replicated

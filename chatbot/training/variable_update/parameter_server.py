@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.variable_update.replica import Replica
 from chatbot.training.variable_update.synchronous import Synchronous
 

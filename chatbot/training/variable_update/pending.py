@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
 from chatbot.training.variable_update.replica import Values
 

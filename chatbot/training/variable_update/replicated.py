@@ -11,7 +11,7 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.exchange import exchange_by
 from chatbot.training.variable_update.replica import Replica
 from chatbot.training.variable_update.synchronous import Synchronous

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from chatbot.model.gpu import is_gpu, placed_on
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.exchange import Exchange
 from chatbot.training.gradients import Sums, dense
 from chatbot.training.variable_update.replica import Replica

@@ -11,12 +11,12 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.buffer import Buffer
-from chatbot.training.devices import Tower
+from chatbot.training.devices.failures import is_cudnn_failure, is_out_of_memory, more_pieces, repeat_after
+from chatbot.training.devices.towers import Tower
 from chatbot.training.exchange import Exchange, broadcast, of_first_replica
 from chatbot.training.gradients import Sums, gradient_functions
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
-from chatbot.training.variable_update.out_of_memory import is_cudnn_failure, is_out_of_memory, more_pieces, repeat_after
 from chatbot.training.variable_update.pending import Pending, pending_of, pending_state
 from chatbot.training.variable_update.replica import Inputs, Replica, Values
 from chatbot.training.variable_update.step_result import StepResult, step_result

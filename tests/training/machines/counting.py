@@ -11,7 +11,7 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.errors import exit_code_of
 from chatbot.flags import compose, replace
-from chatbot.training.devices import Parts, open_towers
+from chatbot.training.devices.towers import Parts, open_towers
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, cluster_of, free_addresses
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.machines import team as module
 from chatbot.training.machines.team import ALONE, BLOCK, Team, tower_names
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from chatbot.corpus.batching.batches import Batches
 from chatbot.flags import replace
-from chatbot.training.devices import Tower
+from chatbot.training.devices.towers import Tower
 from chatbot.training.reporting.tensorboard_pages import BLUE, CELL, heat_map, mean_gradients
 from chatbot.training.selftest import CASES, random_pairs, train_model
 

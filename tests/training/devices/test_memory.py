@@ -10,8 +10,8 @@ from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.model.fast.projection import LOGITS, MOST_ELEMENTS, LossSize, logits_in
 from chatbot.model.packing import packing_of
-from chatbot.training.devices import Tower
-from chatbot.training.loss_size import check_sampled_logits, loss_size, most_tokens
+from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
+from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from chatbot.training import cuda_requirements as module
-from chatbot.training.cuda_requirements import LIBRARIES, why_unusable
-from chatbot.training.gpus import Gpu
-from tests.training.nvml import Nvml
+from chatbot.training.devices import requirements as module
+from chatbot.training.devices.gpus import Gpu
+from chatbot.training.devices.requirements import LIBRARIES, why_unusable
+from tests.training.devices.nvml import Nvml
 
 BUILD: dict[str, Any] = {
     "is_cuda_build": True,

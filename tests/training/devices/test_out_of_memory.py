@@ -12,12 +12,12 @@ from chatbot.errors import DeviceError, UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.devices import Tower
+from chatbot.training.devices.failures import is_cudnn_failure, is_out_of_memory
+from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
 from chatbot.training.share import Share
 from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.out_of_memory import is_cudnn_failure, is_out_of_memory
 from chatbot.training.variable_update.synchronous import Synchronous
 
 

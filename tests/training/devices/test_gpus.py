@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from chatbot.errors import UserError
-from chatbot.training.gpus import Driver, Gpu, driver, find_gpus, nvml_error, silent_gpus, warn_of_used_memory
-from tests.training.nvml import Nvml
+from chatbot.training.devices.gpus import Driver, Gpu, driver, find_gpus, nvml_error, silent_gpus, warn_of_used_memory
+from tests.training.devices.nvml import Nvml
 
 
 def test_gpus_and_mig_instances_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

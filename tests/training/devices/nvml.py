@@ -31,7 +31,7 @@ class Nvml(SimpleNamespace):
             nvmlSystemGetCudaDriverVersion=lambda: 12040,
         )
         self.__dict__.update(functions)
-        monkeypatch.setattr("chatbot.training.gpus.pynvml", self)
+        monkeypatch.setattr("chatbot.training.devices.gpus.pynvml", self)
 
     def _memory(self, number: int) -> Any:
         if number in self.lost:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chatbot.training.gpus import Gpu, driver
+from chatbot.training.devices.gpus import Gpu, driver
 
 # The libraries that TensorFlow 2.21 opens when it starts; without one of them, it sees no GPU.
 LIBRARIES = (

@@ -7,11 +7,10 @@ import pytest
 import tensorflow as tf
 
 from chatbot.errors import EXIT_LOST, DeviceError, UserError
-from chatbot.training.devices import Parts, Tower
-from chatbot.training.variable_update.device_failure import device_errors, device_failure
-from chatbot.training.variable_update.out_of_memory import is_cudnn_failure, is_out_of_memory
+from chatbot.training.devices.failures import device_errors, device_failure, is_cudnn_failure, is_out_of_memory
+from chatbot.training.devices.towers import Parts, Tower
 from tests.commands import ENVIRONMENT, ROOT
-from tests.training.nvml import Nvml
+from tests.training.devices.nvml import Nvml
 
 TOWERS = [Tower("gpu_3", "/GPU:0", "NVIDIA A100", 40 << 30), Tower("gpu_1", "/GPU:1", "NVIDIA A100", 40 << 30)]
 SPREAD = [Tower("gpu_3+gpu_1", "/GPU:1", "NVIDIA A100", None, Parts("/GPU:0", "/GPU:1", "/GPU:1"))]

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.training.devices import Tower, choose_gpus, open_towers, table
-from chatbot.training.gpus import Gpu
+from chatbot.training.devices.gpus import Gpu
+from chatbot.training.devices.towers import Tower, choose_gpus, open_towers, table
 from chatbot.training.start import divide_gpus
 
 FOUR = [Gpu(i, "NVIDIA Test", 24 << 30, f"GPU-{i}abc") for i in range(4)]
@@ -109,7 +109,7 @@ def test_table_has_one_line_per_tower() -> None:
 def run_open_towers(gpus: str, towers: str) -> subprocess.CompletedProcess[str]:
     """Run open_towers in a new process, because a process can create its devices only once."""
     code = (
-        "from chatbot.training.devices import *\n"
+        "from chatbot.training.devices.towers import *\n"
         f"towers = open_towers({gpus}, {towers})\n"
         "import os, tensorflow as tf\n"
         "print([(t.name, t.device, t.memory) for t in towers])\n"
@@ -143,7 +143,7 @@ def test_gpus_that_tensorflow_cannot_use_are_an_error(
     monkeypatch.setitem(os.environ, "CUDA_DEVICE_ORDER", "")
     monkeypatch.delitem(sys.modules, "tensorflow")  # as in a process that has not used it
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind="": ["A"])
-    monkeypatch.setattr("chatbot.training.devices.why_unusable", lambda gpus, seen, build: reason)
+    monkeypatch.setattr("chatbot.training.devices.towers.why_unusable", lambda gpus, seen, build: reason)
     with pytest.raises(UserError, match="^" + re.escape(message)):
         open_towers(gpus, None)
 
@@ -165,7 +165,7 @@ def test_several_gpus_get_memory_growth_and_one_gpu_is_split(monkeypatch: pytest
     monkeypatch.setattr(config, "set_soft_device_placement", lambda on: calls.append(("soft", on)))
     monkeypatch.setattr(config, "LogicalDeviceConfiguration", lambda memory_limit: memory_limit)
     monkeypatch.setattr(config, "set_logical_device_configuration", lambda device, split: calls.append((device, split)))
-    monkeypatch.setattr("chatbot.training.devices.why_unusable", lambda gpus, seen, build: None)
+    monkeypatch.setattr("chatbot.training.devices.towers.why_unusable", lambda gpus, seen, build: None)
     monkeypatch.setattr(config.experimental, "set_memory_growth", lambda d, on: calls.append((d, "grow", on)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "")

@@ -1,0 +1,222 @@
+"""The reaction to a GPU that fails in mid-run, and to a device that is out of memory.
+
+A GPU that has failed is an error that names it. A device that is out of memory splits each share into smaller pieces;
+where a piece is a single pair already, it is an error. After another failure of cuDNN, the step is first tried once
+more as it is: TensorFlow reports a lack of memory for the workspace of a recurrent layer as it reports any other.
+"""
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from chatbot.errors import DeviceError, UserError
+from chatbot.training.devices.gpus import driver, silent_gpus
+from chatbot.training.devices.towers import Tower
+
+RESUME = "the same command resumes from the last checkpoint"
+
+# What TensorFlow's errors say of a GPU that has failed. CUDA reports an error of a kernel at any later call, under the
+# name of the error (github.com/tensorflow/tensorflow/issues/25866, 41891, 46247), as an InternalError; a GPU that has
+# fallen off the bus is CUDA_ERROR_UNKNOWN (issues/27281), or appears as the second text alone (issues/45901). NCCL's
+# text, of an UnknownError, is that of issues/59890.
+FAILURES = re.compile(
+    r"(CUDA_ERROR_(?!OUT_OF_MEMORY)\w+|GPU sync failed|Could not synchronize CUDA stream|GPU is lost"
+    r"|unspecified launch failure|an illegal memory access was encountered|uncorrectable ECC error encountered"
+    r"|(Error invoking NCCL: )?unhandled cuda error)",
+    re.IGNORECASE,
+)
+# A GPU newer than TensorFlow's kernels compiles them when they are first used, which needs a driver that knows them.
+TOO_NEW = re.compile(r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|NO_BINARY_FOR_GPU|INVALID_PTX)|no kernel image is available")
+PTX_DRIVER = 555  # the first with CUDA 12.5, which TensorFlow 2.21 was built with
+# Memory that runs out on a GPU, and errors of other machines.
+NOT_HERE = re.compile(r"out of memory|Collective ops is aborted by", re.IGNORECASE)
+DEVICE = re.compile(r"device:GPU:(\d+)", re.IGNORECASE)
+# Texts of an InternalError or UnknownError on a GPU that lacks memory, in lower case; TensorFlow 2.21 has them all.
+# cuDNN's and cuBLAS's statuses are the first two. A failed copy to the device is the third
+# (github.com/tensorflow/tensorflow/issues/60401); the allocators of cuDNN, CUDA and XLA write the others.
+MEMORY_TEXTS = (
+    "cudnn_status_alloc_failed",
+    "cublas_status_alloc_failed",
+    "dst tensor is not initialized",
+    "failed to allocate",
+    "out of memory",
+    "resource_exhausted",
+)
+# Texts of any other failure of cuDNN, in lower case. Its recurrent kernels report all of theirs as the first two, and
+# their status only in the log, as an error (issues/39453).
+CUDNN_TEXTS = ("failed to call dornnforward", "failed to call dornnbackward", "cudnn_status_")
+
+
+class Place(NamedTuple):
+    """A logical GPU of a tower."""
+
+    device: str  # such as /GPU:1
+    number: int  # of the physical GPU
+    model: str  # of the hardware
+
+
+@contextlib.contextmanager
+def device_errors(towers: Sequence[Tower]) -> Iterator[None]:
+    """Raise a GPU's failure as an error that names it (`device_failure`), wherever TensorFlow reports it."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        failure = device_failure(error, towers)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserError | None:
+    """Return the error to raise for a GPU of these towers that has failed; None if no GPU is the cause.
+
+    A GPU that does not answer NVML is the cause, whatever the text says: TensorFlow names the device of the operation
+    that noticed the failure. If all answer, it is the device that the text names, or one of all.
+    """
+    places, text = places_of(towers), str(error)
+    if not places:
+        return None
+    if TOO_NEW.search(text):
+        found = driver()
+        version = "" if found is None else f" {found.version}"
+        return UserError(
+            f"NVIDIA's driver{version} cannot run TensorFlow's kernels on {_named(places)}; update it to "
+            f"{PTX_DRIVER} or newer; {RESUME}"
+        )
+    lost = lost_gpus(towers)
+    if lost is not None:
+        return lost
+    cause = FAILURES.search(text)
+    if cause is None or NOT_HERE.search(text):
+        return None
+    devices = {f"/GPU:{number}" for number in DEVICE.findall(text)}
+    suspects = [place for place in places if place.device in devices] or places
+    return _device_error(
+        f"{'one of the ' if _are_several(suspects) else ''}{_named(suspects)} failed ({cause.group()})"
+    )
+
+
+def lost_gpus(towers: Sequence[Tower]) -> DeviceError | None:
+    """Return the error that names the GPUs of these towers that do not answer NVML; None if all answer."""
+    silent = silent_gpus()
+    lost = [place for place in places_of(towers) if place.number in silent]
+    if not lost:
+        return None
+    return _device_error(
+        f"{_named(lost)} {'do' if _are_several(lost) else 'does'} not answer ({silent[lost[0].number]})"
+    )
+
+
+def places_of(towers: Sequence[Tower]) -> list[Place]:
+    """Return the GPUs of the towers."""
+    places = []
+    for tower in towers:
+        devices = dict.fromkeys(tower.parts) if tower.parts else [tower.device]
+        for device, name in zip(devices, tower.name.split("+"), strict=True):
+            gpu = re.match(r"gpu_(\d+)", name)
+            if gpu:
+                places.append(Place(device, int(gpu[1]), tower.model))
+    return places
+
+
+def _are_several(places: Sequence[Place]) -> bool:
+    """Return whether logical GPUs belong to several physical ones."""
+    return len({place.number for place in places}) > 1
+
+
+def _named(places: Sequence[Place]) -> str:
+    """Return such as "GPU 3 (NVIDIA A100)", or "GPUs 0, 1"."""
+    if _are_several(places):
+        return f"GPUs {', '.join(dict.fromkeys(str(place.number) for place in places))}"
+    return f"GPU {places[0].number} ({places[0].model})"
+
+
+def _device_error(what: str) -> DeviceError:
+    return DeviceError(f"{what}; {RESUME}. `dmesg` may say why (Xid); --gpus can leave it out")
+
+
+def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
+    """Return whether an error of a step is caused by a device that is out of memory.
+
+    towers: an uncertain error is not, if one of their GPUs has failed.
+    """
+    return isinstance(error, tf.errors.ResourceExhaustedError) or _has(MEMORY_TEXTS, error, towers)
+
+
+def is_cudnn_failure(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
+    """Return whether an error of a step is a failure of cuDNN that is not known to be memory. towers: as above."""
+    return _has(CUDNN_TEXTS, error, towers) and not is_out_of_memory(error, towers)
+
+
+def _has(texts: Sequence[str], error: tf.errors.OpError, towers: Sequence[Tower]) -> bool:
+    if not isinstance(error, tf.errors.InternalError | tf.errors.UnknownError):
+        return False
+    message = str(error).lower()
+    return any(text in message for text in texts) and device_failure(error, towers) is None
+
+
+def repeat_after(error: tf.errors.OpError, step: int, weights_intact: bool) -> None:
+    """Print that a step in which cuDNN failed is computed once more.
+
+    weights_intact: as for `more_pieces`. Raises DeviceError if the step cannot be repeated.
+    """
+    if not weights_intact:
+        raise _cudnn_error("while the weights were updated, at", step, error) from error
+    tqdm.write(
+        f"Warning: cuDNN failed at step {step} ({reason_of(error)}); the step is tried once more.", file=sys.stderr
+    )
+
+
+def _cudnn_error(when: str, step: int, error: tf.errors.OpError) -> DeviceError:
+    return DeviceError(
+        f"cuDNN failed {when} step {step} ({reason_of(error)[:45]}); {RESUME}. The lines above have its status"
+    )
+
+
+def reason_of(error: tf.errors.OpError) -> str:
+    """Return the first line of TensorFlow's message."""
+    return str(error).strip().splitlines()[0][:150]
+
+
+def more_pieces(
+    error: tf.errors.OpError,
+    step: int,
+    pieces: int,
+    rows: int,
+    first_time: bool,
+    weights_intact: bool,
+) -> int:
+    """Return the new number of pieces of each share, twice the old one. The global batch stays the same.
+
+    pieces: the old number. rows: pairs in the largest share of the step. first_time: print that shares are split.
+    weights_intact: False if the step may have updated some of the weights.
+    Raises UserError if the weights may be updated in part, or if a piece is a single pair already; for a failure of
+    cuDNN, the UserError is a DeviceError.
+    """
+    if not weights_intact:
+        raise UserError(
+            f"out of memory while the weights were updated, at step {step}; {RESUME}: first free memory on the device"
+        ) from error
+    of_cudnn = is_cudnn_failure(error)
+    if of_cudnn and pieces >= rows:
+        raise _cudnn_error("with one pair at a time, at", step, error) from error
+    if pieces >= rows:
+        # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
+        certain = isinstance(error, tf.errors.ResourceExhaustedError)
+        raise UserError(
+            f"out of memory at step {step}, with one pair at a time; {RESUME} where there is more memory, or start "
+            "another --attempt with a smaller --rnn-size",
+            details=() if certain else (reason_of(error),),
+        ) from error
+    if first_time:
+        cause = "cuDNN failed again, perhaps for lack of memory" if of_cudnn else "Out of memory"
+        tqdm.write(
+            f"{cause}: each share is now split into pieces, computed one after another; the batch size stays the "
+            "same. Shown once. --accumulate with a smaller --batch-size splits shares from the start."
+        )
+    return 2 * pieces
