@@ -107,8 +107,8 @@ def write_mean(source: Path, steps: list[int], shapes: list[tuple[int, ...]], pa
     import numpy as np
 
     from chatbot.model.saved import read_values, tensor_name
-    from chatbot.training.progress import Progress
-    from chatbot.training.snapshot import Snapshot
+    from chatbot.training.checkpoints.content import Snapshot
+    from chatbot.training.checkpoints.progress import Progress
 
     sums = [np.zeros(shape, np.float64) for shape in shapes]
     for step in steps:

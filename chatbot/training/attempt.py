@@ -11,7 +11,8 @@
                           saving           there while the first checkpoint is written, which `last` does not name yet
                           metrics.jsonl    one line a logged step
 
-This module creates an attempt, and checks the settings and data of a resumed one; checkpoints.py reads and writes the
+This module creates an attempt, whose settings may follow from the number of its pairs (--preset) and from another
+attempt (--init-from), and checks the settings and data of a resumed one; checkpoints/ reads and writes the
 checkpoints. Batches and dropout masks are functions of (seed, step), so the step is also the position in the data and
 the random state.
 """
@@ -24,16 +25,36 @@ from typing import Any
 
 import filelock
 
-from chatbot.config.attempts import BEST, CONFIG, DATA, DICTIONARY, LAST, LOCK, NGRAMS, SAVING, VOCABULARY
+from chatbot.config.attempts import (
+    BEST,
+    CONFIG,
+    DATA,
+    DICTIONARY,
+    LAST,
+    LOCK,
+    NGRAMS,
+    SAVING,
+    VOCABULARY,
+    trained_directory,
+)
+from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.json_files import read_json
-from chatbot.config.stored import changed_corpus_settings, changed_settings, storable, stored_settings
+from chatbot.config.presets import PRESETS, preset_for
+from chatbot.config.stored import (
+    as_flags,
+    changed_corpus_settings,
+    changed_settings,
+    changed_sizes,
+    storable,
+    stored_settings,
+)
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.ngrams import Ngrams
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.encoding.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.corpus.reading.display import counted
 from chatbot.durable import remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
-from chatbot.flags import program
+from chatbot.flags import flatten, program, replace
 from chatbot.model.checkpoint_files import check_model_size
 from chatbot.training.streams import print_wrapped
 
@@ -184,3 +205,75 @@ def write_attempt(
         write_file(directory / NGRAMS, ngrams.content())
     write_json(directory / DATA, data)
     write_json(directory / CONFIG, storable(settings))
+
+
+def other_attempt(settings: Settings) -> Path:
+    """Return the directory of the attempt of --init-from.
+
+    Raises UserError when there is none, and when its weights are not of the sizes of these settings.
+    """
+    name = settings.run.init_from
+    assert name is not None
+    directory = trained_directory(name, "--init-from")
+    if changed := changed_sizes(stored_settings(directory / CONFIG), settings):
+        raise UserError(
+            f"--init-from {name}: an attempt of other sizes to start from: {'; '.join(changed)}; leave these flags out "
+            "to take its sizes"
+        )
+    return directory
+
+
+def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
+    """Return the tokens of a corpus, followed by those that only the attempt in the directory has, and the bytes.
+
+    The order remains that of the frequency: what is not in the vocabulary of the corpus is rarer in it, or absent.
+    new: the vocabulary of the corpus.
+    """
+    old = load_vocabulary(directory / VOCABULARY)
+    tokens = new.tokens[len(SPECIALS) : new.first_byte]
+    known = set(tokens)
+    kept = [token for token in old.tokens[len(SPECIALS) : old.first_byte] if token not in known]
+    added = counted(len(known - set(old.tokens)), "new token")
+    print_wrapped(
+        f"Beginning with the weights of {directory}: {added} of the pairs, and {len(kept):,} kept that the pairs "
+        "do not have."
+    )
+    return Vocabulary([*tokens, *kept, *BYTES])
+
+
+def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, Any]:
+    """Return the preset of a new attempt and the values that it sets, by name, and print them.
+
+    A value that a given setting excludes is left out. pairs: the number of training pairs. validated: whether there are
+    validation pairs. Without them, the aim is to learn the pairs by heart, which needs no preset.
+    """
+    by_pairs = preset_for(pairs) if validated else NONE
+    name = by_pairs if settings.run.preset == AUTO else settings.run.preset
+    chosen: dict[str, Any] = {"preset": name}
+    if name == NONE:
+        return chosen
+    excluded = {}
+    for setting, value in PRESETS[name].items():
+        if setting not in settings.run.not_given:
+            continue
+        try:
+            replace(settings, **chosen, **{setting: value})
+        except UserError:
+            excluded[setting] = value
+        else:
+            chosen[setting] = value
+    values = as_flags({key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
+    without = f"; without {as_flags(excluded)}, which other settings exclude" if excluded else ""
+    print_wrapped(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
+    return chosen
+
+
+def kept_values(settings: Settings, began: Settings) -> dict[str, Any]:
+    """Return the preset of a resumed attempt and the settings that are not given, by name, as it began with them.
+
+    A process that was started again has the settings from before the preset was chosen.
+    """
+    values = flatten(began)
+    return {name: values[name] for name in settings.run.not_given} | (
+        {"preset": began.run.preset} if settings.run.preset == AUTO else {}
+    )

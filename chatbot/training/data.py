@@ -25,10 +25,16 @@ from chatbot.corpus.word_spaces import SPACES, without_word_spaces
 from chatbot.errors import UserError
 from chatbot.evaluation.samples import Sample
 from chatbot.flags import replace
-from chatbot.training.attempt import check_data, check_settings, has_checkpoint
-from chatbot.training.fine_tuning import grown_vocabulary, other_attempt
+from chatbot.training.attempt import (
+    check_data,
+    check_settings,
+    grown_vocabulary,
+    has_checkpoint,
+    kept_values,
+    other_attempt,
+    preset_values,
+)
 from chatbot.training.lines import question_line
-from chatbot.training.preset import kept_values, preset_values
 from chatbot.training.probe import probe_samples
 from chatbot.training.streams import output_columns, print_wrapped
 

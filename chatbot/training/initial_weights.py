@@ -12,8 +12,8 @@ from chatbot.corpus.encoding.word_vectors import read_word_vectors
 from chatbot.model.new_model import start_from_frequencies, start_from_vectors
 from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.attempt import other_attempt
 from chatbot.training.data import Data
-from chatbot.training.fine_tuning import other_attempt
 
 Array = npt.NDArray[np.float32]
 

@@ -25,15 +25,15 @@ from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
 from chatbot.training.calendar import LEAST_STEPS, Calendar, Due, calendar_of
-from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.checkpoints.content import Provenance
+from chatbot.training.checkpoints.progress import Progress, read_progress, shown
+from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower
 from chatbot.training.initial_weights import set_initial_weights
 from chatbot.training.machines.team import Team
 from chatbot.training.precision import chosen_precision
-from chatbot.training.progress import Progress, read_progress, shown
-from chatbot.training.provenance import Provenance
 from chatbot.training.schedule import Schedule, schedule_of
 from chatbot.training.share import Prepared
 from chatbot.training.validator import Validator

@@ -14,7 +14,7 @@ from chatbot.durable import write_json
 from chatbot.errors import UserError, exit_code_of
 from chatbot.model.checkpoint_files import manifest_of, manifest_path
 from chatbot.model.saved import load_trained, weights_of
-from chatbot.training.checkpoint_reader import read_checkpoint
+from chatbot.training.checkpoints.content import read_checkpoint
 from tests.attempts.folders import save_attempt
 
 Run = Callable[..., str]

@@ -10,8 +10,8 @@ from chatbot.config.learning import LearningSettings
 from chatbot.errors import UserError
 from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.progress import Progress
+from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.variable_update.replica import Averages, Replica
 from tests.training.small_run import small_settings
 

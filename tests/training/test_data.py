@@ -26,8 +26,8 @@ from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import write_attempt
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.data import prepare
-from chatbot.training.progress import Progress
 from chatbot.training.run import open_run
 from chatbot.training.variable_update.choose import open_update
 from tests.training.attempts import saved_step

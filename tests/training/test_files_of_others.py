@@ -25,13 +25,12 @@ from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 from chatbot.model.saved import load_trained, read_values, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import check_data, check_settings, write_attempt
-from chatbot.training.checkpoint_reader import read_checkpoint
-from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.progress import Progress, read_progress
-from chatbot.training.provenance import Provenance
+from chatbot.training.checkpoints.content import Provenance, read_checkpoint
+from chatbot.training.checkpoints.progress import Progress, read_progress
+from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.reporting.metrics_file import MetricsFile
+from tests.training.checkpoints.step_checkpoints import edit_manifest
 from tests.training.small_run import small_settings
-from tests.training.step_checkpoints import edit_manifest
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")
 VOCABULARY = Vocabulary(["你", "好", "你好"])

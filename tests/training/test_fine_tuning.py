@@ -14,8 +14,8 @@ from chatbot.errors import UserError
 from chatbot.inference.responder import Responder
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
+from chatbot.training.attempt import grown_vocabulary
 from chatbot.training.data import prepare
-from chatbot.training.fine_tuning import grown_vocabulary
 from chatbot.training.initial_weights import rows_by_token, set_initial_weights
 from chatbot.training.validator import Validator
 from tests.training.attempts import metrics

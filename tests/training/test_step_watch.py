@@ -14,7 +14,7 @@ from chatbot.errors import DeviceError
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import interrupts as module
-from chatbot.training.checkpoints import Checkpoints
+from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import Tower
 from chatbot.training.interrupts import interrupts

@@ -12,8 +12,8 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.data import prepare
-from chatbot.training.progress import Progress
 from chatbot.training.trainer import train
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.synchronous import Synchronous

@@ -7,8 +7,8 @@ from chatbot.config.default_search import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
+from chatbot.training.checkpoints.progress import shown
 from chatbot.training.lines import question_line, wrapped
-from chatbot.training.progress import shown
 from chatbot.training.reporting.time_left import duration
 from chatbot.training.result import INTERRUPTED
 from chatbot.training.run import Run

@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from chatbot.config.learning import NATS
 from chatbot.evaluation.samples import Sample
+from chatbot.training.checkpoints.progress import shown
 from chatbot.training.lines import STEP, bar_format, fitting, header, metrics_line, question_line, wrapped
-from chatbot.training.progress import shown
 from chatbot.training.reporting.time_left import Speed, steps_left, time_left
 from chatbot.training.run import Run
 from chatbot.training.streams import Stream, error_stream, line_stream

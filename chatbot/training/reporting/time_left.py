@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from chatbot.training.calendar import LEAST_STEPS, Calendar
-from chatbot.training.progress import Progress
+from chatbot.training.checkpoints.progress import Progress
 
 # Seconds between two remembered times, and how long they are remembered.
 BETWEEN, REMEMBERED = 10.0, 3600.0

@@ -22,7 +22,7 @@ run_process = start.run_process
 def run_slowly(settings: Settings) -> int:
     """Train in this process."""
     import_tensorflow()
-    from chatbot.training.snapshot import Snapshot
+    from chatbot.training.checkpoints.content import Snapshot
     from chatbot.training.validator import Validator
 
     def slow(function: Any) -> Any:

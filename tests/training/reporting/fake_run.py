@@ -6,7 +6,7 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.calendar import Calendar
-from chatbot.training.progress import Progress
+from chatbot.training.checkpoints.progress import Progress
 
 
 def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = True, **settings: Any) -> Any:

@@ -21,11 +21,11 @@ from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer
 from chatbot.model.saved import read_values
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import disk_space
 from chatbot.training.attempt import has_checkpoint
-from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.progress import Progress, read_progress
-from tests.training.step_checkpoints import DIRECTORY, VOCABULARY, model_of, restored, save, steps_on_disk
+from chatbot.training.checkpoints import store
+from chatbot.training.checkpoints.progress import Progress, read_progress
+from chatbot.training.checkpoints.store import Checkpoints
+from tests.training.checkpoints.step_checkpoints import DIRECTORY, VOCABULARY, model_of, restored, save, steps_on_disk
 
 
 class KilledError(BaseException):
@@ -202,7 +202,7 @@ def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatc
     written = Checkpoints(DIRECTORY, model)
 
     def free(space: int) -> None:
-        monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: usage(space))
+        monkeypatch.setattr(store.shutil, "disk_usage", lambda path: usage(space))
 
     free(2 * size)
     written.check_space(state, keeps_best=False)

@@ -16,14 +16,14 @@ import pytest
 from chatbot.attempts.attempt import is_training
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer, verified_manifest
-from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.progress import Progress
-from chatbot.training.snapshot import Snapshot
+from chatbot.training.checkpoints.content import Snapshot
+from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.window import Window
 from tests.training.attempts import saved_step, weights
+from tests.training.checkpoints.step_checkpoints import DIRECTORY, STATE, model_of, restored, save, steps_on_disk
 from tests.training.conftest import write_pairs
 from tests.training.small_run import train_small
-from tests.training.step_checkpoints import DIRECTORY, STATE, model_of, restored, save, steps_on_disk
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
-from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.progress import Progress
+from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.store import Checkpoints
 from tests.training.small_run import small_settings
 
 VOCABULARY = Vocabulary(["你", "好"])

@@ -9,11 +9,11 @@ import pytest
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer
 from chatbot.model.saved import load_trained
-from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.progress import Progress
+from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.store import Checkpoints
 from tests.training.attempts import metrics
+from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
 from tests.training.small_run import small_settings, train_small
-from tests.training.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_run_keeps_resumes_and_replies_from_whole_checkpoints(
 ) -> None:
     """--keep and --save-minutes; with a damaged checkpoint the run repeats its steps, and chat uses another one."""
     clock = iter(range(0, 10_000, 40))  # seconds at each look at the clock
-    monkeypatch.setattr("chatbot.training.checkpoints.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("chatbot.training.checkpoints.store.time.monotonic", lambda: float(next(clock)))
     run = {"data": (str(pairs_file),), "attempt": "default", "log_every": 2}
     assert train_small(1, **run, steps=9, keep=3, save_minutes=1.5) == 0
     whole = metrics()

@@ -11,8 +11,8 @@ import xxhash
 
 from chatbot.config.model import ModelSettings
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.checkpoints import Checkpoints
-from chatbot.training.progress import Progress
+from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.store import Checkpoints
 
 VOCABULARY = 9
 DIRECTORY = Path("checkpoints/default")

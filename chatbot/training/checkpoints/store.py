@@ -1,6 +1,8 @@
 """The checkpoints of one attempt: weights, optimizer and progress, written atomically while training goes on."""
 
 import dataclasses
+import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,11 +28,16 @@ from chatbot.model.checkpoint_files import (
 from chatbot.model.saved import assign_weights, tensor_name, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
-from chatbot.training.checkpoint_reader import LOSS_SCALE, TRAINED, read_checkpoint
-from chatbot.training.disk_space import check_space, pointers_in, remove_unnamed
-from chatbot.training.progress import Progress
-from chatbot.training.provenance import Provenance
-from chatbot.training.snapshot import Snapshot, cause_of, is_finite
+from chatbot.training.checkpoints.content import (
+    LOSS_SCALE,
+    TRAINED,
+    Provenance,
+    Snapshot,
+    cause_of,
+    is_finite,
+    read_checkpoint,
+)
+from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.variable_update.replica import Averages, Values
 
 
@@ -118,7 +125,14 @@ class Checkpoints:
         weights = sum(4 * weight.shape.num_elements() for weight in self._weights)
         size = weights + sum(value.nbytes for value in state)
         count = 1 + self._keep + keeps_best - len(list(self.directory.glob("ckpt-*.index")))
-        check_space(self.directory, size, count)
+        disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        free = shutil.disk_usage(disk).free
+        if free < size * count:
+            raise UserError(
+                f"{self.directory}: not enough space on the disk; checkpoints of {_megabytes(size)} each need "
+                f"{_megabytes(size * count)}, and {_megabytes(free)} are free: free some space, or run in a folder "
+                "on another disk"
+            )
 
     def save(self, progress: Progress, state: Values, best: bool) -> None:
         """Begin to write a checkpoint, and to name it in `last`, and in `best` if it is the best.
@@ -295,3 +309,28 @@ class _UnsavedError(UserError):
     def __init__(self, found: str) -> None:
         self.found = found
         super().__init__(f"{found}, and run the same command again")
+
+
+def remove_unnamed(directory: Path, keep: int) -> None:
+    """Remove old checkpoints of an attempt, and what a killed process or a failed save leaves of others.
+
+    keep: the number of the newest ones that stay, beside those that `last` and `best` name.
+    """
+    steps = [read_pointer(path)["step"] for path in pointers_in(directory)]
+    older = [name for name in with_manifest(directory) if steps and step_of(name) <= steps[0]]
+    kept = {*(f"ckpt-{step}" for step in steps), *older[:keep]}
+    for path in directory.iterdir():
+        found = re.match(r"ckpt-\d+(?=[._])", path.name)
+        if found and (path.is_dir() or found[0] not in kept or re.search(r"\.(tempstate\d+|part)$", path.name)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if (directory / SAVING).exists():
+        (directory / SAVING).unlink()
+
+
+def pointers_in(directory: Path) -> list[Path]:
+    """Return the files of an attempt that name a checkpoint: `last`, then `best`."""
+    return [path for path in (directory / LAST, directory / BEST) if path.exists()]
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
