@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from chatbot.training.checkpoints.progress import Progress
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 
 # Logged losses in a row above the limit until the run counts as diverging, and the multiple of the limit from which a
 # single one suffices. Each is a mean over the steps between two logs, so that a spike is shorter.

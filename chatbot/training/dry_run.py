@@ -17,9 +17,9 @@ from chatbot.corpus.reading.display import counted
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import peak_growth, process_memory
 from chatbot.training.devices.towers import Tower
-from chatbot.training.freezing import part_names
 from chatbot.training.lines import aligned, wrapped
 from chatbot.training.machines.team import ALONE
+from chatbot.training.optimizer import part_names
 from chatbot.training.reporting.time_left import duration, steps_left, time_left
 from chatbot.training.result import TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run

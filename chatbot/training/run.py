@@ -37,7 +37,7 @@ from chatbot.training.precision import chosen_precision
 from chatbot.training.schedule import Schedule, schedule_of
 from chatbot.training.share import Prepared
 from chatbot.training.validator import Validator
-from chatbot.training.variable_update.choose import VariableUpdate
+from chatbot.training.variable_update.interface import VariableUpdate
 from chatbot.training.variable_update.replica import Averages, Values
 
 # Makes the training step of a model.

@@ -25,7 +25,7 @@ from chatbot.model.new_model import built_model
 from chatbot.training.devices.towers import Tower
 from chatbot.training.precision import AUTO
 from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 from chatbot.training.variable_update.synchronous import Synchronous
 
 STEPS = 10

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from chatbot.training.checkpoints.progress import Progress
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 
 # After this many skipped updates in a row, a run goes back to its last checkpoint; it does so MOST_RETURNS times.
 PATIENCE, MOST_RETURNS = 5, 3

@@ -11,8 +11,8 @@ import tensorflow as tf
 from chatbot.training.devices.towers import Tower
 from chatbot.training.share import Buffer, Prepared, Share
 from chatbot.training.tower_outliers import medians_of_others
-from chatbot.training.variable_update.choose import VariableUpdate
 from chatbot.training.variable_update.graph import Graph
+from chatbot.training.variable_update.interface import VariableUpdate
 from chatbot.training.variable_update.replica import Inputs
 from chatbot.training.variable_update.synchronous import Synchronous
 

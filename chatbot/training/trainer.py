@@ -25,7 +25,7 @@ from chatbot.training.step_watch import StepWatch, advice_of
 from chatbot.training.streams import print_wrapped
 from chatbot.training.tower_times import TowerTimes
 from chatbot.training.validator import Validation
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 from chatbot.training.window import Window
 
 

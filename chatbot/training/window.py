@@ -10,7 +10,7 @@ import numpy as np
 from chatbot.corpus.batching.batches import Batch
 from chatbot.corpus.encoding.vocabulary import PAD
 from chatbot.training.share import Prepared
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 
 
 class Window:

@@ -14,12 +14,12 @@ from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower
-from chatbot.training.loss_scale import DOUBLED_AFTER, LARGEST, SMALLEST
+from chatbot.training.optimizer import DOUBLED_AFTER, LARGEST_SCALE, SMALLEST_SCALE
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import asynchronous
 from chatbot.training.variable_update.asynchronous import Asynchronous, ServerShard
-from chatbot.training.variable_update.choose import VariableUpdate, open_update
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.choose import open_update
+from chatbot.training.variable_update.interface import StepResult, VariableUpdate
 from chatbot.training.variable_update.synchronous import Synchronous
 from tests.training.scaled_gradients import Course, scaled_gradients
 
@@ -118,7 +118,7 @@ def test_workers_share_the_loss_scale_of_float16(monkeypatch: pytest.MonkeyPatch
     """It changes once for each step, and continues on another number of servers."""
     monkeypatch.setattr(asynchronous, "gradient_function", scaled_gradients)
     first = opened(servers=2, precision="float16")
-    update, course = first, Course(DOUBLED_AFTER, SMALLEST, LARGEST)
+    update, course = first, Course(DOUBLED_AFTER, SMALLEST_SCALE, LARGEST_SCALE)
     (batch,) = islice(Batches([PAIRS], DROPOUT.learning.batch_size, 1).from_step(0, 1), 1)
     for number, factor in enumerate((1, 1e30, 1e4, 1e4, float("nan"), 1e30, 1, 1)):
         if number == 4:

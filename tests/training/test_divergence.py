@@ -12,7 +12,7 @@ import tensorflow as tf
 from chatbot.errors import UserError
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.divergence import MOST_STEPS, Divergence
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 from tests.training.attempts import saved_step, weights
 from tests.training.small_run import train_small
 

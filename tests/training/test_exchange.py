@@ -11,7 +11,7 @@ from chatbot.model.new_model import built_model
 from chatbot.training.devices.towers import Tower
 from chatbot.training.exchange import broadcast
 from chatbot.training.selftest import SETTINGS, VOCABULARY
-from chatbot.training.variable_update.replicated import copies
+from chatbot.training.variable_update.choose import copies
 from chatbot.training.variable_update.synchronous import Synchronous
 
 

@@ -14,9 +14,8 @@ from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import gradient_function
-from chatbot.training.optimizer import EPSILON
+from chatbot.training.optimizer import EPSILON, trained_indices
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.graph import Graph

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from chatbot.corpus.batching.batches import Batches, split
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
-from chatbot.training import loss_scale
+from chatbot.training import optimizer
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.loss_scale import LossScale, is_overflow
+from chatbot.training.optimizer import LossScale, is_overflow
 from chatbot.training.selftest import NEVER_CLIPPED, SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.replica import Values
 from tests.training.devices.test_out_of_memory import with_memory_for
 from tests.training.scaled_gradients import Course, Outcome, scaled_gradients
 
-DOUBLED_AFTER, SMALLEST, LARGEST = 2, 2.0**-5, 2.0**4
+DOUBLED_AFTER, SMALLEST_SCALE, LARGEST_SCALE = 2, 2.0**-5, 2.0**4
 RATE = 2.0**-6
 NAN = float("nan")
 GRADIENT_FUNCTION = "chatbot.training.gradients.gradient_function"
@@ -42,8 +42,8 @@ UPDATES: dict[str, dict[str, Any]] = {
 def _quick_course() -> Iterator[None]:
     """A scale that is doubled after few steps, within few powers of two."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("DOUBLED_AFTER", "SMALLEST", "LARGEST"):
-            patch.setattr(loss_scale, name, globals()[name])
+        for name in ("DOUBLED_AFTER", "SMALLEST_SCALE", "LARGEST_SCALE"):
+            patch.setattr(optimizer, name, globals()[name])
         yield
 
 
@@ -56,7 +56,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.lists(st.sampled_from(["finite", "overflow", "loss"]), max_size=30), st.integers(0, 30))
 def test_scale_follows_a_plain_computation(events: list[str], resumed: int) -> None:
     """Also at both borders, and from a checkpoint."""
-    scale, course = LossScale(), Course(DOUBLED_AFTER, SMALLEST, LARGEST)
+    scale, course = LossScale(), Course(DOUBLED_AFTER, SMALLEST_SCALE, LARGEST_SCALE)
     assert scale.gather_state().tolist() == [0, 0]  # as the rest of the state of a new run
     for i, event in enumerate(events):
         if i == resumed:
@@ -123,7 +123,7 @@ class Opened:
 
     def course(self, towers: slice) -> list[Outcome | None]:
         """The outcome of each step for towers with a scale of their own; None for no update."""
-        course, pending, outcomes = Course(DOUBLED_AFTER, SMALLEST, LARGEST), None, []
+        course, pending, outcomes = Course(DOUBLED_AFTER, SMALLEST_SCALE, LARGEST_SCALE), None, []
         for batch in self.batches:
             now = [piece for share in batch.shares[towers] for piece in split(share, self.update._pieces)], course.scale
             due, pending = (pending, now) if self.settings.parallel.staged_variables else (now, None)
@@ -157,7 +157,7 @@ def test_every_update_follows_the_course(
         assert int(replica.updates) == applied < len(course)
         np.testing.assert_allclose(replica.weights[0], weight - RATE * applied, atol=1e-6)
     reached = {scale for of_step in scales for scale in of_step}
-    assert min(reached) == SMALLEST < 1 < max(reached)
+    assert min(reached) == SMALLEST_SCALE < 1 < max(reached)
 
 
 @pytest.mark.parametrize("staged", [False, True])

@@ -17,7 +17,7 @@ from chatbot.training.data import prepare
 from chatbot.training.share import Prepared
 from chatbot.training.trainer import train
 from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 from chatbot.training.variable_update.synchronous import Synchronous
 from tests.training.attempts import metrics
 from tests.training.small_run import TOWERS, small_settings

@@ -23,9 +23,8 @@ from chatbot.training.gradients import Sums
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Share
 from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.pending import pending_of
 from chatbot.training.variable_update.replica import Replica
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.variable_update.synchronous import Synchronous, pending_of
 
 # Of one machine, or with the second of two machines.
 UPDATES = ["parameter_server", "replicated", "independent", "distributed_replicated"]

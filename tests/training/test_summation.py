@@ -16,7 +16,7 @@ from chatbot.model.seq2seq import embedding_index
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.variable_update import summation
-from chatbot.training.variable_update.replicated import copies
+from chatbot.training.variable_update.choose import copies
 from chatbot.training.variable_update.summation import GROUP_BYTES, exchange_groups, group_bytes, grouped
 from chatbot.training.variable_update.synchronous import Synchronous
 

@@ -31,9 +31,8 @@ from chatbot.training.selftest import (
     train_model,
     weight_difference,
 )
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.parameter_server import parameter_server
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.choose import open_update, parameter_server
+from chatbot.training.variable_update.interface import StepResult
 from tests.model.plain_loss import sequence_loss
 from tests.training.dense_gradients import dense_gradients
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from chatbot.corpus.batching.batches import Batch, GlobalBatch
 from chatbot.training import window as module
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.variable_update.step_result import StepResult
+from chatbot.training.variable_update.interface import StepResult
 from chatbot.training.window import Window
 from tests.training.attempts import metrics
 from tests.training.small_run import train_small

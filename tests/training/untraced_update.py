@@ -12,8 +12,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.share import Prepared
+from chatbot.training.variable_update.interface import StepResult
 from chatbot.training.variable_update.replica import Replica, Values
-from chatbot.training.variable_update.step_result import StepResult
 
 
 class UntracedUpdate:

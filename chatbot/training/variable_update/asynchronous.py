@@ -18,15 +18,22 @@ from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batching.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.buffer import Buffer
-from chatbot.training.freezing import trained_indices
 from chatbot.training.gradients import Sums, dense, gradient_function
-from chatbot.training.loss_scale import LossScale, is_overflow
 from chatbot.training.machines.cluster import WORKER
-from chatbot.training.optimizer import apply_update, average_and_clip, is_decayed, make_slots, update_scalars
+from chatbot.training.optimizer import (
+    LossScale,
+    apply_update,
+    average_and_clip,
+    is_decayed,
+    is_overflow,
+    make_slots,
+    trained_indices,
+    update_scalars,
+)
 from chatbot.training.share import Preparation, Prepared, Share
 from chatbot.training.variable_update.graph import Graph
+from chatbot.training.variable_update.interface import StepResult
 from chatbot.training.variable_update.replica import Values
-from chatbot.training.variable_update.step_result import StepResult
 from chatbot.training.variable_update.summation import counted_tokens
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"

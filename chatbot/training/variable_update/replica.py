@@ -8,14 +8,15 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.freezing import trained_indices
-from chatbot.training.loss_scale import LossScale, is_overflow
 from chatbot.training.optimizer import (
     Clipped,
+    LossScale,
     apply_update,
     average_and_clip,
     is_decayed,
+    is_overflow,
     make_slots,
+    trained_indices,
     update_average,
     update_scalars,
 )
