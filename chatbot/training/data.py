@@ -1,5 +1,6 @@
 """The training and validation pairs of a run, read and checked before any device is used."""
 
+import codecs
 import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,14 +13,17 @@ from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.corpus import Corpus
-from chatbot.corpus.encoding.history import question_of, with_history
+from chatbot.corpus.encoding.history import question_of, source_of, with_history
 from chatbot.corpus.encoding.shards import Shards
 from chatbot.corpus.encoding.tokenised import version_of
 from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.encoding.word_vectors import check_readable
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.files.charset import CONTROL, detect_encoding
+from chatbot.corpus.reading.files.lines import UNDECODABLE
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.text.tokenizer import text_of
+from chatbot.corpus.text.utterance import tokens_of
 from chatbot.corpus.training_set import left_out, training_set, validation_parts, validation_set
 from chatbot.corpus.word_spaces import SPACES, without_word_spaces
 from chatbot.errors import UserError
@@ -35,7 +39,6 @@ from chatbot.training.attempt import (
     preset_values,
 )
 from chatbot.training.lines import question_line
-from chatbot.training.probe import probe_samples
 from chatbot.training.streams import output_columns, print_wrapped
 
 SAMPLES = 3
@@ -47,6 +50,9 @@ FILES_SHOWN = 5
 FEWEST_DECIDING = 50
 # --both-directions auto: with more pairs than this, the replies alone teach the decoder the language.
 MOST_PAIRS_BOTH_DIRECTIONS = 50_000
+# --probe: bytes of the file that are read, questions that are asked, and characters of each that the model is given, as
+# in chat.
+MOST_BYTES, MOST_QUESTIONS, MOST_CHARACTERS = 256 * 2**10, 20, 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,3 +251,39 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
         for row in dict.fromkeys(part * len(pairs) // number for part in chosen) if len(pairs) else ():
             samples.append((pairs.sources.row(row).tolist(), pairs.targets.row(row).tolist()))
     return samples
+
+
+def read_probe(file: str | None) -> list[str]:
+    """Return the first questions of a text file, one a line, in any encoding of pairs. Blank lines are left out.
+
+    file: None or "none" for no questions.
+
+    Raises UserError for a file that cannot be read, that is no text, or that has no question.
+    """
+    if file is None or file == NONE:
+        return []
+    remedy = "give a text file with a question in each line"
+    try:
+        with open(file, "rb") as opened:
+            content = opened.read(MOST_BYTES)
+    except OSError as error:
+        raise UserError(f"--probe {file}: cannot be read ({error.strerror}); {remedy}") from None
+    codec, name = detect_encoding(content)
+    text = codecs.getincrementaldecoder(codec)("replace").decode(content)
+    questions = [line.strip() for line in text.splitlines() if line.strip()][:MOST_QUESTIONS]
+    if not questions:
+        raise UserError(f"--probe {file}: no question; {remedy}")
+    if UNDECODABLE in text or not {*map(chr, CONTROL)}.isdisjoint(text):
+        raise UserError(f"--probe {file}: not a text in {name}; {remedy}, in UTF-8")
+    return questions
+
+
+def probe_samples(questions: Sequence[str], settings: Settings, vocabulary: Vocabulary) -> list[Sample]:
+    """Return the questions as chat reads them, without a reference. One without tokens is left out."""
+    tokens = tokens_of(settings.corpus)
+    encoded = ((question, vocabulary.ids(tokens(question[:MOST_CHARACTERS]))) for question in questions)
+    return [
+        Sample(source_of([ids], vocabulary, settings.model.max_length), question, "")
+        for question, ids in encoded
+        if ids
+    ]

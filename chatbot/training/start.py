@@ -14,7 +14,7 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.quiet import quiet
 from chatbot.training.attempt import attempt_lock
-from chatbot.training.data import Data, prepare
+from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
 from chatbot.training.interrupts import EXIT_INTERRUPTED
@@ -31,7 +31,6 @@ from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
-from chatbot.training.probe import read_probe
 from chatbot.training.reporting.wandb_client import check_client
 from chatbot.training.result import TrainingResult
 from chatbot.training.streams import output_columns, print_wrapped

@@ -11,7 +11,7 @@ from chatbot.errors import UserError
 from chatbot.training.data import Data
 from chatbot.training.devices.failures import lost_gpus
 from chatbot.training.devices.towers import Tower
-from chatbot.training.divergence import Divergence
+from chatbot.training.divergence import MOST_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.interrupts import GRACE_SECONDS, AbandonedError, Interrupts, interrupts
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.profiling import profiled
@@ -20,7 +20,6 @@ from chatbot.training.reporting.summary import conclude
 from chatbot.training.result import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.run import OpenStep, Run, open_run
 from chatbot.training.schedule import describe
-from chatbot.training.skipped_updates import MOST_RETURNS, SkippedUpdates
 from chatbot.training.step_watch import StepWatch, advice_of
 from chatbot.training.streams import print_wrapped
 from chatbot.training.tower_times import TowerTimes

@@ -18,12 +18,12 @@ from chatbot.corpus.text.utterance import tokens_of
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measurer import Measurer
+from chatbot.evaluation.repetition import Repetition
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import word_attention
 from chatbot.inference.word_attention import WordAttention
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.collapse import Collapse
 from chatbot.training.data import Data
 from chatbot.training.devices.failures import RESUME, is_out_of_memory
 from chatbot.training.devices.towers import Tower
@@ -34,6 +34,8 @@ TIMED_PAIRS, TIMED_QUESTIONS = 256, 64
 FEWEST_POSITIONS = 16
 
 Result = TypeVar("Result")
+# Replies collapse when the ten most common have a share of all that is larger than that of the references by this much.
+COLLAPSE_MARGIN = 0.25
 
 
 class Validation(NamedTuple):
@@ -161,3 +163,22 @@ def devices_of(towers: Sequence[Tower]) -> list[str]:
     devices = [tower.device for tower in towers if tower.parts is None]
     on_gpus = all("GPU" in device for device in devices)
     return devices[: None if on_gpus else os.cpu_count()]
+
+
+class Collapse:
+    """Compares the replies of each validation with the references."""
+
+    def __init__(self, references: Repetition) -> None:
+        self._references = references.top_share(10)
+        self._collapsed = False
+
+    def warning(self, replies: Repetition) -> str | None:
+        """Return a warning when the replies collapse, for the first time or after they had recovered; else None."""
+        before, share = self._collapsed, replies.top_share(10)
+        self._collapsed = share > self._references + COLLAPSE_MARGIN
+        if before or not self._collapsed:
+            return None
+        return (
+            f"replies collapse: the ten most common are {share:.0%} of {replies.replies:,}; "
+            f"references {self._references:.0%}"
+        )

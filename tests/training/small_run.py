@@ -9,9 +9,8 @@ from chatbot.config.stored import train_settings
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.model.new_model import built_model
-from chatbot.training.data import Data, prepare
+from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.towers import Tower
-from chatbot.training.probe import read_probe
 from chatbot.training.start import EXIT_INTERRUPTED
 from chatbot.training.trainer import train
 from chatbot.training.validator import Validation, Validator

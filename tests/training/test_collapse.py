@@ -11,8 +11,8 @@ from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.evaluation.repetition import Repetition
 from chatbot.flags import compose
-from chatbot.training.collapse import Collapse
 from chatbot.training.data import prepare
+from chatbot.training.validator import Collapse
 from tests.training.attempts import metrics
 from tests.training.small_run import small_settings, train_small
 

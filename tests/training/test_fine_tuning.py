@@ -16,7 +16,7 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import grown_vocabulary
 from chatbot.training.data import prepare
-from chatbot.training.initial_weights import rows_by_token, set_initial_weights
+from chatbot.training.run import rows_by_token, set_initial_weights
 from chatbot.training.validator import Validator
 from tests.training.attempts import metrics
 from tests.training.small_run import SMALL, TOWERS

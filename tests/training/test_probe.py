@@ -8,7 +8,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.training.probe import MOST_QUESTIONS, probe_samples, read_probe
+from chatbot.training.data import MOST_QUESTIONS, probe_samples, read_probe
 from chatbot.training.start import train_here
 from tests.training.small_run import small_settings, train_small
 

@@ -15,12 +15,12 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import share, skipped_updates
+from chatbot.training import divergence, share
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import Tower, spread
+from chatbot.training.divergence import MOST_RETURNS
 from chatbot.training.run import Run, open_run
 from chatbot.training.selftest import CASES, SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.skipped_updates import MOST_RETURNS
 from chatbot.training.trainer import train
 from chatbot.training.variable_update.choose import open_update
 from tests.training.attempts import metrics, saved_step, weights
@@ -145,7 +145,7 @@ RUN: dict[str, Any] = {"steps": 12, "save_every": 4}
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs go back after two skipped updates in a row."""
-    monkeypatch.setattr(skipped_updates, "PATIENCE", 2)
+    monkeypatch.setattr(divergence, "PATIENCE", 2)
 
 
 @pytest.mark.parametrize("log_every", [1, 3])
@@ -262,7 +262,7 @@ def test_updates_are_skipped_in_a_row_over_several_processes(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process ends after step 6, which is its last one."""
-    monkeypatch.setattr(skipped_updates, "PATIENCE", 3)
+    monkeypatch.setattr(divergence, "PATIENCE", 3)
     run = train_untraced((5, 6), steps=6)
     assert (run.progress.step, run.progress.rate_halvings) == (6, 0)
     assert train_untraced((5, 6, 7), steps=7).progress.rate_halvings == 1

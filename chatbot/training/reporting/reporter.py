@@ -13,8 +13,7 @@ from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import Terminal
 from chatbot.training.reporting.wandb_client import start_client
 from chatbot.training.run import Run
-from chatbot.training.tower_outliers import TowerOutliers
-from chatbot.training.tower_times import SlowTowers
+from chatbot.training.tower_times import SlowTowers, TowerOutliers
 from chatbot.training.validator import Validation
 
 

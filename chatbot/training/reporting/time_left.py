@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from chatbot.training.calendar import LEAST_STEPS, Calendar
 from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.schedule import LEAST_STEPS, Calendar
 
 # Seconds between two remembered times, and how long they are remembered.
 BETWEEN, REMEMBERED = 10.0, 3600.0

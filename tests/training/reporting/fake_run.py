@@ -5,8 +5,8 @@ from typing import Any
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
-from chatbot.training.calendar import Calendar
 from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.schedule import Calendar
 
 
 def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = True, **settings: Any) -> Any:

@@ -4,9 +4,9 @@ import datetime
 
 import pytest
 
-from chatbot.training.calendar import Calendar
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.reporting.time_left import Speed, StepsLeft, clock, duration, steps_left, time_left
+from chatbot.training.schedule import Calendar
 
 
 @pytest.mark.parametrize(
