@@ -125,7 +125,7 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
     monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: trained)
     monkeypatch.setattr(
         "chatbot.inference.responder.Responder",
-        lambda trained, settings: received.append((settings.beam_size, settings.length_penalty)),
+        lambda trained, settings, rows: received.append((settings.beam_size, settings.length_penalty)),
     )
     monkeypatch.setattr("chatbot.chat.terminal.start.chat", chat)
     monkeypatch.setattr("chatbot.quiet.let_gpu_memory_grow", lambda: None)
