@@ -9,7 +9,7 @@ import numpy as np
 from chatbot.corpus.encoding.vocabulary import BOS
 from chatbot.inference.questions import Asked, FinishReason, Piece, Question, Receive, Ticket, TokenLogProb
 from chatbot.inference.ranking import Reply
-from chatbot.inference.rows import RowBatch, RowModel, RuleBook, Started, token_log_prob
+from chatbot.inference.rows import RowBatch, RowModel, Started, token_log_prob
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.inference.waiting import BusyError, Waiting
 
@@ -105,7 +105,6 @@ class RowLane:
         self._responder, self._waiting, self._lane = responder, waiting, lane
         self._row_model = row_model
         self._max_length = responder.settings.model.max_length
-        self._rule_book = RuleBook(responder.vocabulary, responder.settings)
         self._batch: RowBatch | None = None
         self._tokens = 0  # of a reply, since questions last joined
 
@@ -162,7 +161,7 @@ class RowLane:
             if not source:
                 give_empty_question_replies(asked)
                 return None
-            return self._rule_book.started(asked, source, question.decoding or responder.decoding)
+            return responder.rule_book.started(asked, source, question.decoding or responder.decoding)
         except Exception as error:  # of this question: the others go on
             asked.give(error)
             return None

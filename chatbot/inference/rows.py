@@ -1,6 +1,6 @@
 """Replies that are generated together, token by token, each of which may begin and end at another time.
 
-This is the one loop for replies that somebody waits for: in a terminal, in the server, from an export.
+A reply that is compared with no others comes from this loop wherever somebody waits: terminal, server or export.
 """
 
 import dataclasses

@@ -62,7 +62,7 @@ class TextResponder:
         self._tokens = tokens_of(settings.corpus)
         self._max_length = settings.model.max_length
         self._turns = settings.encoding.history
-        self._rule_book = RuleBook(vocabulary, settings)
+        self.rule_book = RuleBook(vocabulary, settings)
 
     def reply(self, text: str, history: Sequence[str] = ()) -> str:
         """Return the best reply, one line; for a text without visible characters, `EMPTY_QUESTION_REPLY`.
@@ -109,7 +109,7 @@ class TextResponder:
             Asked(Question(""), messages.append, Ticket()),
             RowBatch(self.replier.row_model(), self._max_length),
         )
-        batch.change([self._rule_book.started(asked, source, self.decoding)])
+        batch.change([self.rule_book.started(asked, source, self.decoding)])
         while batch.unfinished:
             batch.advance()
             for message in messages:
