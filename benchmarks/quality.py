@@ -20,7 +20,7 @@ from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.presets import PRESETS
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
-from chatbot.evaluation.table import COLUMNS, table
+from chatbot.evaluation.report import COLUMNS, table
 from chatbot.flags import check_fields, parse_flags, setting
 
 ROOT = Path(__file__).parents[1]

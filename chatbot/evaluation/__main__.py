@@ -31,7 +31,7 @@ def main() -> int:
     from chatbot.corpus.text.utterance import without_pair_rules
     from chatbot.evaluation.baseline import Baseline, pairs_of, training_pairs
     from chatbot.evaluation.evaluate import evaluate
-    from chatbot.evaluation.table import rows_of, table
+    from chatbot.evaluation.report import rows_of, table
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)

@@ -16,7 +16,7 @@ from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.reading.files.sources import Source
 from chatbot.corpus.training_set import training_files, training_selection
 from chatbot.errors import UserError
-from chatbot.evaluation.character_index import CharacterIndex
+from chatbot.evaluation.measures import CharacterIndex
 from chatbot.quiet import no_bars
 
 # Of more pairs, this many are drawn by a seed: the index takes about a kilobyte a pair.

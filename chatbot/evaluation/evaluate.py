@@ -14,11 +14,9 @@ from chatbot.corpus.encoding.workers import worker_pool
 from chatbot.corpus.text.tokenizer import text_of
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.evaluation.baseline import Baseline
-from chatbot.evaluation.entries import entries_of
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.measurer import Measurer
-from chatbot.evaluation.report import write_report
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Measurer, Sample
+from chatbot.evaluation.report import entries_of, write_report
 from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier, replier_of
 from chatbot.model.saved import Trained
@@ -63,8 +61,8 @@ def evaluate(
         "nats_per_token": likelihood.nats_per_token,
         "nats_per_character": likelihood.nats_per_character,
         "bleu_tokenize": measurer.tokenization,
-        **measurer(replies).values(),
-        **{name: measurer(of_row).values() for name, of_row in rows.items()},
+        **measurer(replies),
+        **{name: measurer(of_row) for name, of_row in rows.items()},
     }
     if report:
         data = ", ".join(source.name for source in files.sources)

@@ -33,10 +33,6 @@ class Likelihood:
     tokens: int  # end symbols included
     characters: int  # without spaces
 
-    def __add__(self, other: "Likelihood") -> "Likelihood":
-        """Return the sums over both sets of replies."""
-        return Likelihood(self.nats + other.nats, self.tokens + other.tokens, self.characters + other.characters)
-
     @property
     def nats_per_token(self) -> float:
         """Nats per token, comparable only between models with the same vocabulary."""

@@ -1,78 +1,234 @@
-"""All measures of a set of replies."""
+"""The measures of a set of replies: overlap with the references, variety, repetition, and relevance to the question."""
 
-import dataclasses
+import logging
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chatbot.evaluation.likelihood import Likelihood
-from chatbot.evaluation.ngrams import Ngrams
-from chatbot.evaluation.overlap import Overlap, tokenization_of
-from chatbot.evaluation.relevance import Relevance, relevance
-from chatbot.evaluation.repetition import Repetition
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH, is_installed
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.history import question_of
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import ASK, EOS, Vocabulary
+
+if TYPE_CHECKING:
+    from chatbot.evaluation.likelihood import Scorer
+
+Values = dict[str, float | None]
+Scores = npt.NDArray[np.floating[Any]]
+Tokenise = Callable[[str], list[str]]
+
+SEED = 1
+# The least share of a script in the letters of a text of that language. A Chinese character stands for about a word,
+# and five letters for another one; Japanese has Chinese characters, too.
+LEAST_SHARE = 0.1
+CHINESE, KANA, HANGUL = (
+    re.compile(rf"[{characters}]")
+    for characters in (
+        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+        "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d",
+        "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
+    )
+)
+# The number of questions that relevance compares a reply with, its own included.
+QUESTIONS = 10
+# The other questions of a reply are drawn from a block of at most this many pairs: the time is linear in the pairs.
+BLOCK = 2000
 
 
-@dataclasses.dataclass(frozen=True)
-class Measures:
-    """Sums and counts over a set of replies; those of several sets add up."""
+class Sample(NamedTuple):
+    """A held-out pair. Characters unknown to a vocabulary without bytes may be <unk> in the texts."""
 
-    overlap: Overlap
-    repetition: Repetition
-    tokens: tuple[Ngrams, Ngrams]  # single tokens, and pairs
-    characters: tuple[Ngrams, Ngrams]  # single characters, and pairs
-    relevance: Relevance
-    questions: Likelihood | None = None  # of the questions given the replies; None if the model has not learned them
+    ids: list[int]  # of the question
+    question: str
+    answer: str
 
-    def __add__(self, other: "Measures") -> "Measures":
-        """Return the sums over both sets of replies."""
-        first, second = self.questions, other.questions
-        return Measures(
-            self.overlap + other.overlap,
-            self.repetition + other.repetition,
-            (self.tokens[0] + other.tokens[0], self.tokens[1] + other.tokens[1]),
-            (self.characters[0] + other.characters[0], self.characters[1] + other.characters[1]),
-            self.relevance + other.relevance,
-            None if first is None or second is None else first + second,
-        )
 
-    def values(self) -> dict[str, float | None]:
-        """Return the measures by name, as in the JSON of `python -m chatbot.evaluation`."""
-        return {
-            "bleu": self.overlap.bleu,
-            "chrf": self.overlap.chrf,
-            "distinct_1": self.tokens[0].distinct,
-            "distinct_2": self.tokens[1].distinct,
-            "distinct_characters_1": self.characters[0].distinct,
-            "distinct_characters_2": self.characters[1].distinct,
-            "top_reply_share": self.repetition.top_share(1),
-            "top10_reply_share": self.repetition.top_share(10),
-            "relevance_at_1": self.relevance.at_1,
-            "repeated_reply_share": self.repetition.repeated_share,
-            "reply_entropy": self.repetition.entropy,
-            "mean_reply_tokens": self.tokens[0].counts.total() / max(1, self.repetition.replies),
-            "question_nats_per_character": None if self.questions is None else self.questions.nats_per_character,
-        }
+class Measurer:
+    """Measures replies to the questions of some pairs, whose answers are the references.
+
+    tokens: from a text to its tokens, as in training. scorer: of a model that has learned both directions, for the
+    likelihood of the questions given the replies; else None. tokenize: --tokenize, for BLEU.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        vocabulary: Vocabulary,
+        tokens: Tokenise,
+        scorer: "Scorer | None",
+        tokenize: str = AUTO_TOKENIZE,
+    ) -> None:
+        self.references = [sample.answer for sample in samples]
+        self.tokenization = tokenization_of(self.references) if tokenize == AUTO_TOKENIZE else tokenize
+        self._questions = [sample.question for sample in samples]
+        self._question_ids = Ragged.from_rows([question_of(sample.ids, vocabulary) for sample in samples])
+        self._characters = np.array([len(question.replace(" ", "")) for question in self._questions], np.int64)
+        self._vocabulary, self._tokens, self._scorer = vocabulary, tokens, scorer
+
+    def __call__(self, replies: Sequence[str]) -> Values:
+        """Measure one reply to each question, as `measure` does."""
+        nats = self._question_nats_per_character(replies)
+        return measure(self._questions, replies, self.references, self._tokens, nats, self.tokenization)
+
+    def random_replies(self) -> list[str]:
+        """Return for each question the reference of another question, drawn by a seed; of a single one, its own.
+
+        All their measures that do not depend on the questions equal those of the references.
+        """
+        order = np.random.default_rng(SEED).permutation(len(self.references))
+        replies = [""] * len(self.references)
+        for i, other in zip(order, np.roll(order, 1), strict=True):
+            replies[i] = self.references[other]
+        return replies
+
+    def _question_nats_per_character(self, replies: Sequence[str]) -> float | None:
+        """Return the nats per character of the questions given the replies. An empty reply is the end symbol alone."""
+        if self._scorer is None:
+            return None
+        sources = Ragged.from_rows([self._vocabulary.ids(self._tokens(reply)) or [EOS] for reply in replies])
+        begins = np.full(len(replies), ASK, np.int32)
+        pairs = EncodedPairs(sources, self._question_ids, begins, self._characters)
+        return self._scorer([pairs]).nats_per_character
 
 
 def measure(
     questions: Sequence[str],
     replies: Sequence[str],
     references: Sequence[str],
-    tokens: Callable[[str], list[str]],
-    question_likelihood: Likelihood | None = None,
+    tokens: Tokenise,
+    question_nats_per_character: float | None = None,
     tokenization: str | None = None,
-) -> Measures:
-    """Measure the replies to questions.
+) -> Values:
+    """Return the measures of the replies by name, as in the JSON of `python -m chatbot.evaluation`.
 
-    questions, replies, references: equally many texts; only a reply may be empty. tokens: from a text to its tokens.
-    question_likelihood: of the questions given the replies. tokenization: of BLEU; None: by the references.
+    questions, replies, references: equally many texts; only a reply may be empty. question_nats_per_character: of the
+    questions given the replies, None if the model has not learned them. tokenization: of BLEU; None: by the references.
+
+    distinct_N falls as the number of replies grows, so that it compares sets of equal size only, and random replies
+    have the value of people's, so that it is read beside relevance. repeated_reply_share is the share of replies that
+    equal the reply to another question. reply_entropy is that of whole replies in nats, log n for n different ones.
+    relevance_at_1 is the share of replies whose own question ranks first of ten, None with fewer than ten pairs: 0.1
+    for replies drawn at random, 1 for replies that repeat their question.
     """
     tokenised = [tokens(reply) for reply in replies]
     visible = [reply.replace(" ", "") for reply in replies]
-    return Measures(
-        Overlap(tuple(replies), tuple(references), tokenization or tokenization_of(references)),
-        Repetition(Counter(replies)),
-        (Ngrams.of(tokenised, 1), Ngrams.of(tokenised, 2)),
-        (Ngrams.of(visible, 1), Ngrams.of(visible, 2)),
-        relevance(questions, replies),
-        question_likelihood,
-    )
+    counts, number = Counter(replies), max(1, len(replies))
+    shares = ranked_first(questions, replies)
+    return {
+        "bleu": bleu(replies, references, tokenization or tokenization_of(references)),
+        "chrf": chrf(replies, references),
+        "distinct_1": distinct(tokenised, 1),
+        "distinct_2": distinct(tokenised, 2),
+        "distinct_characters_1": distinct(visible, 1),
+        "distinct_characters_2": distinct(visible, 2),
+        "top_reply_share": top_share(replies, 1),
+        "top10_reply_share": top_share(replies, 10),
+        "relevance_at_1": None if shares is None else float(shares.mean()),
+        "repeated_reply_share": sum(count for count in counts.values() if count > 1) / number,
+        "reply_entropy": sum(count * math.log(number / count) for count in counts.values()) / number,
+        "mean_reply_tokens": sum(map(len, tokenised)) / number,
+        "question_nats_per_character": question_nats_per_character,
+    }
+
+
+def distinct(replies: Sequence[Sequence[str]], n: int) -> float:
+    """Return the number of different n-grams over that of all (Li et al., 2016), 0 if there are none.
+
+    replies: sequences of tokens, or texts for n-grams of characters.
+    """
+    counts = Counter(tuple(reply[i : i + n]) for reply in replies for i in range(len(reply) - n + 1))
+    return len(counts) / max(1, counts.total())
+
+
+def top_share(replies: Sequence[str], number: int) -> float:
+    """Return the share of the most common replies, this many, in all replies, 0 to 1."""
+    return sum(count for _, count in Counter(replies).most_common(number)) / max(1, len(replies))
+
+
+def tokenization_of(references: Sequence[str]) -> str:
+    """Return the tokenisation of BLEU that suits the references, as sacrebleu names it."""
+    letters = "".join(filter(str.isalpha, "".join(references)))
+    chinese, kana, hangul = (len(script.findall(letters)) for script in (CHINESE, KANA, HANGUL))
+    least = max(1, LEAST_SHARE * len(letters))
+    if kana >= least:
+        return "ja-mecab" if is_installed("ja-mecab") else CHAR
+    if hangul >= least:
+        return "ko-mecab" if is_installed("ko-mecab") else CHAR
+    return ZH if chinese >= least else ANY
+
+
+def bleu(replies: Sequence[str], references: Sequence[str], tokenization: str) -> float:
+    """Return corpus BLEU by sacrebleu (Post, 2018), 0 to 100; 0 without replies. tokenization: its name there."""
+    import sacrebleu
+    from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
+
+    if not replies:
+        return 0.0
+    # By default, a warning is printed for replies that end in " ."
+    metric = sacrebleu.BLEU(tokenize=tokenization, force=True)
+    score = float(metric.corpus_score(replies, [references]).score)
+    for kind in (type(metric.tokenizer), TokenizerRegexp):
+        if hasattr(kind.__call__, "cache_clear"):
+            kind.__call__.cache_clear()  # of up to 65,536 lines each: 40 MB in a run with many validations
+    return score
+
+
+def chrf(replies: Sequence[str], references: Sequence[str]) -> float:
+    """Return the F-score of character n-grams up to 6, chrF2 (Popovic, 2015), 0 to 100; 0 without replies."""
+    import sacrebleu
+
+    return float(sacrebleu.corpus_chrf(replies, [references]).score) if replies else 0.0
+
+
+class CharacterIndex:
+    """Scores texts by the characters and pairs of neighbouring characters that they share with a query.
+
+    The score is BM25 (Robertson and Zaragoza, 2009), computed by bm25s. It needs no trained model.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """texts: at least one, each with a visible character."""
+        import bm25s
+
+        # It logs each index that it builds, which is printed once TensorFlow has installed a handler.
+        logging.getLogger("bm25s").setLevel(logging.WARNING)
+        self._size = len(texts)
+        self._index = bm25s.BM25()
+        self._index.index([_grams(text) for text in texts], show_progress=False)
+
+    def scores(self, query: str) -> Scores:
+        """Return the score of each text, [texts], at least 0; 0 for a text that shares no character with the query."""
+        grams = _grams(query)
+        return self._index.get_scores(grams) if grams else np.zeros(self._size, np.float32)
+
+
+def _grams(text: str) -> list[str]:
+    """Return the characters and the pairs of neighbouring characters of a text, without spaces."""
+    visible = text.replace(" ", "")
+    return [*visible, *(visible[i : i + 2] for i in range(len(visible) - 1))]
+
+
+def ranked_first(questions: Sequence[str], replies: Sequence[str]) -> npt.NDArray[np.float64] | None:
+    """Return for each reply 1 if its own question ranks first of ten, else 0, [replies]; None with fewer than ten.
+
+    The nine other questions are drawn by a seed. If k questions rank first together, each of them counts as 1/k.
+    """
+    if len(questions) < QUESTIONS:
+        return None
+    random = np.random.default_rng(SEED)
+    shares = np.zeros(len(questions))
+    for block in np.array_split(random.permutation(len(questions)), math.ceil(len(questions) / BLOCK)):
+        index = CharacterIndex([questions[i] for i in block])
+        for position, number in enumerate(block):
+            others = random.choice(len(block) - 1, QUESTIONS - 1, replace=False)
+            others += others >= position
+            scores = index.scores(replies[number])
+            equal, higher = (int(compare(scores[others], scores[position]).sum()) for compare in (np.equal, np.greater))
+            shares[number] = 0 if higher else 1 / (1 + equal)
+    return shares

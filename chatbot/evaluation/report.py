@@ -1,19 +1,139 @@
-"""A report of an evaluation: one HTML file without references to others, with every question and its replies."""
+"""What an evaluation shows: a table of measures in the terminal, and a report, one HTML file with every reply."""
 
+import itertools
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from tqdm import tqdm
+
+from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
+from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.encoding.vocabulary import Vocabulary
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
-from chatbot.evaluation.entries import MOST_ATTENTION, Entry
-from chatbot.evaluation.table import cells, rows_of
+from chatbot.evaluation.likelihood import Scorer
+from chatbot.evaluation.measures import Sample, ranked_first
+from chatbot.inference.replier import BATCH
+from chatbot.inference.responder import word_attention
 from chatbot.inference.word_attention import WordAttention
+from chatbot.model.saved import Trained
+from chatbot.quiet import no_bars
 
+# The columns: heading, measure, and the factor and decimals of its values.
+COLUMNS = (
+    ("distinct-2 of characters", "distinct_characters_2", 1, 3),
+    ("top reply", "top_reply_share", 100, 1),
+    ("top ten", "top10_reply_share", 100, 1),
+    ("repeated", "repeated_reply_share", 100, 1),
+    ("relevance", "relevance_at_1", 1, 3),
+    ("BLEU", "bleu", 1, 2),
+    ("chrF", "chrf", 1, 2),
+    ("mean tokens", "mean_reply_tokens", 1, 1),
+)
+# The name of each row: its object in the JSON.
+ROWS = {"references": "references", "random of this file": "random", "baseline": "baseline"}
 TEMPLATE = Path(__file__).with_name("report.html")
 NUMBERS = ("number", "log-probability", "relevance")  # columns that are sorted as numbers
+# The attention of this many replies is shown, which bounds the size of the report.
+MOST_ATTENTION = 200
+
+
+def rows_of(measures: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]]:
+    """Return the rows of the table of an evaluation. measures: the result of `evaluate`."""
+    return {"model": measures, **{row: measures[name] for row, name in ROWS.items() if name in measures}}
+
+
+def table(rows: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+    """Return the lines of an aligned table. rows: by name, the measures of `Measures.values`; None is shown as "-"."""
+    shown = cells(rows)
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) if place == 0 else cell.rjust(width) for place, (cell, width) in enumerate(line))
+        for line in (list(zip(row, widths, strict=True)) for row in shown)
+    ]
+
+
+def cells(rows: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
+    """Return the texts of the table's cells, the headings first."""
+    shown = [["", *(heading for heading, *_ in COLUMNS)]]
+    for name, values in rows.items():
+        shown.append([name, *(_shown(values[measure], factor, digits) for _, measure, factor, digits in COLUMNS)])
+    return shown
+
+
+def _shown(value: float | None, factor: int, digits: int) -> str:
+    if value is None:
+        return "-"
+    return f"{value * factor:.{digits}f}" + ("%" if factor == 100 else "")
+
+
+class Entry(NamedTuple):
+    """A question and its replies."""
+
+    question: str
+    reference: str
+    reply: str
+    log_probability: float  # of the reply, in nats
+    relevance: float | None  # the share of the first rank among ten questions
+    attention: WordAttention | None
+    baseline: str | None  # the reply of the baseline
+    before: tuple[str, ...] = ()  # the turns before the question that the model reads, the oldest first
+
+
+def entries_of(
+    trained: Trained,
+    samples: Sequence[Sample],
+    replies: Sequence[str],
+    tokens: Callable[[str], list[str]],
+    baseline: Sequence[str] | None,
+) -> list[Entry]:
+    """Return an entry for each question.
+
+    replies: of the model. tokens: from a text to its tokens. baseline: the replies of the baseline, if there is one.
+    """
+    vocabulary, max_length = trained.vocabulary, trained.settings.model.max_length
+    questions = [sample.ids[:max_length] for sample in samples]
+    ids = [vocabulary.ids(tokens(reply)) for reply in replies]
+    shares = ranked_first([sample.question for sample in samples], replies)
+    relevance = [None] * len(replies) if shares is None else shares.tolist()
+    attention = [*_attention(trained, questions[:MOST_ATTENTION], ids[:MOST_ATTENTION])]
+    attention += [None] * (len(replies) - len(attention))
+    of_baseline = [None] * len(replies) if baseline is None else baseline
+    texts = ((sample.question, sample.answer) for sample in samples)
+    before = [_turns_before(question, vocabulary) for question in questions]
+    columns = (texts, replies, _log_probabilities(trained, questions, ids), relevance, attention, of_baseline, before)
+    return [Entry(*pair, *others) for pair, *others in zip(*columns, strict=True)]
+
+
+def _turns_before(source: Sequence[int], vocabulary: Vocabulary) -> tuple[str, ...]:
+    marks = range(vocabulary.first_mark, vocabulary.first_byte)
+    starts = [place for place, i in enumerate(source) if i in marks]
+    return tuple(vocabulary.text(source[start:end]) for start, end in itertools.pairwise(starts))
+
+
+def _log_probabilities(
+    trained: Trained, questions: Sequence[list[int]], replies: Sequence[list[int]]
+) -> Iterator[float]:
+    scorer = Scorer(trained.model)
+    pairs = EncodedPairs.question_to_answer(
+        Ragged.from_rows(questions), Ragged.from_rows(replies), np.zeros(len(questions), np.int64)
+    )
+    for number in tqdm(range(len(pairs)), desc="Report", unit=" replies", leave=False, delay=2, disable=no_bars()):
+        yield -scorer([pairs.select([number])]).nats
+
+
+def _attention(
+    trained: Trained, questions: Sequence[list[int]], replies: Sequence[list[int]]
+) -> Iterator[WordAttention | None]:
+    if not trained.model.decoder.shows_attention:
+        return
+    for start in range(0, len(questions), BATCH):
+        part = slice(start, start + BATCH)
+        yield from word_attention(trained.model, trained.vocabulary, questions[part], replies[part])
 
 
 def write_report(path: str, title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry]) -> None:

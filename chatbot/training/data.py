@@ -27,7 +27,7 @@ from chatbot.corpus.text.utterance import tokens_of
 from chatbot.corpus.training_set import left_out, training_set, validation_parts, validation_set
 from chatbot.corpus.word_spaces import SPACES, without_word_spaces
 from chatbot.errors import UserError
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Sample
 from chatbot.flags import replace
 from chatbot.training.attempt import (
     check_data,

@@ -17,8 +17,7 @@ from chatbot.corpus.encoding.corpus import Corpus
 from chatbot.corpus.text.utterance import tokens_of
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.measurer import Measurer
-from chatbot.evaluation.repetition import Repetition
+from chatbot.evaluation.measures import Measurer, top_share
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import word_attention
 from chatbot.inference.word_attention import WordAttention
@@ -69,7 +68,7 @@ class Validator:
         self._replier = Replier(model, data.vocabulary, settings.model, copies=self._copies)
         scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
         self._measure = Measurer(data.measured, data.vocabulary, self._tokens, scorer)
-        self._collapse = Collapse(self._measure.repetition_of_references())
+        self._collapse = Collapse(top_share(self._measure.references, 10))
 
     @property
     def model(self) -> Seq2Seq:
@@ -106,9 +105,9 @@ class Validator:
 
     def _validated(self, corpus: Corpus) -> Validation:
         likelihood = self._score(corpus.shards)
-        measures = self._measure(self._replier.replies(self._questions))
-        values = measures.values()
-        if measures.questions is None:
+        measured = self._replier.replies(self._questions)
+        values = self._measure(measured)
+        if values[QUESTION_NATS] is None:
             del values[QUESTION_NATS]  # not null: it was not computed
         values = {
             "nats_per_token": likelihood.nats_per_token,
@@ -117,7 +116,7 @@ class Validator:
         }
         replies = self.replies()
         attention = self._attention(replies[: len(self._samples)])
-        return Validation(values, self._collapse.warning(measures.repetition), replies, attention)
+        return Validation(values, self._collapse.warning(measured), replies, attention)
 
     def seconds(self, corpus: Corpus) -> float:
         """Return the estimated seconds of `validate`, from a part of the pairs and of the questions.
@@ -168,17 +167,18 @@ def devices_of(towers: Sequence[Tower]) -> list[str]:
 class Collapse:
     """Compares the replies of each validation with the references."""
 
-    def __init__(self, references: Repetition) -> None:
-        self._references = references.top_share(10)
+    def __init__(self, references: float) -> None:
+        """references: the share of their ten most common."""
+        self._references = references
         self._collapsed = False
 
-    def warning(self, replies: Repetition) -> str | None:
+    def warning(self, replies: Sequence[str]) -> str | None:
         """Return a warning when the replies collapse, for the first time or after they had recovered; else None."""
-        before, share = self._collapsed, replies.top_share(10)
+        before, share = self._collapsed, top_share(replies, 10)
         self._collapsed = share > self._references + COLLAPSE_MARGIN
         if before or not self._collapsed:
             return None
         return (
-            f"replies collapse: the ten most common are {share:.0%} of {replies.replies:,}; "
+            f"replies collapse: the ten most common are {share:.0%} of {len(replies):,}; "
             f"references {self._references:.0%}"
         )

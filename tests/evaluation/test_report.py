@@ -13,11 +13,9 @@ from chatbot.config.training import Settings
 from chatbot.corpus.encoding.history import source_of
 from chatbot.corpus.encoding.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
-from chatbot.evaluation import entries as entries_module
-from chatbot.evaluation.entries import Entry, entries_of
-from chatbot.evaluation.measures import measure
-from chatbot.evaluation.report import heat_map, report, write_report
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation import report as report_module
+from chatbot.evaluation.measures import Sample, measure
+from chatbot.evaluation.report import Entry, entries_of, heat_map, report, write_report
 from chatbot.flags import compose
 from chatbot.inference.word_attention import END, WordAttention
 from chatbot.model.new_model import built_model
@@ -30,7 +28,7 @@ HOSTILE = [
     "$title ${rows} $",
     "\x00\u202e",
 ]
-VALUES = measure(["问"], ["嗯"], ["嗯"], list).values()
+VALUES = measure(["问"], ["嗯"], ["嗯"], list)
 LIKELIHOOD = {"perplexity": 2.5, "nats_per_token": 0.916, "nats_per_character": 0.5}
 MEASURES: dict[str, Any] = {
     "pairs": 1,
@@ -101,7 +99,7 @@ def test_heat_map_is_darker_for_more_weight() -> None:
 
 def test_scores_of_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log-probability is that of the reply after the part of the question that the model reads."""
-    monkeypatch.setattr(entries_module, "MOST_ATTENTION", 2)
+    monkeypatch.setattr(report_module, "MOST_ATTENTION", 2)
     settings = compose(Settings, rnn_size=8, embedding_size=6, max_length=3)
     vocabulary = Vocabulary([*"你好吗啊", "你好"])
     model = built_model(settings.model, len(vocabulary), seed=4)
@@ -128,7 +126,7 @@ def test_turns_before_a_question_are_those_that_the_model_reads() -> None:
     vocabulary = Vocabulary([*"你好吗啊", *MARKS, *BYTES])
     turns = [vocabulary.ids(text) for text in ("啊", "你好", "吗")]
     for max_length, expected in ((7, ("啊", "你好")), (6, ("你好",)), (2, ())):
-        assert entries_module._turns_before(source_of(turns, vocabulary, max_length), vocabulary) == expected
+        assert report_module._turns_before(source_of(turns, vocabulary, max_length), vocabulary) == expected
 
 
 def test_report_that_cannot_be_written_is_refused_at_once(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The warning about replies that collapse, and the measures of replies in a run."""
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.evaluation.repetition import Repetition
+from chatbot.evaluation.measures import top_share
 from chatbot.flags import compose
 from chatbot.training.data import prepare
 from chatbot.training.validator import Collapse
@@ -19,21 +18,21 @@ from tests.training.small_run import small_settings, train_small
 DIFFERENT = [str(i) for i in range(200)]
 
 
-def with_common(number: int) -> Repetition:
+def with_common(number: int) -> list[str]:
     """200 replies, of which this many are equal."""
-    return Repetition(Counter(["嗯"] * number + DIFFERENT[number:]))
+    return ["嗯"] * number + DIFFERENT[number:]
 
 
 def test_collapse_is_reported_once_until_replies_recover() -> None:
-    collapse = Collapse(Repetition(Counter(DIFFERENT)))  # their ten most common are 5%
+    collapse = Collapse(top_share(DIFFERENT, 10))  # their ten most common are 5%
     warnings = [collapse.warning(with_common(number)) for number in (2, 52, 80, 200, 40, 100)]
     assert [warning is not None for warning in warnings] == [False, True, False, False, False, True]
     assert warnings[1] == "replies collapse: the ten most common are 30% of 200; references 5%"
 
 
 def test_few_or_common_references_never_collapse() -> None:
-    assert Collapse(Repetition(Counter(["好", "是"]))).warning(Repetition(Counter(["嗯"] * 2))) is None
-    assert Collapse(with_common(170)).warning(Repetition(Counter(["嗯"] * 200))) is None
+    assert Collapse(top_share(["好", "是"], 10)).warning(["嗯"] * 2) is None
+    assert Collapse(top_share(with_common(170), 10)).warning(["嗯"] * 200) is None
 
 
 @pytest.fixture

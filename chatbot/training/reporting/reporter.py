@@ -6,7 +6,7 @@ from typing import Any
 
 from chatbot.config.corpus import NONE
 from chatbot.config.run import WANDB
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Sample
 from chatbot.training.machines.team import tower_names
 from chatbot.training.reporting.metrics_file import MetricsFile
 from chatbot.training.reporting.tensorboard import TensorBoard

@@ -8,7 +8,7 @@ import tensorflow as tf
 from chatbot.config.attempts import TENSORBOARD
 from chatbot.config.corpus import NONE
 from chatbot.config.training import Settings
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Sample
 from chatbot.training.reporting.event_files import TowerCurves, start_event, write_of_start
 from chatbot.training.reporting.tensorboard_pages import (
     Replies,

@@ -17,7 +17,7 @@ from chatbot.config.run import ALL
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import SPECIALS, Vocabulary
 from chatbot.durable import write_file
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Sample
 from chatbot.flags import fields_of, flatten
 from chatbot.inference.word_attention import WordAttention
 from chatbot.model.seq2seq import Seq2Seq, embedding_index

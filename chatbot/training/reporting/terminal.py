@@ -9,7 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from chatbot.config.learning import NATS
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Sample
 from chatbot.training.checkpoints.progress import shown
 from chatbot.training.lines import STEP, bar_format, fitting, header, metrics_line, question_line, wrapped
 from chatbot.training.reporting.time_left import Speed, steps_left, time_left

@@ -19,7 +19,7 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from chatbot.config.training import Settings
 from chatbot.corpus.encoding.vocabulary import SPECIALS
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Sample
 from chatbot.flags import compose
 from chatbot.inference.word_attention import WordAttention
 from chatbot.model.saved import load_trained

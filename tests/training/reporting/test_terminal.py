@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import chatbot
-from chatbot.evaluation.samples import Sample
+from chatbot.evaluation.measures import Sample
 from chatbot.training.reporting.terminal import Terminal
 from chatbot.training.validator import Validation
 from tests.training.attempts import metrics
