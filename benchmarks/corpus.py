@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.planning import measure_planning
 from benchmarks.report import log, print_json
 from benchmarks.synthetic import write_corpus
-from chatbot.corpus.batching.batches import GlobalBatch
+from chatbot.corpus.batches import GlobalBatch
 from chatbot.flags import check_fields, compose, parse_flags, setting
 
 # The jieba loop is timed on at most this many pairs: its rate does not change with more.
@@ -132,7 +132,7 @@ def _measure_encoding(file: Path, folder: Path) -> dict[str, Any]:
     """
     import shutil
 
-    from chatbot.corpus.training_set import training_set, validation_set
+    from chatbot.corpus.dataset import training_set, validation_set
 
     shutil.rmtree(folder / "cache", ignore_errors=True)
     settings = _settings(file, folder)
@@ -152,7 +152,7 @@ def _measure_second_start(file: Path, folder: Path) -> dict[str, Any]:
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
-    from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batches import Batches
     from chatbot.training.data import prepare
 
     began = time.perf_counter()
@@ -169,8 +169,8 @@ def _measure_batching(file: Path, folder: Path) -> dict[str, Any]:
 
     import_tensorflow()
     before = _peak_gb()
-    from chatbot.corpus.batching.batches import Batches
-    from chatbot.corpus.training_set import training_set
+    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.dataset import training_set
 
     settings = _settings(file, folder)
     shards = dataclasses.replace(
@@ -198,9 +198,9 @@ def _measure_input(file: Path, folder: Path) -> dict[str, Any]:
     from chatbot.quiet import import_tensorflow
 
     import_tensorflow()
-    from chatbot.corpus.batching.batches import Batches
-    from chatbot.corpus.batching.prefetch import prefetched
-    from chatbot.corpus.training_set import training_set
+    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.dataset import training_set
+    from chatbot.corpus.workers import prefetched
     from chatbot.model.new_model import built_model
     from chatbot.training.share import Preparation
 
@@ -244,8 +244,8 @@ def _measure_input_wait(file: Path, folder: Path) -> dict[str, Any]:
 
 def _measure_padding(file: Path, folder: Path) -> dict[str, Any]:
     """Return the share of target positions that are real tokens: in buckets, and padded to a single length."""
-    from chatbot.corpus.batching.batches import Batches
-    from chatbot.corpus.training_set import training_set
+    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.dataset import training_set
 
     settings = _settings(file, folder, max_length=20)
     shards = dataclasses.replace(

@@ -16,9 +16,8 @@ import numpy as np
 from benchmarks.report import print_json
 from benchmarks.worker import Worker, ask_all
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.flags import check_fields, compose, parse_flags, replace, setting
 from chatbot.training.devices.towers import open_towers
 
@@ -97,7 +96,7 @@ def growth_ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _training_worker(flags: CostBenchmark, sizes: dict[str, int]) -> Callable[[str], dict[str, float]]:
     """Time training steps on pairs of one length, so that no position is padding."""
     towers = open_towers([], None)
-    from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batches import Batches
     from chatbot.model.new_model import built_model
     from chatbot.training.variable_update.choose import open_update
 

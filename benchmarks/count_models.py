@@ -8,12 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
-from chatbot.corpus.encoding.corpus import Corpus
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ngrams import Ngrams, context_numbers, ngrams_of, positions_of
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import Vocabulary
-from chatbot.corpus.training_set import training_set, validation_set
+from chatbot.corpus.dataset import Corpus, training_set, validation_set
+from chatbot.corpus.ngrams import Ngrams, context_numbers, ngrams_of, positions_of
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import Vocabulary
 
 ORDERS = (2, 3, 4)
 # The share of the copy in its mixture with n-grams.

@@ -24,10 +24,9 @@ import numpy as np
 from benchmarks.model_flags import SizeFlags
 from benchmarks.report import print_json
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches, GlobalBatch
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.batches import Batches, GlobalBatch
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.flags import parse_flags, replace
 from chatbot.training.devices.towers import Tower, open_towers
 

@@ -17,7 +17,7 @@ from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.train import TrainBenchmark, measure_in_turns
 from benchmarks.worker import Worker, ask_all
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.flags import parse_flags, setting
 from chatbot.training.devices.towers import open_towers
 
@@ -134,7 +134,7 @@ def _replying_worker(
 ) -> Callable[[str], float]:
     """Train for --steps steps, then replies as chat.py does. A request is "BEAM_SIZE BATCH_SIZE"."""
     towers = open_towers([], None)
-    from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batches import Batches
     from chatbot.inference.replier import Replier
     from chatbot.model.new_model import built_model, start_from_frequencies
     from chatbot.training.variable_update.choose import open_update

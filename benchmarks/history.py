@@ -13,15 +13,15 @@ import numpy as np
 
 from benchmarks.report import log, print_json
 from chatbot.config.corpus import CorpusSettings
-from chatbot.corpus.encoding.chunks import load_chunk
-from chatbot.corpus.encoding.corpus import encode
-from chatbot.corpus.encoding.history import History
-from chatbot.corpus.encoding.selection import Selection
-from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
-from chatbot.corpus.encoding.workers import worker_pool
+from chatbot.corpus.chunks import load_chunk
+from chatbot.corpus.dataset import encode
+from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise
+from chatbot.corpus.history import History
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.pair import NEW
+from chatbot.corpus.selection import Selection
+from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from chatbot.flags import check_fields, parse_flags, setting
 

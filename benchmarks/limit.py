@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batch
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.batches import Batch
+from chatbot.corpus.vocabulary import PAD
 from chatbot.model.decoded import Decoded
 from chatbot.model.matmul import matmul, rounded
 from chatbot.model.recurrent import Stack

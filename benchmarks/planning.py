@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.resident_memory import peak_gb
 from benchmarks.synthetic import LONGEST, MEDIAN, SPREAD
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.lengths import NO_PAIRS, Lengths
-from chatbot.corpus.encoding.shards import SOURCE, TARGET, Shards, shards_needed
+from chatbot.corpus.pair_ids import NO_PAIRS, Lengths
+from chatbot.corpus.shards import SOURCE, TARGET, Shards, shards_needed
 from chatbot.quiet import import_tensorflow
 
 # The shards that are generated; the others are links to them. Planning reads each of the links like a file of its own.
@@ -27,7 +27,7 @@ def measure_planning(pairs: int) -> dict[str, Any]:
     that of TensorFlow.
     """
     import_tensorflow()
-    from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batches import Batches
 
     settings = Settings()
     with tempfile.TemporaryDirectory(prefix="planning-") as folder:

@@ -95,8 +95,8 @@ def _make_turn(
     flags: ScalingBenchmark, open_step: Callable[..., Any], machine: int = 0, machines: int = 1
 ) -> Callable[[], dict[str, float]]:
     """Return a function that trains for one turn and returns its row. The global batch grows with the machines only."""
-    from chatbot.corpus.batching.batches import Batches
-    from chatbot.corpus.batching.prefetch import prefetched
+    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.workers import prefetched
     from chatbot.model.new_model import built_model
     from chatbot.training.window import Window
 

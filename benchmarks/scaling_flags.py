@@ -6,9 +6,8 @@ import numpy as np
 
 from benchmarks.model_flags import ModelFlags
 from benchmarks.ring import LINKS
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import setting
 

@@ -40,7 +40,7 @@ def _starting_worker(flags: ScalingBenchmark, number: int) -> Callable[[str], di
     times = [time.perf_counter()]
     gpus = choose_gpus(None, number, find_gpus())
     towers = open_towers(gpus, number if len(gpus) < 2 else None)
-    from chatbot.corpus.batching.batches import Batches
+    from chatbot.corpus.batches import Batches
     from chatbot.model.new_model import built_model
     from chatbot.training.variable_update.choose import open_update
 

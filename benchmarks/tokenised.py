@@ -5,13 +5,12 @@ from collections import Counter
 from pathlib import Path
 
 from chatbot.config.corpus import CorpusSettings
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import SPECIALS, UNK
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.text.utterance import tokens_of
+from chatbot.corpus.tokenizer import tokens_of
+from chatbot.corpus.vocabulary import SPECIALS, UNK
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from benchmarks.report import log, print_json
 from benchmarks.tokenised import TokenisedPairs, read_tokenised
 from benchmarks.worker import Worker, ask_all
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import parse_flags, replace, setting
 from chatbot.training.devices.towers import open_towers
@@ -158,8 +158,8 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
     """Train as train.py does. A request trains for one turn and gives its rate; PROFILE gives the parts of a step."""
     towers = open_towers([], None)
     from benchmarks.limit import products_of, seconds_of, seconds_of_parts, seconds_of_update, table
-    from chatbot.corpus.batching.batches import Batches
-    from chatbot.corpus.batching.prefetch import prefetched
+    from chatbot.corpus.batches import Batches
+    from chatbot.corpus.workers import prefetched
     from chatbot.model.new_model import built_model
     from chatbot.training.variable_update.choose import open_update
     from chatbot.training.window import Window

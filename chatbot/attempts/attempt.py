@@ -28,7 +28,7 @@ from chatbot.config.attempts import (
 )
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer, step_of, with_manifest
 

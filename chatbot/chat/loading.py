@@ -12,8 +12,8 @@ from chatbot.config.attempts import trained_directory
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
 from chatbot.config.run import RunSettings
-from chatbot.corpus.encoding.workers import cores
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.workers import cores
 from chatbot.export.manifest import MANIFEST
 from chatbot.export.runtime.load import ExportedResponder, load_export
 from chatbot.inference.text_responder import TextResponder

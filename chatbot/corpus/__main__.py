@@ -38,11 +38,9 @@ def inspect_command(arguments: Sequence[str]) -> int:
     )
     import dataclasses
 
-    from chatbot.corpus.encoding.cache import temporary_cache
-    from chatbot.corpus.inspection.measurements import measure
-    from chatbot.corpus.inspection.report import json_line, report_lines, warnings
-    from chatbot.corpus.training_set import left_out, training_files, validation_parts
-    from chatbot.corpus.word_spaces import without_word_spaces
+    from chatbot.corpus.cache import temporary_cache
+    from chatbot.corpus.dataset import left_out, training_files, validation_parts, without_word_spaces
+    from chatbot.corpus.inspection import json_line, measure, report_lines, warnings
 
     corpus_settings = without_word_spaces(settings.corpus)
     files = training_files(corpus_settings)
@@ -66,16 +64,15 @@ def encode_command(arguments: Sequence[str]) -> int:
     settings = compose(
         EncodeSettings, **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
     )
-    from chatbot.corpus.encoding.history import History
-    from chatbot.corpus.training_set import training_files, training_selection, training_set
-    from chatbot.corpus.word_spaces import without_word_spaces
+    from chatbot.corpus.dataset import training_files, training_selection, training_set, without_word_spaces
+    from chatbot.corpus.history import History
 
     corpus_settings = without_word_spaces(settings.corpus)
     if settings.runner is None:
         corpus = training_set(corpus_settings, settings.encoding)
     else:
         try:
-            from chatbot.corpus.encoding.beam import encode_on_beam
+            from chatbot.corpus.beam import encode_on_beam
         except ModuleNotFoundError:
             raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; run `make beam`") from None
         encoding = settings.encoding

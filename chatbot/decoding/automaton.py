@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.encoding.vocabulary import EOS
+from chatbot.corpus.vocabulary import EOS
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
 
 

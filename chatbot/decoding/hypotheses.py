@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
+from chatbot.corpus.vocabulary import BOS, EOS, PAD
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
 from chatbot.decoding.automaton import BoundedAutomaton
 

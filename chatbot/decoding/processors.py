@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import EOS
+from chatbot.corpus.vocabulary import EOS
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
 
 

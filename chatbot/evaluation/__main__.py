@@ -26,9 +26,9 @@ def main() -> int:
 
     import_tensorflow()
     let_gpu_memory_grow()
-    from chatbot.corpus.encoding.tokenised import corpus_files, tokenise
-    from chatbot.corpus.encoding.workers import worker_pool
-    from chatbot.corpus.text.utterance import without_pair_rules
+    from chatbot.corpus.files import corpus_files, tokenise
+    from chatbot.corpus.tokenizer import without_pair_rules
+    from chatbot.corpus.workers import worker_pool
     from chatbot.evaluation.baseline import Baseline, pairs_of, training_pairs
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.evaluation.report import rows_of, table

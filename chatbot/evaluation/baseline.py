@@ -9,12 +9,12 @@ from tqdm import tqdm
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.chunks import load_chunk
-from chatbot.corpus.encoding.selection import Selection, select
-from chatbot.corpus.encoding.tokenised import CorpusFiles, corpus_files, tokenise
-from chatbot.corpus.encoding.workers import worker_pool
+from chatbot.corpus.chunks import load_chunk
+from chatbot.corpus.dataset import training_files, training_selection
+from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise
 from chatbot.corpus.reading.files.sources import Source
-from chatbot.corpus.training_set import training_files, training_selection
+from chatbot.corpus.selection import Selection, select
+from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import CharacterIndex
 from chatbot.quiet import no_bars

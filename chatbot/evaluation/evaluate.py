@@ -6,13 +6,12 @@ from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import AUTO_TOKENIZE
-from chatbot.corpus.encoding.corpus import encode
-from chatbot.corpus.encoding.history import History, source_of
-from chatbot.corpus.encoding.selection import Selection
-from chatbot.corpus.encoding.tokenised import CorpusFiles, tokenise
-from chatbot.corpus.encoding.workers import worker_pool
-from chatbot.corpus.text.tokenizer import text_of
-from chatbot.corpus.text.utterance import tokens_of
+from chatbot.corpus.dataset import encode
+from chatbot.corpus.files import CorpusFiles, tokenise
+from chatbot.corpus.history import History, source_of
+from chatbot.corpus.selection import Selection
+from chatbot.corpus.tokenizer import text_of, tokens_of
+from chatbot.corpus.workers import worker_pool
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, Sample

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import tensorflow as tf
 from tqdm import tqdm
 
-from chatbot.corpus.batching.batches import pad_batch
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ngrams import histories_of
+from chatbot.corpus.batches import pad_batch
+from chatbot.corpus.ngrams import histories_of
+from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH, is_installed
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.history import question_of
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import ASK, EOS, Vocabulary
+from chatbot.corpus.history import question_of
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
 
 if TYPE_CHECKING:
     from chatbot.evaluation.likelihood import Scorer

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first

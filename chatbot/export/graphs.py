@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.ngrams import Ngrams
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.ngrams import Ngrams
+from chatbot.corpus.vocabulary import PAD
 from chatbot.model.copying import spelling_table
 from chatbot.model.packing import Packing
 from chatbot.model.saved import Trained

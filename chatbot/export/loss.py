@@ -4,15 +4,14 @@ import dataclasses
 
 from chatbot.config.export import ExportSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.corpus import encode
-from chatbot.corpus.encoding.history import History
-from chatbot.corpus.encoding.selection import Selection
-from chatbot.corpus.encoding.shards import Shards
-from chatbot.corpus.encoding.tokenised import corpus_files
+from chatbot.corpus.dataset import encode, validation_set
+from chatbot.corpus.files import corpus_files
+from chatbot.corpus.history import History
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_parts
-from chatbot.corpus.text.utterance import without_pair_rules
-from chatbot.corpus.training_set import validation_set
+from chatbot.corpus.selection import Selection
+from chatbot.corpus.shards import Shards
+from chatbot.corpus.tokenizer import without_pair_rules
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.model.saved import Trained

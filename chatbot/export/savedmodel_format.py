@@ -23,9 +23,9 @@ import tensorflow as tf
 from chatbot.config.attempts import VOCABULARY
 from chatbot.config.decoding import SAMPLED, TOKENS, DecodingSettings
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.ngrams import Ngrams, Order
-from chatbot.corpus.encoding.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, Vocabulary
-from chatbot.corpus.text.tokenizer import SPACE
+from chatbot.corpus.ngrams import Ngrams, Order
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, Vocabulary
 from chatbot.export.graphs import plain_model, sequences_in_graph, with_weights
 from chatbot.export.rounding import Stored
 from chatbot.flags import fields_of

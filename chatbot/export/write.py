@@ -10,7 +10,7 @@ from chatbot.config.default_search import with_default_search
 from chatbot.config.export import FLOAT32, SAVEDMODEL, ExportSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.stored import storable
-from chatbot.corpus.encoding.ngrams import Ngrams, load_ngrams
+from chatbot.corpus.ngrams import Ngrams, load_ngrams
 from chatbot.durable import unused_name
 from chatbot.export.graphs import plain_model
 from chatbot.export.loss import HeldOut

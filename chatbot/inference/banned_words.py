@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.encoding.vocabulary import EOS, SPECIALS, Vocabulary
-from chatbot.corpus.text.tokenizer import SPACE
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import EOS, SPECIALS, Vocabulary
 from chatbot.decoding.automaton import Automaton
 from chatbot.errors import UserError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from chatbot.corpus.encoding.vocabulary import BOS
+from chatbot.corpus.vocabulary import BOS
 from chatbot.inference.questions import Asked, FinishReason, Piece, Question, Receive, Ticket, TokenLogProb
 from chatbot.inference.ranking import Reply
 from chatbot.inference.rows import RowBatch, RowModel, Started, token_log_prob

@@ -10,11 +10,10 @@ import numpy.typing as npt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.history import question_of
-from chatbot.corpus.encoding.spelling import spelling_automaton
-from chatbot.corpus.encoding.vocabulary import EOS, PAD, Vocabulary
+from chatbot.corpus.cleaning import cleaner
+from chatbot.corpus.history import question_of
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.text.cleaning import cleaner
+from chatbot.corpus.vocabulary import EOS, PAD, Vocabulary, spelling_automaton
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton
 from chatbot.errors import UserError
 from chatbot.inference.banned_words import without_words

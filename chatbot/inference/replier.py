@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.batching.batches import pad
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.batches import pad
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.inference.questions import Ticket
 from chatbot.inference.ranking import Ranking, Reply, check_decoding, for_attempt, reply_automaton

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import BOS
+from chatbot.corpus.vocabulary import BOS
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import GraphSearch, Progress, State, Step, repeated, search_all
 from chatbot.decoding.hypotheses import coverage_penalty

@@ -5,8 +5,8 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 
-from chatbot.corpus.encoding.vocabulary import EOS, SPECIALS, Vocabulary
-from chatbot.corpus.text.tokenizer import SPACE
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import EOS, SPECIALS, Vocabulary
 
 
 class ReplyText:

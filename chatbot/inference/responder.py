@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.batching.batches import pad
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import BOS, Vocabulary
+from chatbot.corpus.batches import pad
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.vocabulary import BOS, Vocabulary
 from chatbot.inference.replier import Replier, replier_of
 from chatbot.inference.tensor_rows import TensorRows
 from chatbot.inference.text_responder import TextResponder

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import pad
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import ASK, EOS
+from chatbot.corpus.batches import pad
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.vocabulary import ASK, EOS
 from chatbot.inference.questions import Ticket
 from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD, Vocabulary
-from chatbot.corpus.text.tokenizer import SPACE
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.processors import Prefix, processed

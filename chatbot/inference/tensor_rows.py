@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import pad
-from chatbot.corpus.encoding.ragged import Ragged
+from chatbot.corpus.batches import pad
+from chatbot.corpus.pair_ids import Ragged
 from chatbot.model.decoder import DecoderState
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, specs_of

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.history import source_of
-from chatbot.corpus.encoding.vocabulary import Vocabulary
-from chatbot.corpus.text.utterance import tokens_of
+from chatbot.corpus.history import source_of
+from chatbot.corpus.tokenizer import tokens_of
+from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.inference.questions import Asked, Message, Piece, Question, Ticket
 from chatbot.inference.ranking import Reply
 from chatbot.inference.rows import RowBatch, RowModel, RuleBook

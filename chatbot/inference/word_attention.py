@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import Vocabulary
 
 Weights = npt.NDArray[np.float32]
 

@@ -17,7 +17,7 @@ import xxhash
 from chatbot.config.attempts import VOCABULARY
 from chatbot.config.json_files import read_json
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 
 REMEDY = "restore it from a backup, or train again under another --attempt"

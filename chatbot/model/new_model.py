@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ngrams import Ngrams
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
-from chatbot.corpus.encoding.word_vectors import WordVectors
+from chatbot.corpus.ngrams import Ngrams
+from chatbot.corpus.pair_ids import EncodedPairs
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.corpus.word_vectors import WordVectors
 from chatbot.model.fast.projection import LossSize
 from chatbot.model.seq2seq import Seq2Seq
 

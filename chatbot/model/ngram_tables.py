@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from chatbot.corpus.encoding.ngrams import MULTIPLIER, Ids, Ngrams, Order
-from chatbot.corpus.encoding.vocabulary import ASK, BOS
+from chatbot.corpus.ngrams import MULTIPLIER, Ids, Ngrams, Order
+from chatbot.corpus.vocabulary import ASK, BOS
 from chatbot.model.gpu import on_gpu
 
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 from chatbot.config.attempts import BEST, CONFIG, DICTIONARY, LAST, NGRAMS, VOCABULARY, is_validated
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.ngrams import load_ngrams
-from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.ngrams import load_ngrams
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.checkpoint_files import (

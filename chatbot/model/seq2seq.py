@@ -9,7 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.ngrams import Ngrams
+from chatbot.corpus.ngrams import Ngrams
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoded import Decoded
 from chatbot.model.decoder import Decoder, DecoderState

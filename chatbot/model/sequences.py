@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.vocabulary import PAD
 from chatbot.model.packing import Packing, packed_array, packing_of
 
 

@@ -49,9 +49,9 @@ from chatbot.config.stored import (
     stored_settings,
 )
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.ngrams import Ngrams
-from chatbot.corpus.encoding.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
+from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.durable import remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import flatten, program, replace

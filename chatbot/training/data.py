@@ -12,20 +12,25 @@ from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.corpus import Corpus
-from chatbot.corpus.encoding.history import question_of, source_of, with_history
-from chatbot.corpus.encoding.shards import Shards
-from chatbot.corpus.encoding.tokenised import version_of
-from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
-from chatbot.corpus.encoding.word_vectors import check_readable
+from chatbot.corpus.dataset import (
+    SPACES,
+    Corpus,
+    left_out,
+    training_set,
+    validation_parts,
+    validation_set,
+    without_word_spaces,
+)
+from chatbot.corpus.files import version_of
+from chatbot.corpus.history import question_of, source_of, with_history
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.charset import CONTROL, detect_encoding
 from chatbot.corpus.reading.files.lines import UNDECODABLE
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.text.tokenizer import text_of
-from chatbot.corpus.text.utterance import tokens_of
-from chatbot.corpus.training_set import left_out, training_set, validation_parts, validation_set
-from chatbot.corpus.word_spaces import SPACES, without_word_spaces
+from chatbot.corpus.shards import Shards
+from chatbot.corpus.tokenizer import text_of, tokens_of
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.word_vectors import check_readable
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import Sample
 from chatbot.flags import replace

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from chatbot.config.stored import as_flags, storable
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.buckets import Bucket
+from chatbot.corpus.batches import Bucket
 from chatbot.corpus.reading.display import counted
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import peak_growth, process_memory

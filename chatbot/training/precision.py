@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.cache import key_of
+from chatbot.corpus.cache import key_of
 from chatbot.durable import write_json
 from chatbot.model.fast.projection import MOST_ELEMENTS
 from chatbot.model.matmul import matmul

@@ -15,12 +15,12 @@ import tensorflow as tf
 from chatbot.config.attempts import LAST
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
-from chatbot.corpus.batching.prefetch import prefetched
-from chatbot.corpus.encoding.ngrams import Ngrams, ngrams_of
-from chatbot.corpus.encoding.vocabulary import Vocabulary
-from chatbot.corpus.encoding.word_vectors import read_word_vectors
+from chatbot.corpus.batches import Batches
+from chatbot.corpus.ngrams import Ngrams, ngrams_of
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.vocabulary import Vocabulary
+from chatbot.corpus.word_vectors import read_word_vectors
+from chatbot.corpus.workers import prefetched
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table

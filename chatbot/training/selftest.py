@@ -15,10 +15,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.batches import Batches
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from chatbot.model.new_model import built_model

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batch, GlobalBatch, split
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.batches import Batch, GlobalBatch, split
+from chatbot.corpus.vocabulary import PAD
 from chatbot.model.gpu import computed_on, is_gpu, on_gpu
 from chatbot.model.packing import Packing, packed_array
 from chatbot.model.sampled import draw_samples

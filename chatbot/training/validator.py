@@ -13,8 +13,8 @@ from tqdm import tqdm
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.corpus import Corpus
-from chatbot.corpus.text.utterance import tokens_of
+from chatbot.corpus.dataset import Corpus
+from chatbot.corpus.tokenizer import tokens_of
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, top_share

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.corpus.batching.batches import Batch
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.batches import Batch
+from chatbot.corpus.vocabulary import PAD
 from chatbot.training.share import Prepared
 from chatbot.training.variable_update.interface import StepResult
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.durable import write_json
 from chatbot.flags import compose
 from chatbot.model.saved import weights_of

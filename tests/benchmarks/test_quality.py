@@ -9,10 +9,10 @@ import pytest
 from benchmarks.count_models import COPY_WEIGHT, measure_count_models
 from benchmarks.quality import split
 from chatbot.config.corpus import LEAST_VOCABULARY
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
-from tests.corpus.encoding.kneser_ney import SlowKneserNey, grams_of
+from tests.corpus.kneser_ney import SlowKneserNey, grams_of
 
 
 def slow_nats(texts: list[str], others: int, order: int, held_out: list[tuple[str, str]], copy: float = 0.0) -> float:

@@ -9,7 +9,7 @@ from benchmarks.peers import REPORT, TRANSLATED, Peers
 from benchmarks.planning import generated_shards, measure_planning
 from benchmarks.soak import Sample, growth
 from benchmarks.train import ratios, verdict
-from chatbot.corpus.encoding.shards import PAIRS_PER_SHARD
+from chatbot.corpus.shards import PAIRS_PER_SHARD
 from chatbot.errors import UserError
 from tests.benchmarks.running import benchmark
 from tests.commands import run

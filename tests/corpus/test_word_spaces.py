@@ -7,8 +7,7 @@ import pytest
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.training_set import training_files
-from chatbot.corpus.word_spaces import is_cut_into_words, without_word_spaces
+from chatbot.corpus.dataset import is_cut_into_words, training_files, without_word_spaces
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from tests.commands import run

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import BOS, EOS, PAD
+from chatbot.corpus.vocabulary import BOS, EOS, PAD
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton
 from chatbot.decoding.graph_search import GraphSearch, search_all
 from chatbot.decoding.hypotheses import coverage_penalty

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import BOS, EOS
+from chatbot.corpus.vocabulary import BOS, EOS
 from tests.decoding.searches import ATTENTION, LETTERS, Tables, found, random_table, spelled
 
 

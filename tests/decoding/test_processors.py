@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.corpus.encoding.vocabulary import EOS, PAD
+from chatbot.corpus.vocabulary import EOS, PAD
 from chatbot.decoding.processors import (
     Prefix,
     frequency_penalty,

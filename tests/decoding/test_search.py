@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import EOS
+from chatbot.corpus.vocabulary import EOS
 from chatbot.decoding.automaton import Automaton
 from tests.decoding.searches import (
     ANY_WORD,

@@ -16,13 +16,11 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.corpus import encode
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.selection import Selection
-from chatbot.corpus.encoding.vocabulary import BOS, EOS, Vocabulary
-from chatbot.corpus.text.tokenizer import tokenizer
-from chatbot.corpus.training_set import training_files
+from chatbot.corpus.dataset import encode, training_files
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.selection import Selection
+from chatbot.corpus.tokenizer import tokenizer
+from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.evaluate import evaluate

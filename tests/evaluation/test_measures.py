@@ -13,7 +13,7 @@ from sacrebleu.tokenizers.tokenizer_re import TokenizerRegexp
 from sacrebleu.tokenizers.tokenizer_zh import TokenizerZh
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import ASK, EOS, Vocabulary
+from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import (
     BLOCK,

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from chatbot.config.evaluation import EvaluationSettings, check_report
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.history import source_of
-from chatbot.corpus.encoding.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
+from chatbot.corpus.history import source_of
+from chatbot.corpus.vocabulary import BOS, BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Sample, measure

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from chatbot.config.export import ExportSettings
-from chatbot.corpus.encoding.shards import Shards
-from chatbot.corpus.encoding.vocabulary import BOS, EOS
+from chatbot.corpus.shards import Shards
+from chatbot.corpus.vocabulary import BOS, EOS
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.export.loss import HeldOut
 from chatbot.export.manifest import size_of

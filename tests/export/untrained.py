@@ -10,9 +10,9 @@ import tensorflow as tf
 from chatbot.config.attempts import BEST, CONFIG, LAST, NGRAMS, VOCABULARY
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.ngrams import ngrams_of
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.corpus.ngrams import ngrams_of
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.flags import compose
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches, pad_batch
-from chatbot.corpus.encoding.ngrams import ngrams_of
-from chatbot.corpus.encoding.vocabulary import BYTES, Vocabulary
+from chatbot.corpus.batches import Batches, pad_batch
+from chatbot.corpus.ngrams import ngrams_of
+from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.model.dropout import uniform

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs

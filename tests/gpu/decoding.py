@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import BOS
+from chatbot.corpus.vocabulary import BOS
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
 from chatbot.inference.responder import attention_weights

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batches, GlobalBatch
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.batches import Batches, GlobalBatch
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs, train_model

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BOS, BYTES, Vocabulary
+from chatbot.corpus.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.responder import attention_weights, word_attention
 from chatbot.inference.word_attention import END, words

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from chatbot.corpus.encoding.spelling import spelling_automaton
-from chatbot.corpus.encoding.vocabulary import BYTES, EOS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, EOS, Vocabulary, spelling_automaton
 from chatbot.decoding.automaton import Automaton
 from chatbot.errors import UserError
 from chatbot.inference.banned_words import without_words

@@ -12,7 +12,7 @@ import tensorflow as tf
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.questions import Ticket

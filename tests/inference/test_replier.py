@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BOS, BYTES, EOS, PAD, UNK, Vocabulary
 from chatbot.decoding.graph_search import STEPS, STEPS_ALONE
 from chatbot.inference import replier as module
 from chatbot.inference.questions import Ticket

@@ -10,7 +10,7 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BYTES, EOS, SPECIALS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, EOS, SPECIALS, Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.replier import Replier
 from chatbot.inference.reply_text import ReplyText, before_stop

@@ -7,7 +7,7 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.flags import compose, replace
 from chatbot.inference.responder import Responder
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, MAX_CHARACTERS

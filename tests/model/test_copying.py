@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.vocabulary import BOS, BYTES, Vocabulary
+from chatbot.corpus.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.copying import Copies, log_copied, mixture, spelling_table, with_copies
 from chatbot.model.fast.projection import LossSize, projection_loss

@@ -8,15 +8,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ngrams import ngrams_of
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS
+from chatbot.corpus.ngrams import ngrams_of
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import ASK, BOS, EOS
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.model.new_model import built_model
 from chatbot.model.ngram_tables import NgramTables
 from chatbot.training.selftest import SETTINGS, VOCABULARY
-from tests.corpus.encoding.kneser_ney import SlowKneserNey, grams_of
+from tests.corpus.kneser_ney import SlowKneserNey, grams_of
 
 
 def sequences(seed: int, number: int) -> list[list[int]]:

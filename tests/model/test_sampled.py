@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.batches import GlobalBatch, pad_batch
+from chatbot.corpus.vocabulary import PAD
 from chatbot.model.decoded import Decoded
 from chatbot.model.new_model import built_model
 from chatbot.model.sampled import draw_samples, sampled_loss

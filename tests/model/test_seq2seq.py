@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.encoded_pairs import EncodedPairs
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD
+from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.model.new_model import built_model, start_from_frequencies
 from chatbot.model.packing import unpack
 from chatbot.model.recurrent import recurrent_layer

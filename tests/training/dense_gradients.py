@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batch, GlobalBatch
+from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.gradients import Sums, dense, gradient_function
 from chatbot.training.share import Preparation, Prepared, Share

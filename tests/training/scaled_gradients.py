@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batch
+from chatbot.corpus.batches import Batch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.gradients import Sums
 from chatbot.training.share import Share

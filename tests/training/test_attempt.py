@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import load_vocabulary
+from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import attempt_lock, write_attempt
@@ -237,7 +237,7 @@ def test_attempt_begun_before_a_change_of_the_cleaning_is_resumed(
 ) -> None:
     Path("pairs.tsv").write_text("".join(f"你\u200b好{i}\t好{i}\n" for i in range(9)), encoding="utf-8")
     with monkeypatch.context() as earlier:
-        earlier.setattr("chatbot.corpus.text.cleaning._without_control", lambda text: text.replace("\u200b", " "))
+        earlier.setattr("chatbot.corpus.cleaning._without_control", lambda text: text.replace("\u200b", " "))
         train_small(1, data=("pairs.tsv",), steps=1)
     description = Path("checkpoints/default/data.json")
     description.write_text(json.dumps({k: v for k, v in json.loads(description.read_text()).items() if k != "version"}))

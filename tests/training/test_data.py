@@ -14,8 +14,8 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
-from chatbot.corpus.encoding import shards
+from chatbot.corpus import shards
+from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.config.stored import stored_settings
-from chatbot.corpus.encoding import vocabulary as vocabulary_module
-from chatbot.corpus.encoding.ngrams import load_ngrams, ngrams_of
-from chatbot.corpus.encoding.ragged import Ragged
-from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus import vocabulary as vocabulary_module
+from chatbot.corpus.ngrams import load_ngrams, ngrams_of
+from chatbot.corpus.pair_ids import Ragged
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 from chatbot.model.saved import load_trained, read_values, weights_of

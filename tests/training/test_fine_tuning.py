@@ -9,7 +9,7 @@ import pytest
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.stored import settings_over_config
-from chatbot.corpus.encoding.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
+from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.inference.responder import Responder
 from chatbot.model.new_model import built_model

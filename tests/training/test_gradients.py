@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batch, Batches, pad_batch
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.batches import Batch, Batches, pad_batch
+from chatbot.corpus.vocabulary import PAD
 from chatbot.flags import replace
 from chatbot.model.dropout import Dropout
 from chatbot.model.new_model import built_model

@@ -12,7 +12,7 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.tokenised import HISTORY_VERSION, corpus_files
+from chatbot.corpus.files import HISTORY_VERSION, corpus_files
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model

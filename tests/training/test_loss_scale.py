@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.batching.batches import Batches, split
+from chatbot.corpus.batches import Batches, split
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.training import optimizer

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batch
+from chatbot.corpus.batches import Batch
 from chatbot.durable import write_json
 from chatbot.flags import compose, replace
 from chatbot.memory import keep_freed_memory

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import BYTES, MARKS, Vocabulary
+from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.training.data import MOST_QUESTIONS, probe_samples, read_probe

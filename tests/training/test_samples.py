@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.encoding import shards
+from chatbot.corpus import shards
 from chatbot.training.data import prepare
 from tests.training.small_run import small_settings, train_small
 

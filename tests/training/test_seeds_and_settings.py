@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.dropout import uniform

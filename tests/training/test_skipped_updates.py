@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches, GlobalBatch
+from chatbot.corpus.batches import Batches, GlobalBatch
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model

@@ -7,8 +7,8 @@ from itertools import islice
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batches
-from chatbot.corpus.batching.prefetch import prefetched
+from chatbot.corpus.batches import Batches
+from chatbot.corpus.workers import prefetched
 from chatbot.flags import replace
 from chatbot.model import gpu
 from chatbot.model.new_model import built_model

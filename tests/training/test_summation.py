@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow.python.framework.convert_to_constants import _run_inline_graph_optimization
 
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import embedding_index

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batches import Batches
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import CASES, random_pairs, train_model
 from chatbot.training.tower_times import LEAST_CHANGES, SlowTowers, TowerOutliers, TowerTimes, medians_of_others

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.encoding.corpus import Corpus
+from chatbot.corpus.dataset import Corpus
 from chatbot.errors import UserError
 from chatbot.evaluation import likelihood
 from chatbot.evaluation.likelihood import Likelihood, Scorer

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batches, pad_batch
+from chatbot.corpus.batches import Batches, pad_batch
 from chatbot.flags import replace
 from chatbot.model.fast.projection import projection_loss
 from chatbot.model.new_model import built_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batch, GlobalBatch
+from chatbot.corpus.batches import Batch, GlobalBatch
 from chatbot.training import window as module
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.variable_update.interface import StepResult

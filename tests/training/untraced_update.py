@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import GlobalBatch
+from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.share import Prepared
 from chatbot.training.variable_update.interface import StepResult

@@ -8,8 +8,8 @@ from chatbot.config.decoding import DecodingSettings, default_search, over_defau
 from chatbot.config.export import ONNX
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.ngrams import load_ngrams
-from chatbot.corpus.encoding.vocabulary import Vocabulary, load_vocabulary
+from chatbot.corpus.ngrams import load_ngrams
+from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, read_manifest
 from chatbot.export.runtime.ngram_mixture import NgramMixture

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.encoding.ngrams import MULTIPLIER, Ngrams
-from chatbot.corpus.encoding.vocabulary import ASK, BOS
+from chatbot.corpus.ngrams import MULTIPLIER, Ngrams
+from chatbot.corpus.vocabulary import ASK, BOS
 
 Floats = npt.NDArray[np.float32]
 Histories = npt.NDArray[np.int64]  # [positions, order - 1], the ids before each position

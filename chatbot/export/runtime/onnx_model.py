@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.encoding.vocabulary import PAD
+from chatbot.corpus.vocabulary import PAD
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.errors import UserError
 from chatbot.export.manifest import damaged

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.encoding.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.export.runtime.onnx_model import Floats, OnnxModel

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.encoding.vocabulary import BOS
+from chatbot.corpus.vocabulary import BOS
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.hypotheses import (

@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 
 from chatbot.config.run import ALL
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import SPECIALS, Vocabulary
+from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
 from chatbot.durable import write_file
 from chatbot.evaluation.measures import Sample
 from chatbot.flags import fields_of, flatten

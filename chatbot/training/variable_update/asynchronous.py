@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from chatbot.config.learning import LearningSettings
-from chatbot.corpus.batching.batches import GlobalBatch
+from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.buffer import Buffer
 from chatbot.training.gradients import Sums, dense, gradient_function

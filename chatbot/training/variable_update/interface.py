@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import GlobalBatch
+from chatbot.corpus.batches import GlobalBatch
 from chatbot.training.share import Prepared
 from chatbot.training.variable_update.replica import Values
 

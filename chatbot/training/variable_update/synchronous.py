@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import GlobalBatch
+from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.buffer import Buffer
 from chatbot.training.devices.failures import is_cudnn_failure, is_out_of_memory, more_pieces, repeat_after

@@ -24,7 +24,7 @@ from chatbot.config.attempts import CONFIG
 from chatbot.config.bots import BotSettings, WebhookSettings, telegram_settings, webhook_settings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose, unknown_flags
 from chatbot.inference.responder import Responder

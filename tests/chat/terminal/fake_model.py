@@ -13,9 +13,9 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import chat_settings
 from chatbot.config.decoding import DecodingSettings, over_default
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.history import question_of
-from chatbot.corpus.encoding.vocabulary import BYTES, EOS, MARKS, Vocabulary
-from chatbot.corpus.text.tokenizer import SPACE
+from chatbot.corpus.history import question_of
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.questions import Ticket

@@ -10,7 +10,7 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.chat.terminal.screen import NO_ATTENTION, attention_table
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.responder import Responder
 from chatbot.inference.word_attention import END, WordAttention

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
-from chatbot.corpus.encoding.preparation import clean_pairs, preparation
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.read import FORMATS, read
 from chatbot.corpus.reading.report import Report
+from chatbot.corpus.selection import clean_pairs, preparation
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import written
 

@@ -6,11 +6,11 @@ import pytest
 
 from chatbot.config.corpus import FORMATS, CorpusSettings, EncodingSettings
 from chatbot.config.evaluation import EvaluationSettings
+from chatbot.corpus.dataset import training_files, validation_file
 from chatbot.corpus.reading import read
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.training_set import training_files, validation_file
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, texts, written
 

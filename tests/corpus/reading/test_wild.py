@@ -21,12 +21,12 @@ from typing import Any
 import pytest
 
 from chatbot.config.corpus import TEXT_RULES, CorpusSettings
+from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.text.cleaning import cleaner
 from chatbot.errors import UserError
 from tests.corpus.reading.wild_binaries import BINARIES
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chatbot.config.learning import NATS
-from chatbot.corpus.encoding.vocabulary import Vocabulary
+from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained

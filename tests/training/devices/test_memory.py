@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches, split
+from chatbot.corpus.batches import Batches, split
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.model.fast.projection import LOGITS, MOST_ELEMENTS, LossSize, logits_in

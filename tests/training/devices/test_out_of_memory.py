@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batches import Batches
 from chatbot.errors import DeviceError, UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model

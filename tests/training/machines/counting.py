@@ -50,7 +50,7 @@ def count_steps(settings: Settings) -> int:
     import numpy as np
     import tensorflow as tf
 
-    from chatbot.corpus.batching.batches import GlobalBatch, pad_batch
+    from chatbot.corpus.batches import GlobalBatch, pad_batch
     from chatbot.model.new_model import built_model
     from chatbot.model.seq2seq import Seq2Seq, embedding_index
     from chatbot.training.gradients import Sums

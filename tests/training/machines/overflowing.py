@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 from chatbot import commands
-from chatbot.corpus.batching import batches
-from chatbot.corpus.batching.batches import Batch, pad_batch
+from chatbot.corpus import batches
+from chatbot.corpus.batches import Batch, pad_batch
 
 PAIR = 5
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
-from chatbot.corpus.batching.batches import Batches, pad_batch
+from chatbot.corpus.batches import Batches, pad_batch
 from chatbot.errors import UserError
 from chatbot.flags import compose, flag_of
 from chatbot.training.machines.cluster import free_addresses
@@ -86,7 +86,7 @@ def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
     assert len(applied) == steps - counts[-1]
     assert all(None not in line["tower_losses"] and line["gradient_norm"] > 0.01 for line in applied)
 
-    monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", overflowing)
+    monkeypatch.setattr("chatbot.corpus.batches.pad_batch", overflowing)
     train_with_flags("--data", "pairs.tsv", *SMALL, *EQUAL, "--steps", str(steps), "--attempt", "one")
     assert metrics("one")[-1]["skipped_updates"] == counts[-1]
     for actual, expected_weight in zip(weights("two"), weights("one"), strict=True):
@@ -100,7 +100,7 @@ def test_machine_pads_only_its_own_share(monkeypatch: pytest.MonkeyPatch) -> Non
         padded_rows.extend(rows.tolist())
         return pad_batch(pairs, rows, *lengths)
 
-    monkeypatch.setattr("chatbot.corpus.batching.batches.pad_batch", recording_pad_batch)
+    monkeypatch.setattr("chatbot.corpus.batches.pad_batch", recording_pad_batch)
     pairs = random_pairs(60, 1)
     batches = Batches([pairs], 12, 1)
     one_machine = batches.from_step(0, 6)

@@ -18,7 +18,7 @@ import pytest
 from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from chatbot.config.training import Settings
-from chatbot.corpus.encoding.vocabulary import SPECIALS
+from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.evaluation.measures import Sample
 from chatbot.flags import compose
 from chatbot.inference.word_attention import WordAttention

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from chatbot.corpus.batching.batches import Batches
+from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.reporting.tensorboard_pages import BLUE, CELL, heat_map, mean_gradients

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
-from chatbot.corpus.encoding.tokenised import CorpusFiles, tokenise
-from chatbot.corpus.encoding.workers import worker_pool
+from chatbot.corpus.dataset import left_out, training_files, training_set, validation_parts
+from chatbot.corpus.files import CorpusFiles, tokenise
 from chatbot.corpus.reading.files import compression, containers
 from chatbot.corpus.reading.files.file_names import TEST, TRAINING, VALIDATION, is_no_data, part_of
 from chatbot.corpus.reading.files.sources import Parts, Source, find_parts, find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.training_set import left_out, training_files, training_set, validation_parts
+from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from tests.corpus.reading.dialogues.test_cornell import CONVERSATIONS, LINES
 from tests.corpus.reading.sample_files import (

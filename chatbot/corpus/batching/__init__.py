@@ -1,1 +1,0 @@
-"""From shards of ids to padded batches of a few static shapes."""

@@ -1,0 +1,158 @@
+"""The turns before a question, in the source of a pair: `--history N` joins the last N of them with the question.
+
+A source with history is a list of turns, the oldest first and the question last. Each turn begins with the mark of who
+spoke (`vocabulary.MARKS`). The speakers alternate: the other one has asked the question. Sources are stored with all N
+turns. When they are read, the oldest turns are left out until the others fit in --max-length.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.corpus.chunks import Chunk
+from chatbot.corpus.pair_ids import Hashes, Mask, Offsets, Ragged
+from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP
+from chatbot.corpus.selection import PairHashes
+from chatbot.corpus.vocabulary import MARKS, Vocabulary
+
+Links = npt.NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """The history of the sources of a corpus."""
+
+    turns: int = 0  # the maximum number of turns before a question
+    max_length: int | None = None  # the maximum number of tokens of a source with history; None: no maximum
+
+
+NO_HISTORY = History()
+
+
+def source_of(turns: Sequence[Sequence[int]], vocabulary: Vocabulary, max_length: int) -> list[int]:
+    """Return the source of a question and the turns before it.
+
+    turns: the ids of each turn, the oldest first and the question last. A vocabulary without marks takes the question
+    alone. A question of more than max_length tokens is kept as it is.
+    """
+    if not vocabulary.has_marks:
+        return list(turns[-1])
+    source: list[int] = []
+    for age, turn in enumerate(reversed(turns)):
+        marked = [vocabulary.first_mark + age % len(MARKS), *turn]
+        if source and len(source) + len(marked) > max_length:
+            break
+        source = marked + source
+    return source
+
+
+def question_of(source: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    """Return the question of a source, without its mark and the turns before it."""
+    marks = range(vocabulary.first_mark, vocabulary.first_byte)
+    return list(source[max((place + 1 for place, i in enumerate(source) if i in marks), default=0) :])
+
+
+def turns_that_fit(sources: Ragged, first_mark: int, max_length: int) -> Ragged:
+    """Return the sources without the oldest turns that do not fit in max_length tokens. The question always stays.
+
+    first_mark: the id of the first of MARKS.
+    """
+    marks = _marks(sources, first_mark)
+    ends = sources.starts + sources.lengths
+    # The first mark from which at most max_length tokens remain, or the question's.
+    fitting = np.searchsorted(marks, np.maximum(sources.starts, ends - max_length))
+    starts = marks[np.minimum(fitting, np.searchsorted(marks, ends) - 1)]
+    return Ragged(sources.flat, starts, ends - starts)
+
+
+def questions_alone(sources: Ragged, first_mark: int) -> Ragged:
+    """Return the questions of sources with history, without their marks."""
+    ends = sources.starts + sources.lengths
+    marks = _marks(sources, first_mark)
+    starts = marks[np.searchsorted(marks, ends) - 1] + 1
+    return Ragged(sources.flat, starts, ends - starts)
+
+
+def with_history(sources: Ragged, first_mark: int) -> int:
+    """Return the number of sources that have a turn before the question."""
+    marks = _marks(sources, first_mark)
+    turns = np.searchsorted(marks, sources.starts + sources.lengths) - np.searchsorted(marks, sources.starts)
+    return int(np.count_nonzero(turns > 1))
+
+
+def _marks(sources: Ragged, first_mark: int) -> Offsets:
+    """Return the sorted places of all marks in the flat array."""
+    marks: Offsets = np.flatnonzero((sources.flat >= first_mark) & (sources.flat < first_mark + len(MARKS)))
+    return marks
+
+
+def turn_rows(links: Links, turns: int) -> npt.NDArray[np.int64]:
+    """Return the row of a chunk that each turn of a pair's source stands in, [pairs, at most turns + 1].
+
+    The first column is the question, the next the turn before it. -1 stands for no turn.
+    """
+    questions = 2 * np.arange(len(links))
+    before = np.full(2 * len(links), -1)  # the row of the turn before each row
+    before[1::2] = questions
+    overlap, following = np.flatnonzero(links == OVERLAP), np.flatnonzero(links == NEXT)
+    before[questions[overlap]] = questions[overlap] - 2
+    before[questions[following]] = questions[following] - 1
+    columns = [questions]
+    for _ in range(turns):
+        last = columns[-1]
+        column = np.where(last < 0, -1, before[last])
+        if (column < 0).all():
+            break
+        columns.append(column)
+    return np.stack(columns, axis=1)
+
+
+def rows_with_history(chunk: Chunk, kept: Mask, turns: int) -> Ragged:
+    """Return the alternating sources and answers of the kept pairs: [2 * kept pairs] rows of indices of tokens.
+
+    The marks have the indices after those of the chunk's distinct tokens.
+    """
+    tokens, rows = len(chunk.token_hashes), len(chunk.lengths)
+    flat = np.concatenate([chunk.ids.astype(np.int64), np.arange(tokens, tokens + len(MARKS))])
+    all_rows = Ragged.from_lengths(flat, np.concatenate([chunk.lengths, np.ones(len(MARKS), np.uint32)]))
+    history = turn_rows(chunk.links, turns)[kept, ::-1]  # [kept, turns] the oldest first, the question last
+    ages = np.arange(history.shape[1])[::-1]
+    marks = np.where(history < 0, -1, rows + ages % len(MARKS))
+    # [kept, 2 * turns] mark, turn, mark, question; a chunk may keep no pair
+    marked = np.stack([marks, history], axis=2).reshape(len(history), 2 * history.shape[1])
+    answers = history[:, -1:] + 1
+    parts = np.concatenate([marked, answers], axis=1)  # [kept, 2 * turns + 1]
+    exists = parts >= 0
+    selected = all_rows.select(parts[exists])
+    sizes = np.zeros(parts.shape, np.int64)
+    sizes[exists] = selected.lengths
+    lengths = np.stack([sizes[:, :-1].sum(axis=1), sizes[:, -1]], axis=1)  # [kept, 2]
+    return Ragged.from_lengths(selected.joined(), lengths.ravel())
+
+
+def pair_hashes(pairs: Hashes, questions: Hashes, answers: Hashes, links: Links, turns: int) -> PairHashes:
+    """Return the hashes of a chunk's pairs, with so many turns of history. The other arguments are the chunk's fields.
+
+    With history, examples are equal if their turns are, too. All pairs of a conversation are one group, named by its
+    first turn.
+    """
+    if not turns:
+        return PairHashes(pairs, questions, answers, pairs)
+    texts = np.stack([questions, answers], axis=1).ravel()  # [rows]
+    examples = pairs.copy()
+    for column in turn_rows(links, turns).T[1:]:
+        exists = column >= 0
+        examples[exists] = _mixed(examples[exists], texts[column[exists]])
+    first = np.maximum.accumulate(np.where(links == NEW, np.arange(len(links)), 0))
+    return PairHashes(pairs, questions[first], answers, examples)
+
+
+def _mixed(first: Hashes, second: Hashes) -> Hashes:
+    """Return a hash of two hashes in this order, by the multiplications of SplitMix64 (Steele et al., 2014)."""
+    mixed = first * np.uint64(0x9E3779B97F4A7C15) + second
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed

@@ -1,0 +1,311 @@
+"""Inspection of a corpus before training: lengths, vocabulary and repetition, as text and as JSON."""
+
+import dataclasses
+import json
+import re
+import unicodedata
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.corpus import NONE, CorpusSettings
+from chatbot.config.model import ModelSettings
+from chatbot.corpus.chunks import Counts, hashes_of, load_chunk
+from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, vocabulary_of_counts
+from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
+from chatbot.corpus.pair_ids import Hashes, Mask
+from chatbot.corpus.reading.chat_messages import NO_TEXT, NOTICES
+from chatbot.corpus.reading.dialogues.douban import FALSE_RESPONSES
+from chatbot.corpus.reading.dialogues.subtitles import NO_SPEECH
+from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.read import NO_DATA
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.selection import Selection, occurrences_before, select
+from chatbot.corpus.shards import SOURCE, TARGET, IdTable, encode_chunk
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import MIN_COUNT, Vocabulary, frequent_characters, longer_token_capacity
+from chatbot.corpus.workers import in_order, progress_bar, worker_pool
+from chatbot.flags import command_line, program
+
+# With fewer chunks, one process is faster than starting others.
+SERIAL_CHUNKS = 6
+SAMPLES = 3
+TOP_REPLIES = 10
+VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
+# The suggested vocabulary covers this share of the largest coverage; the suggested length fits this share of the pairs.
+COVERED, FITTING = 0.97, 0.99
+
+_NOT_WORD = re.compile(r"[\W_]+")
+_REPEATED = re.compile(r"(\D)\1{2,}")  # 哈哈哈哈 counts as 哈哈
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """One file of the corpus."""
+
+    report: Report
+    kept: int  # pairs that training would use
+
+
+class Coverage(NamedTuple):
+    """What a vocabulary covers."""
+
+    tokens: float  # share of all tokens that are in it
+    characters: float  # share of all characters that are in it; the others are spelled in bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurements:
+    """The measurements. Lengths are in tokens of the suggested vocabulary, EOS counted in the answers."""
+
+    files: list[File]
+    samples: list[tuple[str, str]]
+    lengths: npt.NDArray[np.int64]  # [pairs, 2] of question and answer
+    tokens: int  # distinct tokens
+    characters: int  # distinct characters
+    coverage: dict[int, "Coverage"]  # by the size of a vocabulary, up to the first that has every token it may have
+    top_replies: list[tuple[str, int]]  # with the number of pairs that have them
+    after_space: float  # of the tokens that begin with a Chinese character, the share that follow a space
+    near_duplicates: int  # pairs equal to an earlier one but for punctuation, case or repeated characters
+    max_length: int  # suggested
+    vocabulary_size: int  # suggested
+
+    @property
+    def pairs(self) -> int:
+        """Pairs that are kept."""
+        return len(self.lengths)
+
+    @property
+    def top_share(self) -> float:
+        """The share of the pairs that have one of the most frequent replies."""
+        return sum(count for _, count in self.top_replies) / self.pairs
+
+
+def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
+    """Measure a corpus. Raises UserError when no pair is left."""
+    with worker_pool() as pool:
+        tokenised = tokenise(files, pool)
+        hashes = tokenised.hashes()
+        kept, dropped = select(hashes, Selection.of(settings))
+        reports = complete_reports(tokenised, dropped)
+        check_not_empty(int(kept.sum()), reports)
+        counts = count_tokens(tokenised, kept, pool)
+        coverage = _coverage(counts)
+        largest = max(covered.tokens for covered in coverage.values())
+        size = next(size for size, covered in coverage.items() if covered.tokens >= COVERED * largest)
+        measured = _measure_chunks(tokenised, kept, vocabulary_of_counts(tokenised, counts, size), pool)
+    lengths = np.concatenate([chunk.lengths for chunk in measured])
+    folded_hashes = np.concatenate([chunk.folded_hashes for chunk in measured])
+    longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
+    return Measurements(
+        files=[File(report, pairs) for report, pairs in zip(reports, tokenised.by_source(kept), strict=True)],
+        samples=_texts(tokenised, np.flatnonzero(kept)[:SAMPLES]),
+        lengths=lengths,
+        tokens=len(counts.counts) + len(counts.characters),
+        characters=len(counts.characters),
+        coverage=coverage,
+        top_replies=_top_replies(tokenised, hashes.answers, kept),
+        after_space=sum(c.chinese_after_space for c in measured) / max(1, sum(c.chinese for c in measured)),
+        near_duplicates=int((occurrences_before(folded_hashes) > 0).sum()),
+        max_length=max(2, longest),
+        vocabulary_size=size,
+    )
+
+
+def _coverage(counts: Counts) -> dict[int, Coverage]:
+    """Return what vocabularies of several sizes cover. Sizes beyond the first that has every candidate are left out."""
+    candidates = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
+    covered = np.concatenate([[0], np.cumsum(candidates)])  # [candidates + 1] occurrences of the first n
+    tokens, characters = counts.single.total() + int(counts.counts.sum()), counts.characters.total()
+    coverage = {}
+    for size in VOCABULARY_SIZES:
+        known = frequent_characters(counts.characters, size)
+        longer = longer_token_capacity(size, counts.characters)
+        single = sum(count for character, count in counts.single.items() if character in known)
+        whole = single + int(covered[min(longer, len(candidates))])
+        coverage[size] = Coverage(whole / tokens, sum(known.values()) / characters)
+        if longer >= len(candidates):
+            break
+    return coverage
+
+
+class _MeasuredChunk(NamedTuple):
+    lengths: npt.NDArray[np.int64]  # [pairs, 2]
+    folded_hashes: Hashes  # [pairs] equal for near duplicates
+    chinese: int  # tokens that begin with a Chinese character
+    chinese_after_space: int
+
+
+def _measure_chunks(
+    tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool: ProcessPoolExecutor
+) -> list[_MeasuredChunk]:
+    masks = tokenised.by_chunk(kept)
+    tasks = ((chunk.path, mask, vocabulary) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
+    measured = []
+    with progress_bar("Measuring", int(kept.sum()), " pairs") as bar:
+        for chunk in in_order(_measure_chunk, tasks, pool if len(masks) > SERIAL_CHUNKS else None):
+            measured.append(chunk)
+            bar.update(len(chunk.lengths))
+    return measured
+
+
+def _measure_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> _MeasuredChunk:
+    chunk = load_chunk(path)
+    lengths = encode_chunk(chunk, kept, IdTable(vocabulary)).lengths[:, [SOURCE, TARGET]].astype(np.int64)
+    lengths[:, TARGET] += 1
+    pairs = chunk.texts(np.flatnonzero(kept))
+    folded_hashes = hashes_of(f"{_folded(question)}\n{_folded(answer)}" for question, answer in pairs)
+    after_space = np.array([token.startswith(SPACE) for token in chunk.tokens], np.bool_)
+    chinese = np.array([token.lstrip(SPACE)[:1] >= "\u4e00" for token in chunk.tokens], np.bool_)
+    ids = chunk.ids
+    return _MeasuredChunk(lengths, folded_hashes, int(chinese[ids].sum()), int((chinese & after_space)[ids].sum()))
+
+
+def _folded(text: str) -> str:
+    """Remove punctuation, case and repetition from a text. Text of punctuation alone keeps its punctuation."""
+    words = _NOT_WORD.sub("", unicodedata.normalize("NFKC", text).casefold())
+    return _REPEATED.sub(r"\1\1", words or text)
+
+
+def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, kept: Mask) -> list[tuple[str, int]]:
+    """Return the most frequent replies and the number of pairs that have each."""
+    rows = np.flatnonzero(kept)
+    _, first, counts = np.unique(answer_hashes[rows], return_index=True, return_counts=True)
+    top = np.argsort(-counts, kind="stable")[:TOP_REPLIES]
+    answers = [answer for _, answer in _texts(tokenised, rows[first[top]])]
+    return list(zip(answers, counts[top].tolist(), strict=True))
+
+
+def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple[str, str]]:
+    """Return the cleaned text of the pairs with these numbers in the corpus, in this order."""
+    ends = np.cumsum([chunk.pairs for chunk in tokenised.chunks])
+    numbers = np.searchsorted(ends, rows, side="right")  # [rows] the chunk of each
+    texts: dict[int, tuple[str, str]] = {}
+    for number in np.unique(numbers).tolist():
+        in_chunk = rows[numbers == number]
+        path, _, pairs = tokenised.chunks[number]
+        texts |= zip(in_chunk.tolist(), load_chunk(path).texts(in_chunk - (ends[number] - pairs)), strict=True)
+    return [texts[row] for row in rows.tolist()]
+
+
+BARS, BAR_WIDTH = 12, 40
+# Thresholds of the warnings, as shares of all pairs, replies or tokens.
+MANY_DROPPED, TOP_REPLIES_SHARE, MANY_AFTER_SPACE, MANY_NEAR_DUPLICATES = 0.1, 0.2, 0.3, 0.1
+FEW_PAIRS, FREQUENT_REPLY = 1000, 10
+# Reasons to drop pairs that the user chose by a flag, and to drop what is no pair of the corpus anyway.
+CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
+NO_PAIRS = (NO_DATA, NOTICES, NO_TEXT, FALSE_RESPONSES, NO_SPEECH)
+MAX_LENGTH = ModelSettings().max_length
+
+
+def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
+    """Return the whole report, for a terminal."""
+    lines = []
+    for file in measured.files:
+        report = file.report
+        kind = f"{', '.join(report.formats)}; {', '.join(report.encodings)}"
+        lines.append(f"{report.file}: {kind}; {counted(report.pairs, 'pair')}, {file.kept:,} kept")
+        lines += [f"  {columns}" for columns in report.columns]
+        lines += [f"  left out: {line}" for line in report.lines()]
+        lines += [f"  note: {line}" for line in report.notes()]
+        lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]
+    lines += ["", "The first pairs:"]
+    lines += [f"  {question} -> {answer}" for question, answer in measured.samples]
+    for name, side in (("Questions", SOURCE), ("Replies", TARGET)):
+        lines += ["", f"{name}, in tokens:", *histogram(measured.lengths[:, side])]
+    lines += [
+        "",
+        f"Vocabulary: {counted(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
+    ]
+    lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
+    lines += [
+        f"  {size:>6,} entries cover {cover.tokens:6.1%} of all tokens and {cover.characters:7.2%} of all characters"
+        for size, cover in measured.coverage.items()
+    ]
+    lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
+    lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
+    lines += [
+        "",
+        f"Near duplicates (other punctuation, case or repeated characters): "
+        f"{counted(measured.near_duplicates, 'pair')}.",
+    ]
+    longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
+    lines += [
+        "",
+        f"Longer than train.py's default --max-length {MAX_LENGTH}: {counted(longer, 'pair')}, which it drops.",
+    ]
+    flags = f"--max-length {measured.max_length} --vocabulary-size {measured.vocabulary_size}"
+    lines += ["", f"Suggested: {program('train.py')} {command_line(settings)} {flags}"]
+    lines += [f"Warning: {warning}" for warning in warnings(measured, settings)] or ["No warnings."]
+    return lines
+
+
+def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
+    """Return the warnings, each with a remedy where there is one."""
+    lines = []
+    for file in measured.files:
+        dropped = {r: entry.count for r, entry in file.report.dropped.items() if not r.startswith((*CHOSEN, *NO_PAIRS))}
+        total = sum(dropped.values())
+        if not file.kept:
+            lines.append(f"{file.report.file}: no pair is kept; the reasons are listed above")
+        elif total > MANY_DROPPED * (file.kept + total):
+            reason = max(dropped, key=lambda reason: dropped[reason])
+            lines.append(f"{file.report.file}: {total / (file.kept + total):.0%} left out, mostly {reason}")
+    if measured.pairs < FEW_PAIRS:
+        lines.append(f"only {counted(measured.pairs, 'pair')}: a model will memorise them and learn little else")
+    limit = max(FREQUENT_REPLY, measured.pairs // 1000)
+    repeated = measured.top_share > TOP_REPLIES_SHARE and measured.top_replies[0][1] > limit
+    if settings.max_reply_frequency is None and repeated:
+        lines.append(
+            f"{measured.top_share:.0%} of all replies are the same {len(measured.top_replies)}, and a model trained on "
+            f"them will repeat them: --max-reply-frequency {limit}"
+        )
+    if measured.after_space > MANY_AFTER_SPACE:
+        lines.append(
+            f"{measured.after_space:.0%} of the Chinese tokens follow a space, as in a corpus with spaces between "
+            f"words, unlike what people type: {_with_rules(settings, 'spaces')}"
+        )
+    if measured.near_duplicates > MANY_NEAR_DUPLICATES * measured.pairs:
+        share = f"{measured.near_duplicates / measured.pairs:.0%} of the pairs are near duplicates"
+        more = {"nfkc", "punctuation"} - set(settings.clean)
+        lines.append(f"{share}; some become equal with {_with_rules(settings, *sorted(more))}" if more else share)
+    return lines
+
+
+def _with_rules(settings: CorpusSettings, *more: str) -> str:
+    """Return the --clean flag with the present rules and `more`."""
+    return " ".join(["--clean", *(rule for rule in settings.clean if rule != NONE), *more])
+
+
+def json_line(file: File) -> str:
+    """Return one JSON object: file, format, encoding, pairs, kept, dropped by reason, unused by kind."""
+    report = file.report
+    return json.dumps(
+        {
+            "file": report.file,
+            "format": ", ".join(report.formats),
+            "encoding": ", ".join(report.encodings),
+            "pairs": report.pairs,
+            "kept": file.kept,
+            "dropped": {reason: entry.count for reason, entry in report.dropped.items()},
+            "unused": {kind: entry.count for kind, entry in report.unused.items()},
+        },
+        ensure_ascii=False,
+    )
+
+
+def histogram(lengths: npt.NDArray[np.int64]) -> list[str]:
+    """Return a bar for each interval of lengths, up to the length that nearly all pairs fit, and one for the rest."""
+    end = int(np.quantile(lengths, FITTING, method="inverted_cdf"))
+    width = max(1, -(-end // BARS))
+    counts = np.bincount(np.minimum((lengths - 1) // width, BARS))
+    rows = []
+    for interval, count in enumerate(counts.tolist()):
+        low, high = interval * width + 1, (interval + 1) * width
+        label = f"{low}+" if interval == BARS else f"{low}" if width == 1 else f"{low}-{high}"
+        bar = "█" * round(BAR_WIDTH * count / int(counts.max()))
+        rows.append(f"  {label:>9}  {bar:<{BAR_WIDTH}} {count / len(lengths):6.1%}")
+    return rows

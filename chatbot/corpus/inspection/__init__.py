@@ -1,1 +1,0 @@
-"""A report on a corpus before training (`python -m chatbot.corpus inspect`)."""

@@ -1,0 +1,239 @@
+"""Encoded pairs on disk: shards of raw arrays, mapped into memory one at a time.
+
+    00000.tokens     [total] uint16 or uint32: for each pair the ids of the source, then of the answer
+    00000.lengths    [pairs, 3] uint32: tokens of the source, tokens of the answer, characters of the answer
+
+The source is the question, with history after the turns before it.
+
+The shard of a pair depends on the hash of its text. This shuffles the corpus as it is written, so that an epoch can
+read it shard by shard. Within a shard, pairs are in the order of the files.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.corpus.chunks import Chunk, hashes_of
+from chatbot.corpus.history import questions_alone, rows_with_history, turns_that_fit
+from chatbot.corpus.pair_ids import NO_PAIRS, EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import SPECIALS, UNK, Vocabulary
+from chatbot.errors import UserError
+
+# The mean number of pairs in a shard, which takes about ten megabytes.
+PAIRS_PER_SHARD = 1 << 17
+# Bytes that are collected in memory before they are written to their shards.
+BUFFER = 32_000_000
+SOURCE, TARGET, CHARACTERS = range(3)
+PAIR_BYTES = 3 * np.dtype(np.uint32).itemsize  # of a row of lengths
+
+
+class ShardArrays(NamedTuple):
+    """Encoded pairs in the layout of a shard: a whole shard, or the part of a shard from one chunk."""
+
+    tokens: npt.NDArray[Any]  # [total] uint16 or uint32
+    lengths: npt.NDArray[np.uint32]  # [pairs, 3]
+
+
+def shards_needed(pairs: int) -> int:
+    """Return the number of shards for this many pairs."""
+    return max(1, -(-pairs // PAIRS_PER_SHARD))
+
+
+def dtype_for(vocabulary: Vocabulary) -> np.dtype[Any]:
+    """Return the smallest type that holds every id."""
+    return np.dtype(np.uint16 if len(vocabulary) <= 1 << 16 else np.uint32)
+
+
+def by_shard(pairs: ShardArrays, pair_hashes: Hashes, shards: int) -> Iterator[tuple[int, ShardArrays]]:
+    """Yield (shard, its pairs in order) for each shard that has some of the pairs."""
+    shard_of_pair = pair_hashes % np.uint64(shards)
+    rows = Ragged.from_lengths(pairs.tokens, pairs.lengths[:, :CHARACTERS].sum(axis=1, dtype=np.int64))
+    for shard in np.unique(shard_of_pair).tolist():
+        indices = np.flatnonzero(shard_of_pair == shard)
+        yield shard, ShardArrays(rows.select(indices).joined(), pairs.lengths[indices])
+
+
+def write_shards(folder: Path, shards: int, parts: Iterable[tuple[int, ShardArrays]]) -> None:
+    """Append each part to its shard, in the order given, in bounded memory. A shard without pairs gets empty files."""
+    buffers: dict[str, list[bytes]] = {f"{n:05}.{name}": [] for n in range(shards) for name in ShardArrays._fields}
+    size = 0
+    for shard, arrays in parts:
+        for name, array in arrays._asdict().items():
+            buffers.setdefault(f"{shard:05}.{name}", []).append(array.tobytes())
+            size += array.nbytes
+        if size > BUFFER:
+            _append(folder, buffers)
+            buffers, size = {}, 0
+    _append(folder, buffers)
+
+
+def _append(folder: Path, buffers: dict[str, list[bytes]]) -> None:
+    for name, parts in buffers.items():
+        with (folder / name).open("ab") as file:
+            file.writelines(parts)
+
+
+def count_lengths(folder: Path, shards: int) -> Lengths:
+    """Count the lengths of all pairs in the shards of a folder."""
+    counted = NO_PAIRS
+    for n in range(shards):
+        sizes = np.fromfile(folder / f"{n:05}.lengths", np.uint32).reshape(-1, 3)
+        counted += Lengths.of(np.stack([sizes[:, SOURCE], sizes[:, TARGET] + 1]))
+    return counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards(Sequence[EncodedPairs]):
+    """The shards of a folder, each mapped into memory when it is indexed."""
+
+    folder: Path
+    number: int  # number of shards
+    dtype: str
+    all_lengths: Lengths  # of all pairs in the files
+    max_length: int | None = None  # longer pairs are skipped
+    both_directions: bool = False  # add each pair from answer to question, which is without history
+    first_mark: int | None = None  # the id of the first of MARKS; None: the sources have no history
+    source_length: int | None = None  # with history: older turns that do not fit in as many tokens are left out
+
+    def __len__(self) -> int:
+        return self.number
+
+    @functools.cached_property
+    def lengths(self) -> Lengths:
+        """The lengths of the pairs, equal to `lengths_of` all shards. With history, all shards are read for them."""
+        if self.first_mark is not None:
+            return lengths_of(self)
+        lengths = self.all_lengths
+        if self.max_length is not None:
+            lengths = lengths.within(self.max_length)
+        if self.both_directions:
+            backwards = lengths.reversed()
+            lengths += backwards if self.max_length is None else backwards.within(self.max_length)
+        return lengths
+
+    def pairs_in_file(self, index: int) -> int:
+        """Return the number of pairs of any length in a shard, from the size of its file."""
+        return (self.folder / f"{index:05}.lengths").stat().st_size // PAIR_BYTES
+
+    @overload
+    def __getitem__(self, index: int) -> EncodedPairs: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[EncodedPairs]: ...
+    def __getitem__(self, index: int | slice) -> EncodedPairs | Sequence[EncodedPairs]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.number))]
+        if not 0 <= index < self.number:
+            raise IndexError(index)
+        pairs = self._mapped(index)
+        if self.first_mark is not None and self.source_length is not None:
+            sources = turns_that_fit(pairs.sources, self.first_mark, self.source_length)
+            pairs = dataclasses.replace(pairs, sources=sources)
+        if self.max_length is not None:
+            pairs = pairs.within(self.max_length)
+        if self.both_directions:
+            backwards = pairs.reversed()
+            if self.first_mark is not None:
+                questions = questions_alone(pairs.sources, self.first_mark)
+                backwards = dataclasses.replace(backwards, targets=questions)
+            pairs += backwards if self.max_length is None else backwards.within(self.max_length)
+        return pairs
+
+    def _mapped(self, index: int) -> EncodedPairs:
+        tokens, lengths = (self.folder / f"{index:05}.{name}" for name in ShardArrays._fields)
+        sizes = _map(lengths, np.dtype(np.uint32)).reshape(-1, 3).astype(np.int64)
+        rows = Ragged.from_lengths(_map(tokens, np.dtype(self.dtype)), sizes[:, :CHARACTERS].ravel())
+        return EncodedPairs.question_to_answer(
+            rows.select(np.arange(0, len(rows), 2)), rows.select(np.arange(1, len(rows), 2)), sizes[:, CHARACTERS]
+        )
+
+
+def _map(path: Path, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Map a file into memory as an array. Raises UserError if it is missing."""
+    try:
+        if path.stat().st_size == 0:
+            return np.zeros(0, dtype)  # an empty file cannot be mapped
+        return np.asarray(np.memmap(path, dtype, mode="r"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: removed while it was in use; run the same command again") from None
+
+
+UNICODE = 0x110000  # code points
+
+
+class IdTable:
+    """The ids of a vocabulary by the hashes of its tokens, by the code points of its characters, and by bytes."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        dtype = dtype_for(vocabulary)
+        words = vocabulary.tokens[len(SPECIALS) : vocabulary.first_mark]
+        hashes = hashes_of(words)
+        order = np.argsort(hashes)
+        self._hashes, self._ids = hashes[order], (order + len(SPECIALS)).astype(dtype)
+        self._character_ids = np.full(UNICODE, UNK, dtype)
+        for index, token in enumerate(words, len(SPECIALS)):
+            if len(token) == 1:
+                self._character_ids[ord(token)] = index
+        marks = np.arange(vocabulary.first_mark, vocabulary.first_byte).astype(dtype)
+        self.marks = Ragged.from_lengths(marks, np.ones(len(marks), np.int64))  # one id each
+        self._byte_ids = np.arange(vocabulary.first_byte, len(vocabulary)).astype(dtype)  # [256], or none
+
+    def rows(self, chunk: Chunk) -> Ragged:
+        """Return the ids of each distinct token of a chunk, [tokens] rows.
+
+        A token in the vocabulary has one id, any other token the ids of its characters, and an unknown character those
+        of its UTF-8 bytes.
+        """
+        spelled = self._spelled(chunk)
+        index = np.searchsorted(self._hashes, chunk.token_hashes).clip(max=len(self._hashes) - 1)
+        known = self._hashes[index] == chunk.token_hashes
+        flat = np.concatenate([spelled.flat, self._ids])
+        starts = np.where(known, len(spelled.flat) + index, spelled.starts)
+        return Ragged(flat, starts, np.where(known, 1, spelled.lengths))
+
+    def _spelled(self, chunk: Chunk) -> Ragged:
+        """Return the ids of the characters of each distinct token, [tokens] rows."""
+        characters = chunk.token_characters()
+        ids = self._character_ids[characters.flat]  # [characters]
+        if not len(self._byte_ids):
+            return Ragged(ids, characters.starts, characters.lengths)
+        text = chunk.token_bytes()
+        begins = (text.flat & 0xC0) != 0x80  # [bytes] the first byte of each character
+        ids = ids[np.cumsum(begins) - 1]  # [bytes] of the character that the byte belongs to
+        in_bytes = ids == UNK
+        kept = begins | in_bytes
+        flat = np.where(in_bytes, self._byte_ids[text.flat], ids)[kept]
+        return Ragged.from_lengths(flat, sums(kept, text.lengths))
+
+
+def encode_chunk(chunk: Chunk, kept: Mask, table: IdTable, turns: int = 0) -> ShardArrays:
+    """Return the pairs of a chunk that are kept, as ids. Tokens outside the vocabulary are spelled.
+
+    turns: of history, which needs a vocabulary with marks.
+    """
+    ids = table.rows(chunk)
+    characters = chunk.token_characters()
+    visible = sums(characters.flat != ord(SPACE), characters.lengths)
+    rows = chunk.rows(kept)
+    if turns:
+        assert len(table.marks), "a vocabulary without marks"
+        ids += table.marks
+        visible = np.append(visible, np.zeros(len(table.marks), np.int64))
+        rows = rows_with_history(chunk, kept, turns)
+    tokens = rows.joined()
+    sides = sums(ids.lengths[tokens], rows.lengths).reshape(-1, 2)  # [pairs, 2]
+    answers = sums(visible[tokens], rows.lengths)[1::2, None]  # [pairs, 1] characters
+    lengths = np.concatenate([sides, answers], axis=1).astype(np.uint32)
+    return ShardArrays(ids.select(tokens).joined(), lengths)
+
+
+def sums(values: npt.NDArray[np.generic], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the sum of each row, [rows] int64. values: the rows, joined. lengths: [rows], all above 0."""
+    if not len(lengths):
+        return np.zeros(0, np.int64)
+    return np.add.reduceat(values, np.cumsum(lengths) - lengths, dtype=np.int64)

@@ -1,1 +1,0 @@
-"""Cleaning and tokenisation of utterances."""

@@ -1,0 +1,229 @@
+"""The vocabulary: its construction, and the conversion from tokens to ids and back, without loss.
+
+A token outside the vocabulary becomes the ids of its characters, and a character outside the vocabulary the ids of its
+UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
+"""
+
+import functools
+import hashlib
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.corpus.cleaning import removed_characters
+from chatbot.corpus.tokenizer import SPACE, text_of
+from chatbot.durable import write_file
+from chatbot.errors import UserError
+
+PAD, BOS, EOS, UNK, ASK = range(5)
+# <bos> begins an answer; <ask> begins a question that is generated from an answer.
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<ask>")
+
+# With history, each turn of a source begins with one of these: it is a turn of the other speaker, such as the question,
+# or of the speaker who replies. No token of a text equals a mark, since tokens have no spaces.
+MARKS = ("<their turn>", "<own turn>")
+
+# The tokens of single bytes. They are the last ones, since the ids of all others are in the order of their frequency.
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+# The special tokens, the bytes, and SPACE.
+LEAST_SIZE = len(SPECIALS) + len(BYTES) + 1
+
+# Rarer words are spelled in characters and rarer characters in bytes, since their embeddings could not be learned.
+MIN_COUNT = 2
+
+# Of a vocabulary.txt; one of a million tokens has about ten million.
+MOST_BYTES = 256_000_000
+
+
+class Vocabulary:
+    """Tokens with the ids 0 to size - 1: the special ones, characters and words, with history the marks, the 256 bytes.
+
+    Vocabularies written by earlier versions have no bytes. In such a vocabulary an unknown character is UNK.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self.tokens = [*SPECIALS, *tokens]
+        bytes_begin = len(self.tokens) - len(BYTES)
+        self.has_bytes = tuple(self.tokens[max(0, bytes_begin) :]) == BYTES
+        self.first_byte = bytes_begin if self.has_bytes else len(self.tokens)  # the id of byte 0, if there are bytes
+        marks_begin = self.first_byte - len(MARKS)
+        self.has_marks = tuple(self.tokens[max(0, marks_begin) : self.first_byte]) == MARKS
+        self.first_mark = marks_begin if self.has_marks else self.first_byte  # the id after the last word
+        self._ids = {self.tokens[i]: i for i in range(len(SPECIALS), self.first_mark)}
+        assert len(set(self.tokens)) == len(self.tokens), "a token occurs twice"
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def ids(self, tokens: Iterable[str]) -> list[int]:
+        """Return the ids of tokens. An unknown token has the ids of its characters, an unknown character of its bytes.
+
+        tokens: without lone surrogates, which have no UTF-8 bytes.
+        """
+        known = self._ids
+        ids: list[int] = []
+        for token in tokens:
+            if token in known:
+                ids.append(known[token])
+                continue
+            for character in token:
+                if character in known:
+                    ids.append(known[character])
+                elif self.has_bytes:
+                    ids.extend(self.first_byte + byte for byte in character.encode())
+                else:
+                    ids.append(UNK)
+        return ids
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Return the text up to the first EOS, without special tokens."""
+        ids = itertools.takewhile(lambda i: i != EOS, ids)
+        marks = range(self.first_mark, self.first_byte)
+        return text_of(self.tokens_of(i for i in ids if i >= len(SPECIALS) and i not in marks))
+
+    def tokens_of(self, ids: Iterable[int]) -> list[str]:
+        """Return the token of each id, special tokens included; bytes become the characters that they spell.
+
+        Bytes that spell no character become U+FFFD.
+        """
+        tokens: list[str] = []
+        for are_bytes, run in itertools.groupby(ids, lambda i: i >= self.first_byte):
+            if are_bytes:
+                tokens.extend(bytes(i - self.first_byte for i in run).decode(errors="replace"))
+            else:
+                tokens.extend(self.tokens[i] for i in run)
+        return tokens
+
+    def spellings(self) -> list[list[int]]:
+        """Return for each id the ids of its characters: for a word those that the vocabulary has, else the id itself.
+
+        The mark of a space before a word is one of its characters.
+        """
+        rows = [[i] for i in range(len(self.tokens))]
+        for i in range(len(SPECIALS), self.first_mark):
+            if len(self.tokens[i]) > 1:
+                rows[i] = [self._ids[c] for c in self.tokens[i] if c in self._ids] or [i]
+        return rows
+
+    def fingerprint(self) -> str:
+        """Return a hash of the tokens and their order."""
+        return hashlib.sha256("\n".join(self.tokens).encode()).hexdigest()
+
+    def content(self) -> bytes:
+        """Return the content of vocabulary.txt: one token a line, in the order of ids, without the special ones."""
+        return "".join(f"{t}\n" for t in self.tokens[len(SPECIALS) :]).encode()
+
+    def save(self, path: Path) -> None:
+        """Write `content` to a file. The file is complete or absent."""
+        write_file(path, self.content())
+
+
+def frequent_characters(characters: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return the characters that enter a vocabulary of this size, with their counts: SPACE, and the most frequent."""
+    counts = {character: count for character, count in characters.items() if count >= MIN_COUNT and character != SPACE}
+    return {SPACE: characters.get(SPACE, 0), **_most_frequent(counts, size - LEAST_SIZE)}
+
+
+def longer_token_capacity(size: int, characters: Mapping[str, int]) -> int:
+    """Return the number of longer tokens that enter a vocabulary of this size. characters: counts of all characters."""
+    return size - len(SPECIALS) - len(BYTES) - len(frequent_characters(characters, size))
+
+
+def build_vocabulary(
+    characters: Mapping[str, int], tokens: Mapping[str, int], size: int, marks: bool = False
+) -> Vocabulary:
+    """Build a vocabulary of bytes and of the most frequent characters, and then tokens, that occur MIN_COUNT times.
+
+    characters, tokens: their counts. size: the maximum number of entries, at least LEAST_SIZE, and the marks.
+    Characters and longer tokens are ordered by count, then by text. marks: whether to add MARKS.
+    """
+    size -= len(MARKS) if marks else 0
+    longer = {token: count for token, count in tokens.items() if len(token) > 1 and count >= MIN_COUNT}
+    counts = frequent_characters(characters, size)
+    counts |= _most_frequent(longer, longer_token_capacity(size, characters))
+    return Vocabulary([*_most_frequent(counts, len(counts)), *(MARKS if marks else ()), *BYTES])
+
+
+def _most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
+    """Return the most frequent texts with their counts, ordered by count, then by text."""
+    return {text: counts[text] for text in sorted(counts, key=lambda text: (-counts[text], text))[:number]}
+
+
+def load_vocabulary(path: Path) -> Vocabulary:
+    """Read what `Vocabulary.save` wrote. Raises UserError for a missing or damaged file."""
+    remedy = "restore it from a backup, or train again under another --attempt"
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        text = content.decode("utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: vocabulary cannot be read ({error.strerror}); {remedy}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: vocabulary damaged (not UTF-8); {remedy}") from None
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{path}: vocabulary damaged (more than {MOST_BYTES:,} bytes); {remedy}")
+    tokens = text.split("\n")
+    if tokens.pop() != "" or not tokens or len(set(tokens) | set(SPECIALS) | {""}) != len(tokens) + len(SPECIALS) + 1:
+        raise UserError(f"{path}: vocabulary damaged (line {len(tokens)}); {remedy}")
+    return Vocabulary(tokens)
+
+
+# For 0, 1, 2 and 3 continuation bytes: the lead bytes, and the first code point that needs so many.
+_LEADS = ((range(0x80), 0), (range(0xC0, 0xE0), 0x80), (range(0xE0, 0xF0), 0x800), (range(0xF0, 0xF5), 0x10000))
+# The category Cc of Unicode.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NONE = -1  # the byte must not follow
+
+
+def spelling_automaton(vocabulary: Vocabulary) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
+    """Return the ids that may follow in each state, and the state after each of them, both [states, vocabulary].
+
+    State 0, the first one, is between characters. Only there EOS, characters and words may follow. PAD, BOS, UNK,
+    ASK, the marks of turns and tokens with control characters, which a terminal would obey, are in no reply. A
+    vocabulary without bytes has state 0 alone.
+    """
+    after_byte = _states_after_bytes() if vocabulary.has_bytes else np.zeros((1, 0), np.int32)  # [states, bytes]
+    allowed = np.zeros((len(after_byte), len(vocabulary)), np.bool_)
+    allowed[0, [EOS, *range(len(SPECIALS), vocabulary.first_mark)]] = True
+    allowed[0, [i for i, token in enumerate(vocabulary.tokens) if _CONTROL.search(token)]] = False
+    allowed[:, vocabulary.first_byte :] = after_byte != _NONE
+    next_states = np.zeros(allowed.shape, np.int32)
+    next_states[:, vocabulary.first_byte :] = after_byte.clip(min=0)
+    return allowed, next_states
+
+
+@functools.cache
+def _states_after_bytes() -> npt.NDArray[np.int32]:
+    """Return the state after each byte, or _NONE, [states, 256]. A state stands for what may complete a character."""
+    spelled = np.zeros(len(_LEADS[-1][0]) << 18, np.bool_)  # by code point, up to the end of the last lead byte's
+    spelled[: sys.maxunicode + 1] = True
+    spelled[[ord(character) for character in removed_characters()]] = False
+    rows = [np.full(256, _NONE, np.int32)]
+    numbers: dict[bytes, int] = {}
+
+    def state_before(completions: npt.NDArray[np.bool_]) -> int:
+        """Return the state in which these may follow. completions: [64 ** continuation bytes] by their values."""
+        if len(completions) == 1:
+            return 0
+        key = completions.tobytes()
+        if key not in numbers:
+            numbers[key] = len(rows)
+            rows.append(np.full(256, _NONE, np.int32))
+            fill(rows[-1], range(0x80, 0xC0), completions)
+        return numbers[key]
+
+    def fill(row: npt.NDArray[np.int32], following: range, completions: npt.NDArray[np.bool_]) -> None:
+        for byte, rest in zip(following, completions.reshape(len(following), -1), strict=True):
+            if rest.any():
+                row[byte] = state_before(rest)
+
+    for continuation_bytes, (leads, first) in enumerate(_LEADS):
+        points = spelled[: len(leads) << 6 * continuation_bytes].copy()
+        points[:first] = False
+        fill(rows[0], leads, points)
+    return np.stack(rows)

@@ -1,0 +1,218 @@
+"""From files to shards: equality with a slow loop, one or several processes, and the cache."""
+
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatbot.corpus import chunks as counting
+from chatbot.corpus import dataset, files, selection, shards, workers
+from chatbot.corpus.cleaning import cleaner
+from chatbot.corpus.dataset import training_files, training_set
+from chatbot.corpus.files import tokenise, tokenise_chunk
+from chatbot.corpus.tokenizer import SPACE, tokenizer
+from chatbot.corpus.vocabulary import LEAST_SIZE, Vocabulary
+from chatbot.corpus.workers import worker_pool
+from chatbot.errors import UserError
+from chatbot.flags import replace
+from tests.corpus.encoded import PAIRS, encoded_corpus, settings, texts, written
+
+
+def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None:
+    corpus = encoded_corpus(settings(tmp_path, PAIRS))
+    assert texts(corpus) == [PAIRS[0], PAIRS[1], ("hello world", "hi there"), PAIRS[6]]
+    (report,) = corpus.reports
+    assert (report.pairs, corpus.pairs, report.formats, report.encodings) == (7, 4, ["tsv"], ["UTF-8"])
+    assert report.lines() == [
+        f"pairs whose answer equals the question: 1 (first: {tmp_path / 'pairs.tsv'}, pair 5)",
+        f"pairs with an empty side: 1 (first: {tmp_path / 'pairs.tsv'}, pair 6)",
+        "duplicate pairs: 1",
+    ]
+    assert corpus.shards[0].characters.tolist() == [3, 4, 7, 3]  # spaces left out
+
+
+@given(
+    st.lists(st.tuples(*[st.text("你我他好吗啊a b！-.㐀é😀", max_size=8)] * 2), min_size=1, max_size=40),
+    st.integers(LEAST_SIZE, LEAST_SIZE + 20) | st.none(),
+    st.sampled_from(["jieba", "char"]),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+def test_shards_equal_a_slow_loop(
+    tmp_path_factory: pytest.TempPathFactory, pairs: list, size: int | None, name: str, chunk: int, shard: int
+) -> None:
+    """size: None: the vocabulary has no bytes, as in the attempts of earlier versions."""
+    tmp_path = tmp_path_factory.mktemp("slow")
+    chosen = settings(
+        tmp_path,
+        pairs,
+        vocabulary_size=size or LEAST_SIZE,
+        tokenizer=name,
+        clean=("control", "duplicates"),
+        format="tsv",
+    )
+    earlier = Vocabulary(["你", "好", "你好", "吗", "a", SPACE]) if size is None else None
+    clean, tokens_of = cleaner(["control"]), tokenizer(name)
+    selected = list(dict.fromkeys((clean(q), clean(a)) for q, a in pairs if clean(q) and clean(a)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "PAIRS_PER_CHUNK", chunk)
+        patch.setattr(shards, "PAIRS_PER_SHARD", shard)
+        patch.setattr(shards, "BUFFER", 50)
+        patch.setattr(selection, "AT_ONCE", 7)
+        patch.setattr(counting, "AT_ONCE", 11)
+        if not selected:
+            with pytest.raises(UserError, match=r"no question-answer pairs|none of them left"):
+                training_set(chosen.corpus, chosen.encoding, earlier)
+            return
+        corpus = training_set(chosen.corpus, chosen.encoding, earlier)
+    assert size is None or len(corpus.vocabulary) <= size
+    assert len(corpus.shards) == -(-len(selected) // shard)
+    actual = []
+    for part in corpus.shards:
+        for i in range(len(part)):
+            row = part.sources.row(i).tolist(), part.targets.row(i).tolist(), int(part.characters[i])
+            actual.append(row)
+    ids = corpus.vocabulary.ids
+    expected = [(ids(tokens_of(q)), ids(tokens_of(a)), len(a.replace(" ", ""))) for q, a in selected]
+    assert sorted(actual) == sorted(expected)
+    if len(corpus.shards) == 1:
+        assert actual == expected  # in the order of the file
+
+
+def test_several_processes_write_the_bytes_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(f"问题{i}号", f"回答{i % 50}号") for i in range(3000)]
+    submitted: list[str] = []
+    submit = ProcessPoolExecutor.submit
+
+    def recorded(pool: ProcessPoolExecutor, function: Any, *arguments: Any) -> Any:
+        submitted.append(function.__name__)
+        return submit(pool, function, *arguments)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", recorded)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    monkeypatch.setattr(files, "PAIRS_PER_CHUNK", 500)
+    one = encoded_corpus(settings(tmp_path, pairs))
+    assert not submitted
+    monkeypatch.setattr(files, "SERIAL_BYTES", 0)
+    monkeypatch.setattr(dataset, "SERIAL_CHUNKS", 0)
+    two = encoded_corpus(replace(settings(tmp_path, pairs), cache=str(tmp_path / "other")))
+    assert Counter(submitted) == {"_write_chunk": 6, "_count": 6, "_encode": 6}
+    assert one.fingerprint == two.fingerprint
+    for name in ("manifest.json", "corpus.json", "00000.tokens", "00000.lengths", "vocabulary.txt"):
+        assert (one.shards.folder / name).read_bytes() == (two.shards.folder / name).read_bytes()
+
+
+def test_killed_worker_is_a_one_line_error() -> None:
+    with pytest.raises(UserError, match="a worker process was killed"), worker_pool() as pool:
+        list(workers.in_order(os._exit, [(1,)], pool))
+
+
+def test_pairs_are_tokenised_again_only_after_relevant_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return tokenise_chunk(*arguments)
+
+    monkeypatch.setattr(files, "tokenise_chunk", counted)
+
+    def calls_for(pairs: list[tuple[str, str]], **changes: Any) -> int:
+        calls.clear()
+        encoded_corpus(settings(tmp_path, pairs, **changes))
+        return len(calls)
+
+    dictionary = tmp_path / "words.txt"
+    dictionary.write_text("好呀\n")
+    assert calls_for(PAIRS) == 1
+    assert calls_for(PAIRS) == 0
+    assert calls_for(PAIRS, vocabulary_size=300) == 0  # the same tokens, other ids
+    assert calls_for(PAIRS, max_reply_frequency=1) == 0
+    assert calls_for(PAIRS, clean=("nfkc",)) == 1
+    assert calls_for(PAIRS, tokenizer="char") == 1
+    assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
+    dictionary.write_text("你好呀\n")
+    assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
+    assert calls_for(PAIRS, min_characters=2) == 1
+    assert calls_for(PAIRS[:-1]) == 1
+    assert calls_for(PAIRS) == 0
+
+
+def test_max_reply_frequency_caps_replies(tmp_path: Path) -> None:
+    pairs = [(f"问{i}", "呵呵" if i % 2 else f"答{i}") for i in range(20)]
+    corpus = encoded_corpus(settings(tmp_path, pairs, max_reply_frequency=3))
+    assert [a for _, a in texts(corpus)].count("呵呵") == 3
+    assert corpus.reports[0].lines() == ["pairs beyond --max-reply-frequency 3: 7"]
+
+
+def test_blocked_words_and_character_limits_drop_pairs(tmp_path: Path) -> None:
+    (tmp_path / "blocked.txt").write_text("\ufeff广告\n\n+V\n", encoding="utf-8")
+    pairs = [("看广告吗", "不看"), ("你好", "加+V信"), ("好", "好的"), ("你好", "你好呀" * 9), ("你好", "你好呀")]
+    corpus = encoded_corpus(
+        settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt"), min_characters=2, max_characters=20)
+    )
+    assert texts(corpus) == [("你好", "你好呀")]
+    assert [entry.count for entry in corpus.reports[0].dropped.values()] == [2, 1, 1]
+
+
+def test_block_list_is_cleaned_like_pairs(tmp_path: Path) -> None:
+    (tmp_path / "blocked.txt").write_text("ＡＢＣ\n愛\nno  way\n[(\n", encoding="utf-8")
+    pairs = [("ＡＢＣ好", "行"), ("我愛你", "我也是"), ("no  way", "真的"), ("[(", "括号"), ("你好", "你好呀")]
+    rules = ("nfkc", "simplified")
+    corpus = encoded_corpus(settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt"), clean=rules))
+    assert texts(corpus) == [("你好", "你好呀")]
+
+
+def test_file_that_changes_while_read_is_not_cached(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, PAIRS[:1])
+    files = training_files(chosen.corpus)
+    assert files.key
+    written(tmp_path / "pairs.tsv", PAIRS[:2])  # like a running download
+    with pytest.raises(UserError, match=r"pairs\.tsv: changed while it was read"), worker_pool() as pool:
+        tokenise(files, pool)
+    assert not files.is_tokenised
+    written(tmp_path / "pairs.tsv", PAIRS[:1])
+    assert texts(encoded_corpus(chosen)) == PAIRS[:1]
+
+
+def test_renamed_file_is_reported_under_its_new_name(tmp_path: Path) -> None:
+    first = settings(tmp_path, [*PAIRS, ("独", "")])
+    encoded_corpus(first)
+    (tmp_path / "pairs.tsv").rename(tmp_path / "other.tsv")
+    (report,) = encoded_corpus(replace(first, data=(str(tmp_path / "other.tsv"),))).reports
+    assert report.file == str(tmp_path / "other.tsv")
+    assert not [line for line in report.lines() if "pairs.tsv" in line]
+    assert f"first: {tmp_path / 'other.tsv'}, pair 6" in report.lines()[0]
+
+
+def test_unreadable_block_list_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="block list cannot be read"):
+        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "none.txt")).corpus)
+    (tmp_path / "bad.txt").write_bytes("广告\n加微信\n".encode() + b"\xff")
+    with pytest.raises(UserError, match=r"bad\.txt: block list read as UTF-8, but line 3 is not; save it as UTF-8"):
+        training_files(settings(tmp_path, PAIRS, block_list=str(tmp_path / "bad.txt")).corpus)
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "gbk", "big5", "utf-16"])
+def test_encoding_of_a_block_list_is_detected(tmp_path: Path, codec: str) -> None:
+    (tmp_path / "words.txt").write_bytes("北京\r\n你好呀\r\n".encode(codec))
+    corpus = encoded_corpus(settings(tmp_path, PAIRS, block_list=str(tmp_path / "words.txt")))
+    assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
+
+
+def test_held_out_pairs_are_dropped_despite_other_spaces(tmp_path: Path) -> None:
+    held_out = written(tmp_path / "held_out.tsv", [("  你好", "你好呀 "), ("天安门", "在北京"), ("天安门", "在北京")])
+    corpus = encoded_corpus(settings(tmp_path, PAIRS, validation=held_out))
+    assert texts(corpus) == [("吃了吗", "刚吃过！"), ("hello world", "hi there")]
+    assert "pairs that are in the validation file too: 3" in corpus.reports[0].lines()
+
+
+def test_corpus_without_pairs_is_an_error_with_reasons(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        encoded_corpus(settings(tmp_path, [("", "空"), ("甲", "")]))
+    assert "pairs.tsv: 2 pairs, none of them left: pairs with an empty side: 2" in str(error.value)
+    assert not [p for p in (tmp_path / "cache").iterdir() if p.name.startswith("encoded") and p.is_dir()]

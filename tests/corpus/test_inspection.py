@@ -1,0 +1,251 @@
+"""The inspection report: measurements, warnings, and that nothing is written to disk."""
+
+import json
+import shlex
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chatbot.config.corpus import CorpusSettings
+from chatbot.config.stored import train_settings
+from chatbot.corpus.__main__ import main
+from chatbot.corpus.dataset import training_files
+from chatbot.corpus.inspection import Measurements, histogram, measure, report_lines, warnings
+from chatbot.corpus.tokenizer import tokenizer
+from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
+from chatbot.errors import exit_code_of
+from tests.commands import run
+
+PAIRS = [
+    ("你好", "你好呀"),
+    ("你好！", "你好呀！！"),
+    ("吃了吗", "呵呵"),
+    ("去哪里", "呵呵"),
+    ("去哪里", "呵呵"),
+    ("同", "同"),
+]
+
+
+def written(path: Path, pairs: list[tuple[str, str]]) -> str:
+    """A .tsv of these pairs."""
+    path.write_text("".join(f"{q}\t{a}\n" for q, a in pairs), encoding="utf-8")
+    return str(path)
+
+
+def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Measurements:
+    """The measurements of these pairs, whose columns are given: some tests repeat a few values."""
+    data = written(tmp_path / "pairs.tsv", pairs)
+    settings = CorpusSettings(data=(data,), columns=("1", "2"), cache=str(tmp_path / "cache"), **changes)
+    return measure(training_files(settings), settings)
+
+
+def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
+    measurements = measured(tmp_path, PAIRS, tokenizer="char")
+    (file,) = measurements.files
+    assert (file.report.pairs, file.kept, measurements.pairs) == (6, 4, 4)
+    assert measurements.samples == PAIRS[:3]
+    assert measurements.lengths.tolist() == [[2, 4], [3, 6], [9, 3], [9, 3]]
+    assert measurements.tokens == measurements.characters == len(set("你好呀！吃了吗呵去哪里"))
+    characters = Counter(character for pair in PAIRS[:4] for side in pair for character in side)
+    known = sum(count for count in characters.values() if count > 1) / characters.total()
+    assert measurements.coverage == {4000: pytest.approx((known, known))}  # more entries would be the same
+    assert measurements.top_replies[0] == ("呵呵", 2)
+    assert measurements.top_share == 1.0
+    assert measurements.near_duplicates == 1
+    assert (measurements.max_length, measurements.vocabulary_size) == (9, 4000)
+
+
+def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = range(LEAST_SIZE, LEAST_SIZE + 20)
+    monkeypatch.setattr("chatbot.corpus.inspection.VOCABULARY_SIZES", sizes)
+    pairs = [
+        ("天安门", "北京"),
+        ("天安门", "上海"),
+        ("上海", "北京"),
+        ("北京", "天安门 上海"),
+        ("我", "上海 北京"),
+        ("我", "你"),
+    ]
+    measurements = measured(tmp_path, pairs)
+    tokens = Counter(token for pair in pairs for side in pair for token in tokenizer()(side))
+    characters = Counter(character for token in tokens.elements() for character in token)
+    for size, coverage in measurements.coverage.items():
+        vocabulary = build_vocabulary(characters, tokens, size).tokens
+        assert coverage.tokens == pytest.approx(sum(tokens[t] for t in vocabulary) / tokens.total())
+        assert coverage.characters == pytest.approx(sum(characters[c] for c in vocabulary) / characters.total())
+    assert len(set(measurements.coverage.values())) == len(measurements.coverage) < len(sizes)
+
+
+def test_report_does_not_depend_on_chunks_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(f"问题{i % 90}", f"回答{i % 7}") for i in range(300)]
+    one = measured(tmp_path, pairs)
+    monkeypatch.setattr("chatbot.corpus.files.PAIRS_PER_CHUNK", 32)
+    monkeypatch.setattr("chatbot.corpus.inspection.SERIAL_CHUNKS", 0)
+    monkeypatch.setattr("chatbot.corpus.workers.cores", lambda: 2)
+    shutil.rmtree(tmp_path / "cache")
+    assert report_lines(measured(tmp_path, pairs), CorpusSettings()) == report_lines(one, CorpusSettings())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", "labels.tsv"],
+        ["encode", "labels.tsv"],
+        ["encode", "pairs.tsv", "--validation", "labels.tsv"],
+    ],
+)
+def test_reading_in_doubt_is_shown_above_the_message(
+    work_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    written(work_dir / "pairs.tsv", PAIRS)
+    Path("labels.tsv").write_text("物流很快\t1\n颜色不对\t0\n质量不错\t1\n")
+    monkeypatch.setattr("sys.argv", ["corpus", *arguments])
+    monkeypatch.setattr("signal.signal", lambda *handler: None)
+    assert exit_code_of(main) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "labels.tsv, read as format tsv, UTF-8, question from column 1 and answer from column 2, first row as pair:",
+        "  物流很快  ->  1",
+        "  颜色不对  ->  0",
+        "  质量不错  ->  1",
+        "error: labels.tsv: the second column has numbers, dates or times; if these are pairs, give --columns 1 2",
+    ]
+
+
+def test_warnings_give_remedies(tmp_path: Path) -> None:
+    lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), CorpusSettings()))
+    assert "50% left out, mostly pairs with an empty side" in lines
+    assert "only 4 pairs" in lines
+    assert "25% of the pairs are near duplicates" in lines
+    assert "--clean markup control equal duplicates nfkc punctuation" in lines
+    assert "--max-reply-frequency" not in lines  # no reply is frequent enough
+
+
+def test_following_a_warning_removes_it(tmp_path: Path) -> None:
+    pairs = [(f"问题{i}", "呵呵" if i % 2 else f"答案{i}") for i in range(2000)]
+    assert "50% of all replies are the same 10" in warnings(measured(tmp_path, pairs), CorpusSettings())[0]
+    capped = CorpusSettings(max_reply_frequency=10)
+    assert warnings(measured(tmp_path, pairs, max_reply_frequency=10), capped) == []
+
+
+def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> None:
+    """Every pair of both files is kept."""
+    records = [{"question": f"问题{i}", "answer": f"答案{i}", "category": "闲聊", "source": "网"} for i in range(500)]
+    record_file, chat = tmp_path / "a.jsonl", tmp_path / "b.txt"
+    record_file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    sent = [f"2024-01-01 10:{i // 30:02}:{i % 30:02} {'甲乙'[i % 2]}(1000{i % 2})\n话{i}\n\n" for i in range(600)]
+    notice = "2024-01-01 23:00:00 系统消息(10000)\n甲撤回了一条消息\n\n"
+    chat.write_text("".join(sent) + notice * 100)
+    settings = CorpusSettings(data=(str(record_file), str(chat)), cache=str(tmp_path / "cache"))
+    measurements = measure(training_files(settings), settings)
+    assert [(file.report.pairs, file.kept) for file in measurements.files] == [(500, 500), (599, 599)]
+    assert warnings(measurements, settings) == []
+    lines = report_lines(measurements, settings)
+    assert f"  note: fields that are not used: category: 500 (first: {record_file}, line 1)" in lines
+    assert any(line.startswith("  left out: notices of the application") for line in lines)
+
+
+def test_spaces_between_words_give_a_warning(tmp_path: Path) -> None:
+    pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
+    (warning,) = warnings(measured(tmp_path, pairs), CorpusSettings())
+    assert "follow a space" in warning
+    assert warning.endswith("--clean markup control equal duplicates spaces")
+    rules = ("markup", "control", "equal", "duplicates", "spaces")
+    assert warnings(measured(tmp_path, pairs, clean=rules), CorpusSettings(clean=rules)) == []
+
+
+def test_suggested_command_parses(tmp_path: Path) -> None:
+    settings = CorpusSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
+    lines = report_lines(measured(tmp_path, PAIRS), settings)
+    (suggested,) = [line.removeprefix("Suggested: python train.py ") for line in lines if line.startswith("Suggested")]
+    chosen = train_settings(shlex.split(suggested))
+    assert chosen.corpus == settings
+    assert "Longer than train.py's default --max-length 50: 0 pairs, which it drops." in lines
+
+
+def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = CorpusSettings(data=(str(chat_file),), cache=str(tmp_path))
+    measurements = measure(training_files(settings), settings)
+    assert measurements.pairs == 200
+    assert measurements.top_replies[0] == ("好的", 3)
+    assert (measurements.max_length, measurements.vocabulary_size, measurements.near_duplicates) == (33, 4000, 0)
+    (warning,) = warnings(measurements, settings)
+    assert warning.startswith("only 200 pairs")
+    monkeypatch.setattr("chatbot.corpus.inspection.FEW_PAIRS", 200)
+    assert warnings(measurements, settings) == []
+
+
+def test_histogram_bars_are_relative_to_the_largest() -> None:
+    rows = histogram(np.array([1] * 50 + [2] * 49 + [40]))
+    assert [row.split()[0] for row in rows[:2]] == ["1", "2"]
+    assert rows[0].endswith("50.0%")
+    assert rows[0].count("█") == 40
+    assert rows[1].count("█") == 39
+    assert rows[-1].split()[0] == "13+"
+    assert histogram(np.array([3]))[-1].count("█") == 40
+
+
+def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Path) -> None:
+    written(work_dir / "a.tsv", PAIRS)
+    (work_dir / "b.conv").write_bytes("E\nM 你好\nM 你好呀\nM 再见\n".encode("gb18030"))
+    before = sorted(work_dir.rglob("*"))
+    completed = run("chatbot.corpus", "inspect", "a.tsv", "b.conv", "--json")
+    assert completed.returncode == 0, completed.stderr.decode()
+    assert sorted(work_dir.rglob("*")) == before
+    lines = completed.stdout.decode().splitlines()
+    assert [json.loads(line) for line in lines[-2:]] == [
+        {
+            "file": "a.tsv",
+            "format": "tsv",
+            "encoding": "UTF-8",
+            "pairs": 6,
+            "kept": 4,
+            "dropped": {"pairs whose answer equals the question": 1, "duplicate pairs": 1},
+            "unused": {},
+        },
+        {
+            "file": "b.conv",
+            "format": "conv",
+            "encoding": "GB18030",
+            "pairs": 2,
+            "kept": 1,
+            "dropped": {"duplicate pairs": 1},
+            "unused": {},
+        },
+    ]
+
+
+def test_warnings_change_exit_code_only_with_flag(work_dir: Path) -> None:
+    written(work_dir / "a.tsv", PAIRS)
+    codes = [run("chatbot.corpus", "inspect", "a.tsv", *flags).returncode for flags in ([], ["--fail-on-warnings"])]
+    assert codes == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", "none.tsv"], "none.tsv: no such file"),
+        (["inspect", "empty.tsv"], "empty.tsv: no question-answer pairs: the file is empty"),
+        (["inspect", "a.tsv", "--clean", "soap"], "soap"),
+        (["inspect", "a.tsv", "--clean", "none", "urls"], "none excludes all other values"),
+        (["inspect", "a.tsv", "--columns", "1"], "--columns: expected 2"),
+        (["inspect", "a.tsv", "--dictionary", "none.txt"], "none.txt"),
+        (
+            ["encode", "a.tsv", "--tokenizer", "char", "--dictionary", "a.tsv"],
+            "--tokenizer char has none; use --tokenizer jieba",
+        ),
+        (["wash", "a.tsv"], "wash: no such command"),
+    ],
+)
+def test_invalid_input_is_a_one_line_error(work_dir: Path, arguments: list[str], message: str) -> None:
+    written(work_dir / "a.tsv", PAIRS)
+    (work_dir / "empty.tsv").touch()
+    completed = run("chatbot.corpus", *arguments)
+    assert completed.returncode == 2
+    errors = completed.stderr.decode().splitlines()
+    assert len(errors) == 1, errors
+    assert errors[0].startswith("error: ")
+    assert message in errors[0]

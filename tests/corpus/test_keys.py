@@ -1,0 +1,150 @@
+"""The folders of the cache: whatever changes tokens or ids changes the key."""
+
+import dataclasses
+import importlib.metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chatbot.config.corpus import CorpusSettings
+from chatbot.corpus import dataset
+from chatbot.corpus import files as files_module
+from chatbot.corpus.dataset import corpus_folder, training_files
+from chatbot.corpus.files import CorpusFiles
+from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.selection import TRAINING, VALIDATION, Preparation, Selection
+from chatbot.corpus.vocabulary import Vocabulary
+
+# A change of every field of `Preparation`, by the field of `CorpusSettings` that sets it.
+PREPARED = {
+    "clean": ("nfkc",),
+    "min_characters": 2,
+    "max_characters": 9,
+    "block_list": "words.txt",
+    "tokenizer": "char",
+    "dictionary": "words.txt",
+}
+# The same for `ReadOptions`. A reader sets its `part`.
+READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲"}
+
+
+@pytest.fixture
+def folder(work_dir: Path) -> Path:
+    """A current directory with pairs.csv of three columns, other.csv and words.txt."""
+    Path("pairs.csv").write_text("a,b,c\n你好,你好呀,再见\n")
+    Path("other.csv").write_text("a,b,c\n你好,你好呀,回见\n")
+    Path("words.txt").write_text("好呀\n")
+    return work_dir
+
+
+def files(**changes: Any) -> CorpusFiles:
+    """The files of a corpus with these settings."""
+    return training_files(CorpusSettings(**{"data": ("pairs.csv",), "cache": "cache", **changes}))
+
+
+@pytest.mark.parametrize(
+    "changes", [{name: value} for name, value in {**PREPARED, **READ, "data": ("other.csv",)}.items()]
+)
+def test_every_input_of_the_tokens_changes_their_key(folder: Path, changes: dict[str, Any]) -> None:
+    assert files(**changes).key != files().key
+
+
+def test_every_field_is_tried() -> None:
+    # The field `history` is no setting of the corpus: see the next test.
+    assert len(PREPARED) + 1 == len(dataclasses.fields(Preparation))
+    assert READ.keys() | {"part"} == {field.name for field in dataclasses.fields(ReadOptions)}
+
+
+def test_history_changes_the_keys_and_its_absence_is_in_none(folder: Path) -> None:
+    settings = CorpusSettings(data=("pairs.csv",), cache="cache")
+    assert training_files(settings).key == training_files(settings, 0).key
+    assert training_files(settings, 2).key == training_files(settings, 3).key != training_files(settings).key
+    folders = [corpus_folder(training_files(settings, 2), Selection(), 300, turns) for turns in (2, 3)]
+    assert folders[0] != folders[1]
+    assert corpus_folder(training_files(settings), Selection(), 300, 0) == corpus_folder(files(), Selection(), 300)
+
+
+def test_content_of_the_dictionary_counts_and_its_name_does_not(folder: Path) -> None:
+    before = files(dictionary="words.txt").key
+    Path("words.txt").rename("renamed.txt")
+    assert files(dictionary="renamed.txt").key == before
+    Path("renamed.txt").write_text("你好呀\n")
+    assert files(dictionary="renamed.txt").key != before
+
+
+@pytest.mark.parametrize("name", ["b.tsv.md", "x/b.tsv", "c.tsv"])
+def test_names_in_a_folder_change_the_key_and_its_own_name_does_not(folder: Path, name: str) -> None:
+    """Names say what is no data: a file that is documentation now would still be learned from the cache."""
+    for file in ("f/a.tsv", "f/b.tsv"):
+        Path(file).parent.mkdir(exist_ok=True)
+        Path(file).write_text(f"{file}\t你好呀\n")
+    before = files(data=("f",)).key
+    Path("f").rename("g")
+    assert files(data=("g",)).key == before
+    Path("g", name).parent.mkdir(exist_ok=True)
+    Path("g/b.tsv").rename(Path("g", name))
+    assert files(data=("g",)).key != before
+
+
+def test_of_a_single_file_the_endings_alone_count(folder: Path) -> None:
+    before = files().key
+    for name, same in (("new.csv", True), ("new.CSV", True), ("new.txt", False), ("new.csv.gz", False)):
+        Path(name).write_bytes(Path("pairs.csv").read_bytes())
+        assert (files(data=(name,)).key == before) == same, name
+
+
+def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
+    given = {"data": (), "source_file": "pairs.csv", "target_file": "other.csv"}
+    assert files(**given).key != files(**{**given, "source_file": "other.csv", "target_file": "pairs.csv"}).key
+    assert files(**given).key != files(data=("pairs.csv", "other.csv")).key
+
+
+def test_version_of_the_history_is_in_the_keys_with_history_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = CorpusSettings(data=("pairs.csv",), cache="cache")
+    before = [training_files(settings, turns).key for turns in (0, 2)]
+    monkeypatch.setattr(files_module, "HISTORY_VERSION", files_module.HISTORY_VERSION + 1)
+    without, with_history = (training_files(settings, turns).key for turns in (0, 2))
+    assert without == before[0]
+    assert with_history != before[1]
+
+
+@pytest.mark.parametrize("package", ["jieba", "rjieba", "opencc", "unicode", "this one"])
+def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, version = files(clean=("simplified",)).key, importlib.metadata.version
+    if package == "unicode":
+        monkeypatch.setattr(files_module, "unicodedata", SimpleNamespace(unidata_version="99.0.0"))
+    elif package == "this one":
+        monkeypatch.setattr(files_module, "VERSION", files_module.VERSION + 1)
+    else:
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == package else version(name))
+    assert files(clean=("simplified",)).key != before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (Selection(duplicates=True), 100),
+        (Selection(max_reply_frequency=3), 100),
+        (Selection(held_out=frozenset({1})), 100),
+        (Selection(part=TRAINING), 100),
+        (Selection(), 101),
+        (Selection(), Vocabulary(["好"])),
+    ],
+)
+def test_every_input_of_the_ids_changes_their_folder(folder: Path, other: tuple) -> None:
+    assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(), 100)
+    assert corpus_folder(files(), *other) != corpus_folder(files(), Selection(part=VALIDATION), 100)
+    assert corpus_folder(files(), *other) != corpus_folder(files(columns=("1", "3")), *other)
+
+
+def test_held_out_pairs_and_version_change_the_folder_of_the_ids(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, reordered = (
+        corpus_folder(files(), Selection(held_out=frozenset(hashes)), 100) for hashes in ((1, 2), (1, 3), (2, 1))
+    )
+    assert one == reordered != two
+    monkeypatch.setattr(dataset, "VERSION", dataset.VERSION + 1)
+    assert corpus_folder(files(), Selection(held_out=frozenset({1, 2})), 100) != one

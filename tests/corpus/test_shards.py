@@ -1,0 +1,83 @@
+"""Shards: their pairs, lengths and types, and shards that are empty or removed."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chatbot.corpus import shards
+from chatbot.corpus.pair_ids import NO_PAIRS, EncodedPairs, lengths_of
+from chatbot.corpus.shards import Shards
+from chatbot.errors import UserError
+from tests.corpus.encoded import PAIRS, encoded_corpus, settings, texts
+
+
+def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None:
+    corpus = encoded_corpus(settings(tmp_path, PAIRS))
+    assert texts(corpus) == [PAIRS[0], PAIRS[1], ("hello world", "hi there"), PAIRS[6]]
+    (report,) = corpus.reports
+    assert (report.pairs, corpus.pairs, report.formats, report.encodings) == (7, 4, ["tsv"], ["UTF-8"])
+    assert report.lines() == [
+        f"pairs whose answer equals the question: 1 (first: {tmp_path / 'pairs.tsv'}, pair 5)",
+        f"pairs with an empty side: 1 (first: {tmp_path / 'pairs.tsv'}, pair 6)",
+        "duplicate pairs: 1",
+    ]
+    assert corpus.shards[0].characters.tolist() == [3, 4, 7, 3]  # spaces left out
+
+
+def test_shards_drop_long_pairs_and_add_reversed_pairs(tmp_path: Path) -> None:
+    pairs = [("一二三四", "五"), ("一", "二三"), ("一", "二三四五")]
+    all_pairs = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
+    assert len(all_pairs[0]) == 3
+    short = dataclasses.replace(all_pairs, max_length=4)
+    assert rows(short[0]) == [(4, 1), (1, 2)]
+    assert rows(dataclasses.replace(short, both_directions=True)[0]) == [(4, 1), (1, 2), (2, 1)]
+    assert rows(dataclasses.replace(all_pairs, both_directions=True)[0])[3:] == [(1, 4), (2, 1), (4, 1)]
+
+
+@pytest.mark.parametrize("max_length", [None, 4])
+@pytest.mark.parametrize("both", [False, True])
+def test_lengths_are_known_without_opening_a_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_length: int | None, both: bool
+) -> None:
+    monkeypatch.setattr(shards, "PAIRS_PER_SHARD", 5)
+    pairs = [("一二三四五"[: 1 + i % 5], "子丑寅卯辰"[: 1 + i * i % 4] + str(i)) for i in range(40)]
+    stored = encoded_corpus(settings(tmp_path, pairs, tokenizer="char")).shards
+    chosen = dataclasses.replace(stored, max_length=max_length, both_directions=both)
+    assert len(stored) == 8
+    counted = lengths_of(chosen)
+    opened: list[Path] = []
+    monkeypatch.setattr(shards, "_map", lambda path, dtype: opened.append(path))
+    assert chosen.lengths.pairs == counted.pairs
+    np.testing.assert_array_equal(chosen.lengths.sides, counted.sides)
+    np.testing.assert_array_equal(chosen.lengths.counts, counted.counts)
+    assert opened == []
+
+
+def rows(pairs: EncodedPairs) -> list[tuple[int, int]]:
+    """The lengths of each pair."""
+    return list(zip(pairs.sources.lengths.tolist(), pairs.targets.lengths.tolist(), strict=True))
+
+
+def test_shard_without_pairs_is_empty(tmp_path: Path) -> None:
+    shards.write_shards(tmp_path, 1, [])
+    pairs = Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
+    assert len(pairs) == 0
+    assert pairs.targets.joined().tolist() == []
+
+
+def test_removed_shard_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"00000\.lengths: removed while it was in use"):
+        Shards(tmp_path, 1, "uint16", NO_PAIRS)[0]
+
+
+def test_ids_take_two_bytes_if_possible(tmp_path: Path) -> None:
+    corpus = encoded_corpus(settings(tmp_path, PAIRS))
+    assert corpus.shards[0].sources.flat.dtype == np.uint16
+    characters = "".join(chr(c) for c in [*range(0x3400, 0x9FFF), *range(0x20000, 0x2A6DF), *range(0xAC00, 0xD7A3)])
+    pairs = [(characters[i : i + 100], answer) for i in range(0, len(characters), 100) for answer in ("好", "不好")]
+    corpus = encoded_corpus(settings(tmp_path, pairs, tokenizer="char", vocabulary_size=100_000))
+    assert len(corpus.vocabulary) > 1 << 16
+    assert corpus.shards[0].sources.flat.dtype == np.uint32
+    assert texts(corpus) == pairs

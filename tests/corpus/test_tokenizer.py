@@ -1,0 +1,39 @@
+"""Tokens contain the spaces of the text, so that the text can be restored."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatbot.corpus.cleaning import tidy
+from chatbot.corpus.tokenizer import SPACE, text_of, tokenizer
+
+TEXTS = st.text(max_size=60) | st.text("a 1-.你好,。", max_size=60)
+
+
+def test_words_keep_the_space_before_them() -> None:
+    tokenise = tokenizer("jieba")
+    assert tokenise("我爱北京天安门") == ["我", "爱", "北京", "天安门"]
+    assert tokenise("I like 北京 a lot") == ["I", f"{SPACE}like", f"{SPACE}北京", f"{SPACE}a", f"{SPACE}lot"]
+
+
+def test_char_tokenizer_splits_characters() -> None:
+    assert tokenizer("char")("我 爱a1") == ["我", f"{SPACE}爱", "a", "1"]
+
+
+@pytest.mark.parametrize("name", ["jieba", "char"])
+@given(TEXTS)
+def test_joined_tokens_restore_the_text(name: str, text: str) -> None:
+    assert text_of(tokenizer(name)(tidy(text))) == tidy(text)
+
+
+def test_tokenizer_is_made_once_per_dictionary(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("小黄鸡机器人\n", encoding="utf-8")
+    assert tokenizer("jieba") is tokenizer("jieba")
+    assert tokenizer("jieba", str(path))("小黄鸡机器人") == ["小黄鸡机器人"]
+    assert tokenizer("jieba")("小黄鸡机器人") != ["小黄鸡机器人"]
+    assert tokenizer("jieba", str(path)) is tokenizer("jieba", str(path))
+    path.write_text("机器人会聊天\n", encoding="utf-8")
+    assert tokenizer("jieba", str(path))("机器人会聊天") == ["机器人会聊天"]

@@ -1,0 +1,111 @@
+"""Tokens to ids and back, without loss."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatbot.config.corpus import LEAST_VOCABULARY
+from chatbot.corpus.cleaning import tidy
+from chatbot.corpus.tokenizer import SPACE, tokenizer
+from chatbot.corpus.vocabulary import (
+    BYTES,
+    EOS,
+    LEAST_SIZE,
+    PAD,
+    SPECIALS,
+    UNK,
+    Vocabulary,
+    build_vocabulary,
+    load_vocabulary,
+)
+from chatbot.errors import UserError
+
+COUNTS = Counter({"你好": 5, "我": 3, "他": 1, "好": 1, "吗": 1, "a": 1, "b": 1})
+
+
+def vocabulary_of(counts: Counter[str], size: int) -> Vocabulary:
+    """A vocabulary from counted tokens."""
+    characters = Counter[str]()
+    for token, count in counts.items():
+        for character in token:
+            characters[character] += count
+    return build_vocabulary(characters, counts, size)
+
+
+def entries(vocabulary: Vocabulary) -> list[str]:
+    """The characters and words of a vocabulary, in the order of ids."""
+    return vocabulary.tokens[len(SPECIALS) : vocabulary.first_byte]
+
+
+@given(st.text("你我他好吗a b", max_size=30) | st.text(max_size=30), st.sampled_from([LEAST_SIZE, LEAST_SIZE + 2, 999]))
+def test_ids_restore_any_text(text: str, size: int) -> None:
+    vocabulary = vocabulary_of(COUNTS, size)
+    text = tidy(text)
+    ids = vocabulary.ids(tokenizer()(text))
+    assert vocabulary.text(ids) == text
+    assert UNK not in ids
+
+
+@given(st.lists(st.integers(0, 999), max_size=20))
+def test_any_ids_have_a_text(ids: list[int]) -> None:
+    """Also those that are not UTF-8, against a twin that decodes the whole text at once."""
+    vocabulary = vocabulary_of(COUNTS, 999)
+    ids = [i % len(vocabulary) for i in ids]
+    shown = [i for i in ids[: ids.index(EOS) if EOS in ids else None] if i >= len(SPECIALS)]
+    texts = [
+        vocabulary.tokens[i].encode() if i < vocabulary.first_byte else bytes([i - vocabulary.first_byte])
+        for i in shown
+    ]
+    assert vocabulary.text(ids) == b"".join(texts).decode(errors="replace").replace(SPACE, " ").strip()
+
+
+def test_unknown_word_is_spelled_in_characters_and_unknown_character_in_bytes() -> None:
+    vocabulary = Vocabulary(["你好", "你", "好", "们", *BYTES])
+    ids = vocabulary.ids(["你好", "你们", "您", "<eos>"])
+    assert [vocabulary.tokens[i] for i in ids[:6]] == ["你好", "你", "们", "<0xE6>", "<0x82>", "<0xA8>"]
+    assert vocabulary.tokens_of(ids) == ["你好", "你", "们", "您", *"<eos>"]
+    assert vocabulary.text([5, UNK, 6, EOS, 7, PAD]) == "你好你"
+    assert vocabulary.tokens_of([ids[3], 5]) == ["\ufffd", "你好"]
+
+
+def test_vocabulary_without_bytes_has_unknown_characters() -> None:
+    """As in the attempts of earlier versions."""
+    vocabulary = Vocabulary(["你好", "你", "们"])
+    assert vocabulary.ids(["你好", "你们", "您好"]) == [5, 6, 7, UNK, UNK]
+    assert vocabulary.text([5, UNK, 6, EOS, 7, PAD]) == "你好你"
+    assert vocabulary.tokens_of([UNK, 5]) == ["<unk>", "你好"]
+
+
+def test_vocabulary_has_the_most_frequent_characters_then_words() -> None:
+    counts = Counter({"天安门": 3, "北京": 9, "一次": 1, "我": 2, "上海": 5})
+    assert set(entries(vocabulary_of(counts, LEAST_SIZE + 8 + 2))) == set("天安门北京我上海") | {SPACE, "北京", "上海"}
+    assert entries(vocabulary_of(counts, 999))[0] == "京"  # by count, then by text
+    assert entries(vocabulary_of(counts, LEAST_SIZE + 3)) == ["京", "北", "上", SPACE]
+    assert entries(vocabulary_of(counts, LEAST_SIZE)) == [SPACE]
+
+
+def test_least_size_is_that_of_the_setting() -> None:
+    assert len(vocabulary_of(COUNTS, LEAST_SIZE)) == LEAST_SIZE == LEAST_VOCABULARY
+
+
+def test_token_that_occurs_once_is_spelled() -> None:
+    assert set(entries(vocabulary_of(Counter({"一次": 1, "两次": 2}), 999))) == {"两次", "次", "两", SPACE}
+
+
+def test_vocabulary_survives_save_and_load(tmp_path: Path) -> None:
+    vocabulary = vocabulary_of(Counter({"你好": 2, "\u2028a": 2, "#": 4}), 999)
+    vocabulary.save(tmp_path / "vocabulary.txt")
+    loaded = load_vocabulary(tmp_path / "vocabulary.txt")
+    assert loaded.tokens == vocabulary.tokens
+    assert loaded.has_bytes
+
+
+@pytest.mark.parametrize("content", [b"", b"a\nb", b"a\na\n", b"a\n\nb\n", b"\xff\n", b"<pad>\n"])
+def test_damaged_vocabulary_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "vocabulary.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="vocabulary damaged"):
+        load_vocabulary(path)
