@@ -17,8 +17,8 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batch
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.decoded import Decoded
-from chatbot.model.matmul import matmul, rounded
+from chatbot.model.decoder import Decoded
+from chatbot.model.operations import matmul, rounded
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences

@@ -113,7 +113,8 @@ class ModelSettings:
         kind=int,
         least=1,
     )
-    # Compute the recurrent layers by Keras, not by chatbot/model/fast, for an export, and for tests that compare both.
+    # Compute the recurrent layers by Keras, not by chatbot/model/fast_recurrent.py: for an export, and for tests that
+    # compare both.
     plain_layers: bool = False
 
     def __post_init__(self) -> None:

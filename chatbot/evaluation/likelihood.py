@@ -14,9 +14,8 @@ from chatbot.corpus.batches import pad_batch
 from chatbot.corpus.ngrams import histories_of
 from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.model.device_copies import DeviceCopies
-from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Sequences, specs_of
+from chatbot.model.sequences import Sequences, packed_array, specs_of
 from chatbot.quiet import no_bars
 
 # The maximum number of padded positions in a batch, questions and replies together.

@@ -17,10 +17,9 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.vocabulary import PAD
 from chatbot.model.copying import spelling_table
-from chatbot.model.packing import Packing
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Sequences
+from chatbot.model.sequences import Packing, Sequences
 
 # Parts of the decoder's state that belong to the question and do not change from token to token, where a model has
 # them; the others are its cells.

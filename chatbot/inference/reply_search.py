@@ -12,7 +12,7 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.graph_search import GraphSearch, Progress, State, Step, repeated, search_all
 from chatbot.decoding.hypotheses import coverage_penalty
 from chatbot.model.decoder import DecoderState
-from chatbot.model.gpu import on_gpu
+from chatbot.model.operations import on_gpu
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences
 

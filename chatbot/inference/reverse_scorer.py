@@ -10,9 +10,8 @@ from chatbot.corpus.batches import pad
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import ASK, EOS
 from chatbot.inference.questions import Ticket
-from chatbot.model.packing import packed_array
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Sequences, specs_of
+from chatbot.model.sequences import Sequences, packed_array, specs_of
 
 # The maximum number of padded positions of questions in one call, which bounds the memory of their logits.
 POSITIONS = 1024

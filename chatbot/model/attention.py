@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from chatbot.model.gpu import on_gpu
-from chatbot.model.matmul import matmul, policy
+from chatbot.model.operations import matmul, on_gpu, policy
 
 # The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed in
 # chunks of CHUNK elements beyond. On a CPU, chunks that stay in its cache are faster than the whole tensor, although

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.model.attention import LuongAttention
-from chatbot.model.matmul import matmul, policy
-from chatbot.model.scatter import scatter_add
+from chatbot.model.operations import matmul, policy, scatter_add
 
 # What a position does: it generates a token, copies a token of the question, or copies a character of a token.
 GENERATE, COPY_TOKEN, COPY_CHARACTER = range(3)

@@ -5,7 +5,7 @@ whole reply at once in training, on a GPU with cuDNN's kernels.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -13,11 +13,23 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.copying import NO_COPIES, Copies, Copying
-from chatbot.model.dropout import DECODER, PROJECTION, Dropout
-from chatbot.model.matmul import matmul, policy
-from chatbot.model.packing import pack, unpack
-from chatbot.model.recurrent import Stack, State, is_packed
-from chatbot.model.sequences import Sequences
+from chatbot.model.operations import matmul, policy
+from chatbot.model.recurrent import DECODER, PROJECTION, Dropout, Stack, State, is_packed
+from chatbot.model.sequences import Sequences, pack, unpack
+
+
+class Decoded(NamedTuple):
+    """Outputs of the decoder, of which `Seq2Seq` computes losses and distributions. [positions, ...] each."""
+
+    attended: tf.Tensor  # [positions, embedding] float32
+    copies: Copies | tuple[()] = NO_COPIES
+    question: tf.Tensor | tuple[()] = ()  # [positions, source] int64, ids; () without copying
+
+    def part(self, part: slice) -> "Decoded":
+        """Return a part of the positions."""
+        result: Decoded = tf.nest.map_structure(lambda x: x[part], self)
+        return result
+
 
 # "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
 # hypothesis, of which each row has the same number, one after another. So does "attention_sums" [hypotheses, source],

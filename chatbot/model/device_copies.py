@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from chatbot.model.gpu import computed_on, placed_on
+from chatbot.model.operations import computed_on, placed_on
 from chatbot.model.seq2seq import Seq2Seq
 
 Item = TypeVar("Item")

@@ -11,7 +11,7 @@ from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.pair_ids import EncodedPairs
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.corpus.word_vectors import WordVectors
-from chatbot.model.fast.projection import LossSize
+from chatbot.model.loss import LossSize
 from chatbot.model.seq2seq import Seq2Seq
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from chatbot.corpus.ngrams import MULTIPLIER, Ids, Ngrams, Order
 from chatbot.corpus.vocabulary import ASK, BOS
-from chatbot.model.gpu import on_gpu
+from chatbot.model.operations import on_gpu
 
 
 class NgramTables:

@@ -1,4 +1,4 @@
-"""A stack of recurrent layers, run over a whole sequence or one step at a time."""
+"""Recurrent layers: a stack with dropout, over a whole sequence or one step at a time, and the encoder made of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,12 +7,58 @@ import keras
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.dropout import Dropout
-from chatbot.model.fast.cudnn import cudnn_sequence
-from chatbot.model.fast.lstm import lstm_sequence
-from chatbot.model.gpu import on_gpu
-from chatbot.model.matmul import policy
-from chatbot.model.sequences import Sequences
+from chatbot.model.fast_recurrent import cudnn_sequence, lstm_sequence
+from chatbot.model.operations import on_gpu, policy
+from chatbot.model.sequences import Sequences, mirror, unpack
+
+PHILOX = 1  # the number of the generator in TensorFlow (Salmon et al., 2011)
+
+# The numbers of the dropouts of a model. Those of a stack's layers follow its first.
+FORWARD_ENCODER, BACKWARD_ENCODER, DECODER, PROJECTION = 100, 200, 300, 400
+
+
+class Dropout(keras.layers.Layer):
+    """Keeps each unit with probability keep_prob and scales it by 1 / keep_prob (Srivastava et al., 2014).
+
+    keras.layers.Dropout draws one mask for all replicas, and its seed variable makes towers run one after another.
+    Here the mask depends only on the given key and on this layer's number.
+
+    number: unique in the model.
+    """
+
+    def __init__(self, keep_prob: float, number: int) -> None:
+        super().__init__()
+        self.supports_masking = True
+        self.rate = 1.0 - keep_prob
+        self.number = number
+
+    def call(self, inputs: tf.Tensor, key: tf.Tensor | None) -> tf.Tensor:
+        """inputs of any shape -> the same shape. key: [1] uint64; None returns the inputs, as outside training."""
+        if key is None or self.rate == 0.0:
+            return inputs
+
+        @tf.custom_gradient
+        def run(inputs: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            scale = self.scales(tf.shape(inputs), key)
+            return inputs * scale, lambda gradient: gradient * scale
+
+        return run(inputs)
+
+    def scales(self, shape: tf.Tensor | list[Any], key: tf.Tensor) -> tf.Tensor:
+        """Return the factors of inputs of this shape, float32: 0 or 1 / keep_prob."""
+        kept = uniform(shape, key, self.number) >= self.rate
+        return tf.cast(kept, tf.float32) * (1.0 / (1.0 - self.rate))
+
+
+def uniform(shape: tf.Tensor | list[Any], key: tf.Tensor, number: int) -> tf.Tensor:
+    """Return numbers drawn uniformly from [0, 1), float32, a function of the key and the number.
+
+    key: [1] uint64. number: the upper half of Philox's counter; the lower half counts the drawn blocks, so that
+    different numbers give different draws.
+    """
+    counter = tf.constant([0, number], tf.uint64)
+    return tf.raw_ops.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=PHILOX)
+
 
 # One layer's state: [h, c] of an LSTM, [h] of a GRU, each [rows, units].
 State = list[tf.Tensor]
@@ -21,7 +67,7 @@ State = list[tf.Tensor]
 def is_packed(settings: ModelSettings) -> bool:
     """Return whether stacks run over packed tokens [tokens, features], not over [rows, time, features].
 
-    Unless settings.plain_layers, LSTMs on the CPU run over real tokens only (`chatbot.model.fast.lstm`).
+    Unless settings.plain_layers, LSTMs on the CPU run over real tokens only (`chatbot.model.fast_recurrent`).
     """
     return settings.cell == "lstm" and not settings.plain_layers and not on_gpu()
 
@@ -170,3 +216,42 @@ class Stack(keras.layers.Layer):
 
 def _as_list(state: Any) -> State:
     return list(state) if isinstance(state, (list, tuple)) else [state]
+
+
+class Encoder(keras.layers.Layer):
+    """A recurrent stack, or two stacks of rnn_size / 2 units that read in opposite directions."""
+
+    def __init__(self, settings: ModelSettings, precision: str = "float32") -> None:
+        super().__init__()
+        units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
+
+        def stack(first_dropout: int) -> Stack:
+            return Stack(settings, settings.encoder_depth, settings.embedding_size, units, first_dropout, precision)
+
+        self.forward = stack(FORWARD_ENCODER)
+        self.backward = stack(BACKWARD_ENCODER) if settings.bidirectional else None
+        self._settings = settings
+        self.built = True
+
+    def call(self, embedded: tf.Tensor, sequences: Sequences, key: tf.Tensor | None) -> tuple[tf.Tensor, list[State]]:
+        """embedded [tokens or rows, source, embedding] -> memory [rows, source, rnn_size], each layer's last state.
+
+        embedded: in the layout of `is_packed`. key: [1] uint64 draws the dropout masks; None: no dropout.
+        """
+        packed, packing = is_packed(self._settings), sequences.packing
+        outputs, states = self.forward(embedded, None, sequences, key)
+        if self.backward is not None:
+
+            def reverse(x: tf.Tensor) -> tf.Tensor:
+                """Reverse the real tokens. Padding stays on the right, as cuDNN requires."""
+                return mirror(x, packing) if packed else tf.reverse_sequence(x, lengths, seq_axis=1)
+
+            # From the mask, because packing.lengths would have to be copied to a GPU.
+            lengths = tf.reduce_sum(tf.cast(sequences.mask, tf.int64), 1) if on_gpu() else packing.lengths
+            backward_outputs, backward_states = self.backward(reverse(embedded), None, sequences, key)
+            outputs = tf.concat([outputs, reverse(backward_outputs)], axis=-1)
+            states = [
+                [tf.concat(parts, axis=-1) for parts in zip(state, backward_state, strict=True)]
+                for state, backward_state in zip(states, backward_states, strict=True)
+            ]
+        return unpack(outputs, packing) if packed else outputs, states

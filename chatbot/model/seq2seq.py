@@ -11,17 +11,12 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
-from chatbot.model.decoded import Decoded
-from chatbot.model.decoder import Decoder, DecoderState
-from chatbot.model.encoder import Encoder
-from chatbot.model.fast.projection import LossSize, projection_loss
-from chatbot.model.gpu import placed_on
-from chatbot.model.matmul import matmul
+from chatbot.model.decoder import Decoded, Decoder, DecoderState
+from chatbot.model.loss import LossSize, projection_loss, sampled_loss
 from chatbot.model.ngram_tables import NgramTables
-from chatbot.model.packing import rows_of_tokens
-from chatbot.model.recurrent import is_packed
-from chatbot.model.sampled import sampled_loss
-from chatbot.model.sequences import Sequences, padded_ids, sequences_of
+from chatbot.model.operations import matmul, placed_on
+from chatbot.model.recurrent import Encoder, is_packed
+from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
 
 
 class Seq2Seq(keras.Model):

@@ -1,4 +1,14 @@
-"""A batch of token sequences with all indices that the model needs, computed on the host."""
+"""A batch of token sequences, and the indices between its two layouts: padded, and packed without padding.
+
+The packed layout is that of PyTorch's PackedSequence. Rows are sorted by length, the longest first. Tokens follow one
+another step by step, so that the rows with a token at one step are the first rows of the previous step.
+
+Fillers follow the tokens up to a multiple of MULTIPLE. oneDNN compiles a kernel for every shape of a product, in 0.7 ms
+each; with fillers the shapes are few. A filler holds any value, on which the loss must not depend.
+
+The indices are computed on the host, in NumPy, before the step: the host of a GPU would otherwise wait for each number
+that is the size of a tensor.
+"""
 
 from typing import Any, NamedTuple
 
@@ -7,7 +17,132 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.packing import Packing, packed_array, packing_of
+from chatbot.model.operations import size_on_device
+
+# BENCHMARKS.md compares several values.
+MULTIPLE = 16
+
+
+class Packing(NamedTuple):
+    """The indices between padded and packed tensors: arrays on the host, tensors in a graph.
+
+    int32 are those that the host needs in the step, for sizes of tensors and for cuDNN; TensorFlow keeps int32 in the
+    host's memory. int64 are those that only the device needs, as indices.
+
+    In the shapes below, "tokens" includes the fillers. There is at least one filler.
+    """
+
+    lengths: Any  # [rows] int32, the real tokens of each row
+    fillers: Any  # scalar int32, the number of fillers
+    # Begin and size for tf.slice at each step, [longest, 2, 2] int32, of matrices with these rows:
+    tokens_at: Any  # tokens: those of the step
+    ended_at: Any  # rows, the longest first: those whose last token is at the step
+    before: Any  # first states [rows] followed by tokens: those before the tokens of the step
+    order: Any  # [rows] int64, row numbers, the longest row first
+    inverse_order: Any  # [rows] int64, the place of each row in that order
+    to_packed: Any  # [tokens] int64, the padded position, row by row, of each token; 0 for fillers
+    to_padded: Any  # [rows, time] int64, the token of each padded position; a filler at padding
+    mirrored: Any  # [tokens] int64, the token at the same distance from the other end of the row; itself for fillers
+    previous: Any  # [tokens] int64, the row's token before each, in first states [rows] followed by tokens
+    last: Any  # [rows] int64, the last token of each row
+
+
+def packing_of(lengths: npt.NDArray[Any], time: int) -> Packing:
+    """Compute the packing of a batch. lengths: [rows], at least 1. time: the padded length."""
+    rows, longest = len(lengths), int(lengths.max())
+    order = np.argsort(-lengths, kind="stable")
+    inverse_order = np.empty_like(order)
+    inverse_order[order] = np.arange(rows)
+    sorted_lengths = lengths[order]
+    has_token = np.arange(longest)[:, None] < sorted_lengths  # [longest, rows]
+    step, row = np.nonzero(has_token)  # [tokens without fillers] each
+    counts = has_token.sum(axis=1)
+    starts = np.cumsum(counts) - counts
+    tokens = len(step)
+    fillers = MULTIPLE - tokens % MULTIPLE
+    zeros = np.zeros(fillers, np.int64)
+    # The token of row r is starts[step] + r. The one before it is starts[step - 1] + r, or first state r.
+    previous_starts = np.concatenate([[-rows], starts])[step]
+    padded_starts = np.concatenate([starts, np.full(time - longest, tokens)])  # [time]
+    is_token = np.arange(time) < lengths[:, None]  # [rows, time]
+    later_counts = np.append(counts[1:], 0)
+    mirrored = starts[sorted_lengths[row] - 1 - step] + row
+    return Packing(
+        lengths=lengths.astype(np.int32),
+        fillers=np.int32(fillers),
+        tokens_at=_slices(starts, counts),
+        ended_at=_slices(later_counts, counts - later_counts),
+        before=_slices(np.concatenate([[0], rows + starts[:-1]]), counts),
+        order=order,
+        inverse_order=inverse_order,
+        to_packed=np.concatenate([order[row] * time + step, zeros]),
+        to_padded=np.where(is_token, padded_starts + inverse_order[:, None], tokens),
+        mirrored=np.concatenate([mirrored, tokens + np.arange(fillers)]),
+        previous=np.concatenate([rows + previous_starts + row, zeros]),
+        last=starts[lengths - 1] + inverse_order,
+    )
+
+
+def _slices(first: npt.NDArray[Any], number: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Return tf.slice's begin and size, [steps, 2, 2], of these rows of matrices. first, number: [steps]."""
+    slices = np.zeros((len(first), 2, 2), np.int32)
+    slices[:, 0, 0], slices[:, 1, 0], slices[:, 1, 1] = first, number, -1
+    return slices
+
+
+def packed_array(padded: npt.NDArray[Any], packing: Packing, filler: Any) -> npt.NDArray[Any]:
+    """padded [rows, time] -> [tokens], on the host. filler: the value of the fillers."""
+    packed = padded.reshape(-1)[packing.to_packed]
+    packed[len(packed) - packing.fillers :] = filler
+    return packed
+
+
+def pack(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """[rows, time, features] -> [tokens, features]. The gradient with respect to fillers must be 0."""
+
+    @tf.custom_gradient
+    def run(padded: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return _packed(padded, packing), lambda gradient: _padded(gradient, packing)
+
+    return run(padded)
+
+
+def unpack(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """[tokens, features] -> [rows, time, features], at padding the first filler.
+
+    The gradient with respect to fillers is undefined; `lstm_sequence` does not use it.
+    """
+
+    @tf.custom_gradient
+    def run(packed: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return _padded(packed, packing), lambda gradient: _packed(gradient, packing)
+
+    return run(packed)
+
+
+def mirror(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
+    """[tokens, features] -> the same shape, with the tokens of each row in the opposite order."""
+
+    @tf.custom_gradient
+    def run(packed: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return tf.gather(packed, packing.mirrored), lambda gradient: tf.gather(gradient, packing.mirrored)
+
+    return run(packed)
+
+
+def rows_of_tokens(packing: Packing) -> tf.Tensor:
+    """Return the row of each packed token, [tokens] int64; 0 for fillers."""
+    return packing.to_packed // size_on_device(packing.to_padded[0])
+
+
+def _packed(padded: tf.Tensor, packing: Packing) -> tf.Tensor:
+    features = tf.shape(padded)[2] if padded.shape[2] is None else padded.shape[2]
+    return tf.gather(tf.reshape(padded, [-1, features]), packing.to_packed)
+
+
+def _padded(packed: tf.Tensor, packing: Packing) -> tf.Tensor:
+    # A gather, because the scatter of TensorFlow's own gradient runs on one thread.
+    return tf.gather(packed, packing.to_padded)
 
 
 class Sequences(NamedTuple):

@@ -8,9 +8,8 @@ import keras
 import tensorflow as tf
 
 from chatbot.model.copying import Copies
-from chatbot.model.gpu import computed_on, is_gpu
+from chatbot.model.operations import computed_on, is_gpu, scatter_add
 from chatbot.model.recurrent import State
-from chatbot.model.scatter import scatter_add
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Parts, Tower
 from chatbot.training.share import Share, looked_up

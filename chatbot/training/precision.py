@@ -20,8 +20,8 @@ from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.cache import key_of
 from chatbot.durable import write_json
-from chatbot.model.fast.projection import MOST_ELEMENTS
-from chatbot.model.matmul import matmul
+from chatbot.model.loss import MOST_ELEMENTS
+from chatbot.model.operations import matmul
 from chatbot.training.attempt import has_checkpoint
 from chatbot.training.devices.towers import cpu_name
 from chatbot.training.streams import print_wrapped

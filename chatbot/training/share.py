@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from chatbot.corpus.batches import Batch, GlobalBatch, split
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.gpu import computed_on, is_gpu, on_gpu
-from chatbot.model.packing import Packing, packed_array
-from chatbot.model.sampled import draw_samples
+from chatbot.model.loss import draw_samples
+from chatbot.model.operations import computed_on, is_gpu, on_gpu
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.model.sequences import Sequences, specs_of
+from chatbot.model.sequences import Packing, Sequences, packed_array, specs_of
 from chatbot.training.buffer import Buffer, buffer_of, tensors_of
 
 

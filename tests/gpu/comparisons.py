@@ -16,7 +16,7 @@ from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
-from chatbot.model.dropout import uniform
+from chatbot.model.recurrent import uniform
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower

@@ -12,9 +12,9 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.errors import UserError
 from chatbot.model.copying import Copies, log_copied, mixture, spelling_table, with_copies
-from chatbot.model.fast.projection import LossSize, projection_loss
-from chatbot.model.gpu import computed_on
+from chatbot.model.loss import LossSize, projection_loss
 from chatbot.model.new_model import built_model
+from chatbot.model.operations import computed_on
 from chatbot.model.sequences import Sequences
 from chatbot.training.selftest import SETTINGS, VOCABULARY
 from tests.training.dense_gradients import dense_gradients

@@ -5,10 +5,9 @@ import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.dropout import uniform
 from chatbot.model.new_model import built_model
-from chatbot.model.packing import unpack
-from chatbot.model.recurrent import recurrent_layer
+from chatbot.model.recurrent import recurrent_layer, uniform
+from chatbot.model.sequences import unpack
 
 KEY = tf.constant([7], tf.uint64)
 KEEP = 0.8

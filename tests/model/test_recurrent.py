@@ -1,13 +1,12 @@
-"""A stack with residual connections and layer normalisation, against Keras's layers one after another."""
+"""Recurrent stacks against their layers one after another; dropout masks are functions of a key and a number."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
-from chatbot.model.packing import unpack
-from chatbot.model.recurrent import Stack
-from chatbot.model.sequences import sequences_of
+from chatbot.model.recurrent import Dropout, Stack
+from chatbot.model.sequences import sequences_of, unpack
 
 LENGTHS = np.array([4, 2, 3])
 
@@ -39,3 +38,15 @@ def test_stack_equals_its_layers_one_after_another(cell: str, residual: bool, no
         if normalised:
             expected = norm(expected, *(weight.numpy() for weight in stack.norms[number].trainable_variables))
     np.testing.assert_allclose(outputs[sequences.mask], expected[sequences.mask], atol=1e-5)
+
+
+def test_dropout_is_a_function_of_its_key_and_number() -> None:
+    ones = tf.ones([100, 100])
+    key = tf.constant([1], tf.uint64)
+    outputs = Dropout(0.8, 3)(ones, key).numpy()
+    np.testing.assert_array_equal(outputs, Dropout(0.8, 3)(ones, key).numpy())
+    assert np.any(outputs != Dropout(0.8, 4)(ones, key).numpy())
+    assert np.any(outputs != Dropout(0.8, 3)(ones, tf.constant([2], tf.uint64)).numpy())
+    assert set(np.unique(outputs)) == {0.0, np.float32(1.25)}
+    assert abs((outputs > 0).mean() - 0.8) < 0.02
+    np.testing.assert_array_equal(Dropout(0.8, 3)(ones, None), ones)

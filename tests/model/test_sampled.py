@@ -7,9 +7,9 @@ import tensorflow as tf
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.batches import GlobalBatch, pad_batch
 from chatbot.corpus.vocabulary import PAD
-from chatbot.model.decoded import Decoded
+from chatbot.model.decoder import Decoded
+from chatbot.model.loss import draw_samples, sampled_loss
 from chatbot.model.new_model import built_model
-from chatbot.model.sampled import draw_samples, sampled_loss
 from chatbot.training.gradients import gradient_function
 from chatbot.training.selftest import random_pairs
 from chatbot.training.share import Preparation, looked_up

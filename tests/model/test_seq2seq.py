@@ -12,9 +12,9 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD
 from chatbot.model.new_model import built_model, start_from_frequencies
-from chatbot.model.packing import unpack
 from chatbot.model.recurrent import recurrent_layer
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import unpack
 
 # Keras's selection of cuDNN or its own loop.
 KERAS_RNN = importlib.import_module("keras.src.backend.tensorflow.rnn")

@@ -10,12 +10,12 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batch, Batches, pad_batch
 from chatbot.corpus.vocabulary import PAD
 from chatbot.flags import replace
-from chatbot.model.dropout import Dropout
 from chatbot.model.new_model import built_model
+from chatbot.model.recurrent import Dropout
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation
-from tests.model.fast.cudnn_emulation import emulate_gpu
+from tests.model.cudnn_emulation import emulate_gpu
 from tests.training.dense_gradients import dense_gradients, shares_of, whole_batch
 
 

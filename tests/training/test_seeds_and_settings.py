@@ -15,8 +15,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.errors import UserError
 from chatbot.flags import replace
-from chatbot.model.dropout import uniform
 from chatbot.model.new_model import built_model
+from chatbot.model.recurrent import uniform
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums

@@ -10,7 +10,7 @@ import tensorflow as tf
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.workers import prefetched
 from chatbot.flags import replace
-from chatbot.model import gpu
+from chatbot.model import operations
 from chatbot.model.new_model import built_model
 from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
@@ -79,8 +79,8 @@ def test_towers_on_gpus_do_not_wait_for_each_other(
 
     A call waits for the control outputs of the one before. A loop or a branch over cuDNN's operations would be one.
     """
-    monkeypatch.setattr(gpu, "_chosen", ContextVar("on_gpu", default=True))
-    monkeypatch.setattr(gpu, "is_gpu", lambda device: True)
+    monkeypatch.setattr(operations, "_chosen", ContextVar("on_gpu", default=True))
+    monkeypatch.setattr(operations, "is_gpu", lambda device: True)
     graph = graph_of_the_step(cpus[:2], precision).as_graph_def()
     functions = {function.signature.name: function for function in graph.library.function}
     (tower,) = (function for name, function in functions.items() if "tower_gradients" in name)

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from chatbot.corpus.batches import Batches, pad_batch
 from chatbot.flags import replace
-from chatbot.model.fast.projection import projection_loss
+from chatbot.model.loss import projection_loss
 from chatbot.model.new_model import built_model
-from chatbot.model.packing import packed_array
+from chatbot.model.sequences import packed_array
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.selftest import (
     ALWAYS_CLIPPED,

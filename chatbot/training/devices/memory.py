@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
-from chatbot.model.fast.projection import MOST_ELEMENTS, LossSize, logits_in
-from chatbot.model.packing import MULTIPLE
+from chatbot.model.loss import MOST_ELEMENTS, LossSize, logits_in
+from chatbot.model.sequences import MULTIPLE
 from chatbot.training.devices.towers import Tower
 
 # Linux's reports on this process.

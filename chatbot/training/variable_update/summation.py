@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from chatbot.model.gpu import is_gpu, placed_on
+from chatbot.model.operations import is_gpu, placed_on
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.devices.towers import Tower
 from chatbot.training.exchange import Exchange

@@ -8,8 +8,8 @@ from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, split
 from chatbot.errors import UserError
 from chatbot.flags import compose
-from chatbot.model.fast.projection import LOGITS, MOST_ELEMENTS, LossSize, logits_in
-from chatbot.model.packing import packing_of
+from chatbot.model.loss import LOGITS, MOST_ELEMENTS, LossSize, logits_in
+from chatbot.model.sequences import packing_of
 from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import given, settings
 
-from chatbot.model.packing import MULTIPLE, Packing, mirror, pack, packed_array, packing_of, unpack
+from chatbot.model.sequences import MULTIPLE, Packing, mirror, pack, packed_array, packing_of, unpack
 
 
 @settings(max_examples=30)

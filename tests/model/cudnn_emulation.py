@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from chatbot.model import gpu
+from chatbot.model import operations
 
 
 def emulated_rnn(
@@ -55,8 +55,8 @@ def emulated_rnn(
 
 def emulate_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model compute as on a GPU on any device, with cuDNN emulated."""
-    monkeypatch.setattr(gpu, "_chosen", ContextVar("on_gpu", default=True))
-    monkeypatch.setattr(gpu, gpu.is_gpu.__name__, lambda device: True)
+    monkeypatch.setattr(operations, "_chosen", ContextVar("on_gpu", default=True))
+    monkeypatch.setattr(operations, operations.is_gpu.__name__, lambda device: True)
     monkeypatch.setattr(tf.raw_ops, "CudnnRNNV3", emulated_rnn)
 
 

@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from chatbot.model.fast import projection
-from chatbot.model.fast.projection import LOGITS, LossSize, logits_in, projection_loss
-from chatbot.model.gpu import computed_on
-from chatbot.model.matmul import matmul
+from chatbot.model import loss
+from chatbot.model.loss import LOGITS, LossSize, logits_in, projection_loss
+from chatbot.model.operations import computed_on, matmul
 from tests.model.plain_loss import sequence_loss
 
 Values = tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]
@@ -83,7 +82,7 @@ def test_loss_and_gradients_on_a_gpu_equal_plain_loss(
     scale: float, smoothing: float, deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where probabilities underflow, too. The fused operation has no deterministic kernel on GPUs."""
-    monkeypatch.setattr(projection, "is_op_determinism_enabled", lambda: deterministic)
+    monkeypatch.setattr(loss, "is_op_determinism_enabled", lambda: deterministic)
     values, targets, weights = random_values(40, 3, 70, seed=1)
     values = [scale * value for value in values]
     with computed_on("/GPU:0"):
@@ -149,7 +148,7 @@ def test_no_product_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> N
         shapes.append(tuple(product.shape))
         return product
 
-    monkeypatch.setattr(projection, "matmul", recorded)
+    monkeypatch.setattr(loss, "matmul", recorded)
     chunked(*random_values(65, 2, 50, seed=1), "float32", 100)
     # The last one has the logits of underflowed targets: none.
     assert {shape for shape in shapes if 50 in shape} == {(2, 50), (1, 50), (50, 2), (0, 50)}

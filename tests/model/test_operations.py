@@ -6,9 +6,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chatbot.model import scatter
-from chatbot.model.gpu import computed_on
-from chatbot.model.scatter import scatter_add
+from chatbot.model import operations
+from chatbot.model.operations import computed_on, scatter_add
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -26,7 +25,7 @@ def test_deterministic_sums_equal_those_of_tensorflow(
     tensor = rng.normal(size=shape)
     indices = np.stack([rng.integers(0, size, number) for size in shape[:depth]], -1)
     updates = rng.normal(size=[*number, *shape[depth:]])
-    monkeypatch.setattr(scatter, "is_op_determinism_enabled", lambda: True)
+    monkeypatch.setattr(operations, "is_op_determinism_enabled", lambda: True)
 
     @tf.function(autograph=False)
     def on_gpu(tensor: tf.Tensor) -> tf.Tensor:

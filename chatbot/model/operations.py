@@ -1,0 +1,98 @@
+"""Operations whose form depends on the device that computes them, or on the precision of matrix products.
+
+TensorFlow traces a function without the device that it is called on. So the caller of the model says where it computes:
+`computed_on` for a function that is traced once and called on several devices, else `placed_on`.
+
+precision, in every function and layer of the model: "float32", "bfloat16" or "float16", the type that the factors of
+matrix products are rounded to. Weights and states are float32.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import tensorflow as tf
+from tensorflow.python.framework.config import is_op_determinism_enabled
+
+_chosen = ContextVar("on_gpu", default=False)
+
+
+def is_gpu(device: str) -> bool:
+    """Return whether a device of TensorFlow, such as "/GPU:0", is a GPU."""
+    return "GPU" in device
+
+
+def on_gpu() -> bool:
+    """Return whether the layers that are called now compute on a GPU: by default they do not."""
+    return _chosen.get()
+
+
+@contextlib.contextmanager
+def computed_on(device: str) -> Iterator[None]:
+    """Let the layers that this thread calls in the block choose for a device. The operations are not placed on it."""
+    token = _chosen.set(is_gpu(device))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+@contextlib.contextmanager
+def placed_on(device: str) -> Iterator[None]:
+    """Place operations and calls of traced functions on a device in the block, and let layers choose for it."""
+    with tf.device(device), computed_on(device):
+        yield
+
+
+def size_on_device(vector: tf.Tensor) -> tf.Tensor:
+    """Return the number of elements of a vector, scalar int64, counted on its device.
+
+    tf.size gives it on the host, from where it would be copied to a GPU for each computation with tensors there.
+    """
+    return tf.reduce_sum(tf.ones_like(vector, tf.int64))
+
+
+POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+def policy(precision: str) -> str:
+    """Return the name of Keras's dtype policy at this precision."""
+    return POLICIES[precision]
+
+
+def matmul(
+    a: tf.Tensor, b: tf.Tensor, precision: str, transpose_a: bool = False, transpose_b: bool = False
+) -> tf.Tensor:
+    """Return the product a b: float32 if the factors are rounded, else of the type of the factors (tests use float64).
+
+    A factor of several products may be rounded beforehand by `rounded`.
+    """
+    if precision == "float32":
+        return tf.matmul(a, b, transpose_a, transpose_b)
+    product = tf.matmul(tf.cast(a, precision), tf.cast(b, precision), transpose_a, transpose_b)
+    return tf.cast(product, tf.float32)
+
+
+def rounded(x: tf.Tensor, precision: str) -> tf.Tensor:
+    """Round x as `matmul` rounds its factors."""
+    return x if precision == "float32" else tf.cast(x, precision)
+
+
+def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+    """Return the tensor with updates added at indices, of which several may be equal.
+
+    tensor [d1, ..., dn], indices [..., k] int64, updates [..., dk+1, ..., dn]; the sizes d2 to dk are known.
+
+    If operations must be deterministic, the host computes TensorFlow's scatter operations of a GPU, so that the whole
+    tensor would be copied there and back. A sum of segments stays on the GPU. It is not always used, since it passes
+    over the tensor once more.
+    """
+    if not (on_gpu() and is_op_determinism_enabled()):
+        return tf.tensor_scatter_nd_add(tensor, indices, updates)
+    depth = indices.shape[-1]
+    shape = tf.shape(tensor)
+    segments = indices[..., 0]
+    for i in range(1, depth):
+        segments = segments * tensor.shape[i] + indices[..., i]
+    sums = tf.math.unsorted_segment_sum(updates, segments, tf.reduce_prod(shape[:depth]))
+    return tensor + tf.reshape(sums, shape)
