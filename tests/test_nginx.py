@@ -17,7 +17,7 @@ import httpx
 import pytest
 import uvicorn
 
-from chatbot.chat.page.files import page_files
+from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
 from chatbot.chat.server.gate import MOST_BYTES, Limits

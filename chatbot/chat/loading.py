@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chatbot.attempts.attempt import read_attempt
-from chatbot.config.attempts import trained_directory
+from chatbot.config.attempts import BEST, LAST, trained_directory
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.default_search import with_default_search
 from chatbot.config.run import RunSettings
@@ -126,6 +126,21 @@ def load_exported(folder: Path) -> LoadedModel:
     card = card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format)
     turns = export.settings.encoding.history
     return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))
+
+
+def pointer_of(directory: Path) -> Path:
+    """Return the file of a model that changes with its checkpoint: with validation, the one that names the best."""
+    return next((directory / name for name in (MANIFEST, BEST) if (directory / name).exists()), directory / LAST)
+
+
+def version_of(directory: Path) -> tuple[str, int, int] | None:
+    """Return what changes when a model has a newer checkpoint; None without one."""
+    path = pointer_of(directory)
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return path.name, status.st_mtime_ns, status.st_size
 
 
 def limit_threads() -> None:

@@ -1,14 +1,23 @@
-"""What the services share, the server and the bots: the socket, the limit of the rate, and the reader of bodies."""
+"""What the services share, the server and the bots: the socket, the limit of the rate, the reader of bodies, and the
+way of the engine's pieces into the event loop.
+"""
 
 import asyncio
+import contextlib
+import functools
 import math
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chatbot.errors import UserError
+from chatbot.inference.questions import Message, Piece, Question, Receive, Ticket, Usage
+
+# As Engine.submit.
+Submit = Callable[[Question, Receive], Ticket]
+ReceiveEvent = Callable[[], Awaitable[Mapping[str, Any]]]  # of an ASGI request
 
 # Clients that a limit remembers.
 MOST_CLIENTS = 10_000
@@ -104,7 +113,7 @@ class LargeBodyError(Exception):
     """A body has more bytes than are allowed."""
 
 
-async def read_body(receive: Callable[[], Awaitable[Mapping[str, Any]]], most: int, seconds: float) -> bytes:
+async def read_body(receive: ReceiveEvent, most: int, seconds: float) -> bytes:
     """Return the body of a request. receive: of the ASGI request, whose body is not read yet.
 
     Raises LargeBodyError for one of more than `most` bytes, asyncio.TimeoutError for one that takes longer than
@@ -124,3 +133,50 @@ async def read_body(receive: Callable[[], Awaitable[Mapping[str, Any]]], most: i
         return bytes(body)
 
     return await asyncio.wait_for(read(), seconds)
+
+
+async def answers(
+    submit: Submit, questions: Sequence[Question], seconds: float, receive: ReceiveEvent | None = None
+) -> AsyncGenerator[Piece | Usage, None]:
+    """Yield the pieces of the replies in the event loop as the engine finds them, and the usage of each question.
+
+    The replies are numbered over all questions, which ask for the same number. seconds: for all replies. receive: of
+    the ASGI request, whose body was read; None: there is none. However this ends, the engine computes no more of them.
+
+    Raises BusyError, asyncio.TimeoutError, ClientLeftError, and what the engine gives in place of a reply.
+    """
+    loop = asyncio.get_running_loop()
+    messages: asyncio.Queue[tuple[int, Message]] = asyncio.Queue()
+
+    def take(number: int, message: Message) -> None:  # in the engine's thread
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(messages.put_nowait, (number, message))
+
+    async def watch(receive: ReceiveEvent) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        messages.put_nowait((0, ClientLeftError()))
+
+    late = asyncio.TimeoutError(f"No reply within {seconds:g} seconds")
+    timer = loop.call_later(seconds, messages.put_nowait, (0, late))
+    watching = None if receive is None else asyncio.create_task(watch(receive))
+    tickets: list[Ticket] = []
+    try:
+        for number, question in enumerate(questions):
+            tickets.append(submit(question, functools.partial(take, number)))
+        unfinished = len(questions)
+        while unfinished:
+            number, message = await messages.get()
+            if isinstance(message, Exception):
+                raise message
+            if isinstance(message, Usage):
+                unfinished -= 1
+                yield message
+            else:
+                yield message._replace(reply=number * questions[number].replies + message.reply)
+    finally:
+        timer.cancel()
+        if watching is not None:
+            watching.cancel()
+        for ticket in tickets:
+            ticket.cancel()

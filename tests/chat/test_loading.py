@@ -1,9 +1,11 @@
 """What a user sees about a model, and the threads that compute its replies."""
 
+from pathlib import Path
+
 import pytest
 
 from chatbot.chat import loading
-from chatbot.chat.loading import ModelCard, card_of_export
+from chatbot.chat.loading import ModelCard, card_of_export, version_of
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,15 @@ def test_half_of_the_cores_unless_the_environment_says_otherwise(
     monkeypatch.setattr(loading, "cores", lambda: cores)
     loading.limit_threads()
     assert environment[loading.THREADS_VARIABLE] == expected
+
+
+def test_version_is_that_of_the_pointer_that_is_used(tmp_path: Path) -> None:
+    assert version_of(tmp_path) is None
+    (tmp_path / "last").write_text("1")
+    last = version_of(tmp_path)
+    (tmp_path / "best").write_text("1")
+    best = version_of(tmp_path)
+    (tmp_path / "last").write_text("22")
+    assert last is not None
+    assert last[0] == "last"
+    assert version_of(tmp_path) == best

@@ -71,8 +71,7 @@ def webhook_command(arguments: Sequence[str]) -> int:
         raise UserError(f"--secret-file {settings.secret_file}: at least {SHORTEST_SECRET} characters are needed")
     import uvicorn
 
-    from chatbot.chat.bots.signature import Verifier
-    from chatbot.chat.bots.webhook import webhook_app
+    from chatbot.chat.bots.webhook import Verifier, webhook_app
     from chatbot.chat.server.connection import KEEP_ALIVE, Connection
 
     verifier = Verifier(secret.encode(), Path(settings.seen_file))

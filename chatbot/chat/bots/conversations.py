@@ -14,18 +14,15 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from chatbot.chat.conversation import Conversation, Rating
-from chatbot.chat.ratings import rate_last
-from chatbot.chat.service import RateLimit
+from chatbot.chat.conversation import Conversation, Rating, rate_last
+from chatbot.chat.service import RateLimit, Submit, answers
 from chatbot.config.bots import BotSettings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
-from chatbot.inference.engine import BusyError, Receive
-from chatbot.inference.questions import Piece, Question, Ticket, Usage
+from chatbot.inference.engine import BusyError
+from chatbot.inference.questions import Piece, Question
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 
-# As Engine.submit.
-Submit = Callable[[Question, Receive], Ticket]
 # (the name of a conversation, a text) -> the reply, one line; "" is not sent. Raises RefusedError.
 Answer = Callable[[str, str], Awaitable[str]]
 
@@ -154,29 +151,6 @@ def help_of(pairs: int | None) -> str:
 
 
 async def ask(submit: Submit, question: Question, seconds: float) -> str:
-    """Return the reply to a question. Raises BusyError, asyncio.TimeoutError after `seconds`, or the model's error."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    pieces: list[str] = []
-
-    def finish(error: Exception | None) -> None:
-        if done.done():
-            return  # the time limit
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def receive(part: Piece | Usage | Exception) -> None:  # in the engine's thread
-        if isinstance(part, Piece):
-            pieces.append(part.text)
-        else:
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                loop.call_soon_threadsafe(finish, part if isinstance(part, Exception) else None)
-
-    ticket = submit(question, receive)
-    try:
-        await asyncio.wait_for(done, seconds)
-    finally:
-        ticket.cancel()
-    return "".join(pieces)
+    """Return the reply to a question. Raises as `answers`."""
+    async with contextlib.aclosing(answers(submit, [question], seconds)) as messages:
+        return "".join([message.text async for message in messages if isinstance(message, Piece)])

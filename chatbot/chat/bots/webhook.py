@@ -5,16 +5,25 @@
 With a callback URL, the request is answered by 202 at once, and the reply is posted there, signed as a callback:
 
     POST callback  {"conversation": "a name", "reply": "..."}  or  {"conversation": "a name", "error": "..."}
+
+Signatures are HMAC-SHA256 by a secret that both sides know. What is signed is "request" or "callback", the time and the
+body, with a full stop after each of the first two. So the signature of one is never that of the other. The time is in
+seconds since 1970, so that a request that was recorded is of no use later.
 """
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import http.client
 import json
 import sqlite3
 import sys
+import time
 import urllib.request
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,9 +32,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from chatbot.chat.bots.conversations import Answer, RefusedError
-from chatbot.chat.bots.signature import SIGNATURE, TIMESTAMP, Verifier, signed_headers
 from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
 from chatbot.corpus.reading.display import decodable, visible
+from chatbot.errors import UserError
 
 LARGEST_BODY = 2**16  # bytes
 LONGEST_NAME = 200  # characters
@@ -35,6 +44,71 @@ MOST_CALLBACKS = 256
 CALLBACK_SECONDS = 10.0
 CALLBACK_WAITS = (1.0, 4.0)  # seconds before a callback that failed is tried again
 MOST_SHOWN = 200  # characters of its error
+
+TIMESTAMP, SIGNATURE = "X-Chatbot-Timestamp", "X-Chatbot-Signature"
+# A request that is older, or as much in the future, is refused.
+WINDOW = 300.0
+
+Kind = Literal["request", "callback"]
+
+
+def signature_of(secret: bytes, kind: Kind, timestamp: str, body: bytes) -> str:
+    """Return the signature of a request or a callback."""
+    return hmac.new(secret, f"{kind}.{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def signed_headers(secret: bytes, kind: Kind, body: bytes) -> dict[str, str]:
+    """Return the headers of a request or a callback with this body that is sent now."""
+    timestamp = str(int(time.time()))
+    return {TIMESTAMP: timestamp, SIGNATURE: signature_of(secret, kind, timestamp, body)}
+
+
+class Verifier:
+    """Verifies requests, from any thread. Each one is accepted once.
+
+    seen: the file that remembers the requests of the last minutes, so that none is accepted again after a restart. It
+    is made with its folder. clock: in seconds since 1970. Raises UserError for a file that cannot be used.
+    """
+
+    def __init__(self, secret: bytes, seen: Path, clock: Callable[[], float] = time.time) -> None:
+        self.secret = secret
+        self._seen, self._clock = seen, clock
+        try:
+            seen.parent.mkdir(parents=True, exist_ok=True)
+            with self._opened() as connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS seen (signature PRIMARY KEY, until REAL) WITHOUT ROWID")
+                connection.execute("CREATE INDEX IF NOT EXISTS seen_until ON seen (until)")
+                connection.execute("DELETE FROM seen WHERE until < ?", [clock()])
+        except (OSError, sqlite3.Error) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"--seen-file {seen}: {reason}; give a file in a folder that can be written") from error
+
+    def refusal(self, timestamp: str, signature: str, body: bytes) -> str | None:
+        """Return why a request is refused, or None for a genuine one. A header that is missing is empty.
+
+        Raises sqlite3.Error if the request cannot be remembered.
+        """
+        now = self._clock()
+        for name, value in ((TIMESTAMP, timestamp), (SIGNATURE, signature)):
+            if not value:
+                return f"{name}: the header is missing"
+        if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 12:
+            return f"{TIMESTAMP}: expected the seconds since 1970"
+        expected = signature_of(self.secret, "request", timestamp, body)
+        if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
+            return f"{SIGNATURE}: not the signature of this timestamp and body"
+        if abs(now - int(timestamp)) > WINDOW:
+            return f"{TIMESTAMP}: more than {WINDOW:.0f} seconds from now"
+        with self._opened() as connection:
+            connection.execute("DELETE FROM seen WHERE until < ?", [now])
+            added = connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [expected, now + 2 * WINDOW])
+            return None if added.rowcount else f"{SIGNATURE}: this request was received before"
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the file, and commit at the end."""
+        with contextlib.closing(sqlite3.connect(self._seen)) as connection, connection:
+            yield connection
 
 
 def webhook_app(answer: Answer, verifier: Verifier, callback: str | None = None) -> Starlette:

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
+from chatbot.chat.loading import pointer_of
 from chatbot.chat.server.bodies import BodyRoute
 from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, add_error_handlers
 from chatbot.chat.server.gate import Gate, Limits
-from chatbot.chat.server.model_directories import pointer_of
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
-from chatbot.chat.server.reply_routes import add_reply_routes
+from chatbot.chat.server.replies import add_reply_routes
 from chatbot.chat.server.state import ConversationLog, Metrics, ServerState, state_of
 from chatbot.chat.service import RateLimit
 from chatbot.version import __version__

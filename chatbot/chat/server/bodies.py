@@ -24,8 +24,10 @@ class BodyRequest(Request):
     """A request whose JSON is read within the bounds."""
 
     async def json(self) -> Any:
-        """Return the value of the body. Raises ValueError or RecursionError if it is not JSON."""
+        """Return the value of the body. Raises ApiError as `check_values`, ValueError or RecursionError for no JSON."""
         body = await self.body()
+        async with state_of(self).turn():
+            check_values(body)
         async with state_of(self).turn():
             return value_of(body)
 
@@ -38,11 +40,7 @@ class BodyRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_bounded(request: Request) -> Response:
-            bounded = BodyRequest(request.scope, request.receive)
-            if body := await bounded.body():  # who has none, as for /health, need not wait for a turn
-                async with state_of(request).turn():
-                    check_values(body)
-            return await handle(bounded)
+            return await handle(BodyRequest(request.scope, request.receive))
 
         return handle_bounded
 
@@ -63,37 +61,16 @@ def _structure(body: bytes) -> int:
 
 
 def value_of(body: bytes) -> Any:
-    """Return the value of a JSON text, without halves of characters. Raises ValueError or RecursionError if it is none.
+    """Return the value of a JSON text, with U+FFFD for halves of characters. Raises ValueError or RecursionError.
 
     JavaScript makes such halves where it cuts an emoji in two. They cannot be encoded.
     """
     value = _DECODER.decode(body.decode("utf-8-sig"))
-    return _without_halves(value) if b"\\ud" in body or b"\\uD" in body else value
-
-
-def _without_halves(value: Any) -> Any:
-    """Return a value with U+FFFD for each half of a character in its texts; names of fields stay as they are."""
-    top = [value]
-    left: list[dict[Any, Any] | list[Any]] = [top]
-    while left:
-        container = left.pop()
-        for key, item in list(container.items() if isinstance(container, dict) else enumerate(container)):
-            if isinstance(item, str):
-                container[key] = whole_characters(item)
-            elif isinstance(item, (dict, list)):
-                left.append(item)
-    return top[0]
-
-
-def whole_characters(text: str) -> str:
-    """Return a text with U+FFFD for each half of a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # In UTF-8, a half has three bytes, each of which is replaced.
-        replaced = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-        return replaced.replace("\ufffd" * 3, "\ufffd")
-    return text
+    if b"\\ud" not in body and b"\\uD" not in body:
+        return value
+    # In UTF-8, a half has three bytes, each of which is replaced.
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return _DECODER.decode(text.replace("\ufffd" * 3, "\ufffd"))
 
 
 def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:

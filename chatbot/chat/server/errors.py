@@ -1,5 +1,7 @@
 """Errors of the API, in the form of OpenAI's: {"error": {"message", "type", "param", "code"}}."""
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from chatbot.corpus.reading.display import counted
+from chatbot.errors import UserError
+from chatbot.inference.engine import BusyError
 
+log = logging.getLogger(__name__)
 # The types of OpenAI's errors by status; of others, invalid_request_error below 500, and server_error from there.
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
 
@@ -38,7 +43,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class ApiError(Exception):
+class ApiError(HTTPException):
     """An error that the client gets. retry_after: seconds, for a status after which the same request may succeed."""
 
     def __init__(
@@ -51,25 +56,18 @@ class ApiError(Exception):
         retry_after: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
-        self.headers = dict(headers or {})
-        if retry_after is not None:
-            self.headers["Retry-After"] = str(retry_after)
+        retry = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        super().__init__(status, message, {**(headers or {}), **retry})
+        self.param, self.code = param, code
 
     def body(self) -> bytes:
         """Return the body of the response, as JSON."""
-        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        return orjson.dumps({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+        kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
+        return orjson.dumps({"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}})
 
     def response(self) -> Response:
         """Return the response."""
-        return Response(self.body(), self.status, self.headers, "application/json")
-
-
-def busy(message: str) -> ApiError:
-    """Return the error of a request while too many others are being answered; it may succeed a second later."""
-    return ApiError(429, message, code="busy", retry_after=1)
+        return Response(self.body(), self.status_code, self.headers, "application/json")
 
 
 def too_many(what: str, wait: int) -> ApiError:
@@ -78,23 +76,31 @@ def too_many(what: str, wait: int) -> ApiError:
     return ApiError(429, message, code="rate_limit_exceeded", retry_after=wait)
 
 
-def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """Return the error of a body that is not as declared: the first field that is wrong, with Pydantic's message.
+def api_error_of(error: Exception, place: str) -> ApiError:
+    """Return what a client gets for an exception. One that is nobody's mistake is logged, with its place."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, BusyError):
+        return ApiError(429, "Too many questions are waiting; try again in a second", code="busy", retry_after=1)
+    if isinstance(error, asyncio.TimeoutError):
+        return ApiError(504, str(error), code="timeout")
+    if isinstance(error, UserError):
+        return ApiError(400, str(error), code="invalid_value")
+    log.error("%s: %s: %s", place, type(error).__name__, error)
+    return ApiError(500, "The server failed; its log says why")
 
-    errors: those of Pydantic. Of the errors of a union's alternatives, those count that are deepest in the value. That
-    it is of another type counts only if it is of no alternative's type.
+
+def invalid(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """Return the error of a body that is not as declared: the field that is wrong, with Pydantic's message.
+
+    errors: those of Pydantic. Of a union's alternatives, the value fits that one best whose error is deepest in it, and
+    not about its type.
     """
     if errors[0]["type"] == "json_invalid":
         return ApiError(400, "The body is not JSON", code="invalid_json")
-    place = _before_alternatives(errors[0]["loc"])
-    same = [error for error in errors if _before_alternatives(error["loc"])[: len(place)] == place]
-    deepest = max(same, key=lambda error: len(error["loc"]))  # the first of several
-    field = field_of(deepest["loc"])
-    of_field = [error for error in same if field_of(error["loc"]) == field]
-    of_type = [error for error in of_field if not error["type"].endswith("_type")]
-    first, *others = dict.fromkeys(error["msg"] for error in of_type[:1] or of_field)
-    expected = " or ".join([first, *(message.removeprefix("Input should be ") for message in others)])
-    return ApiError(400, f"{field or 'The body'}: {expected}", param=field, code="invalid_value")
+    error = max(errors, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
+    field = field_of(error["loc"])
+    return ApiError(400, f"{field or 'The body'}: {error['msg']}", param=field, code="invalid_value")
 
 
 def field_of(location: Sequence[int | str]) -> str | None:
@@ -103,41 +109,28 @@ def field_of(location: Sequence[int | str]) -> str | None:
     for part in location[1:]:
         if isinstance(part, int):
             field += f"[{part}]"
-        elif not _is_alternative(part):
+        elif part.isidentifier() and part != "str":  # otherwise an alternative of a union
             field += f".{part}" if field else part
     return field or None
-
-
-def _before_alternatives(location: Sequence[int | str]) -> list[int | str]:
-    """Return the part of a location that the errors of all alternatives of a union share."""
-    parts = [*location]
-    return parts[: next((number for number, part in enumerate(parts) if _is_alternative(part)), len(parts))]
-
-
-def _is_alternative(part: int | str) -> bool:
-    return isinstance(part, str) and (not part.isidentifier() or part in {"str", "int", "float", "bool"})
 
 
 def add_error_handlers(app: FastAPI) -> None:
     """Make all errors of an app have the form of OpenAI's."""
 
-    async def api_error(request: Request, error: ApiError) -> Response:
-        return error.response()
-
     async def http_error(request: Request, error: HTTPException) -> Response:
-        found = ApiError(error.status_code, str(error.detail), headers=error.headers)
+        if isinstance(error, ApiError):
+            return error.response()
+        message, code, path = str(error.detail), None, request.url.path[:200]
         if error.status_code == 404:
-            found.message, found.code = f"No such path: {request.url.path[:200]}", "not_found"
+            message, code = f"No such path: {path}", "not_found"
         if error.status_code == 400:
-            found.message, found.code = "The body is not JSON", "invalid_json"
+            message, code = "The body is not JSON", "invalid_json"
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "another method")
-            found.message = f"{request.method} is not allowed for {request.url.path[:200]}; use {allowed}"
-        return found.response()
+            message = f"{request.method} is not allowed for {path}; use {(error.headers or {}).get('Allow', 'another')}"
+        return ApiError(error.status_code, message, code=code, headers=error.headers).response()
 
     async def validation_error(request: Request, error: RequestValidationError) -> Response:
         return invalid(error.errors()).response()
 
-    app.add_exception_handler(ApiError, api_error)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, http_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, validation_error)  # type: ignore[arg-type]

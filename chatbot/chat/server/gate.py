@@ -1,25 +1,27 @@
 """What every request passes first: who may ask, how often, and how much."""
 
 import asyncio
+import contextlib
 import dataclasses
+import hashlib
+import hmac
 import ipaddress
-import logging
 import math
 import time
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chatbot.chat.page.files import page_files
+from chatbot.chat.page import page_files
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.errors import ApiError, busy, too_many
-from chatbot.chat.server.keys import Keys
+from chatbot.chat.server.errors import ApiError, api_error_of, too_many
 from chatbot.chat.server.state import Metrics
-from chatbot.chat.service import ClientLeftError, LargeBodyError, RateLimit, read_body
+from chatbot.chat.service import MOST_CLIENTS, ClientLeftError, LargeBodyError, RateLimit, read_body
+from chatbot.errors import UserError
 
-log = logging.getLogger(__name__)
 # Bytes of a body: the text of 1,000 turns of 500 Chinese characters.
 MOST_BYTES = 2 << 20
 # Seconds for a client to send a body.
@@ -32,6 +34,7 @@ WITHOUT_LIMIT = {*OPEN_PATHS, "/metrics"}
 WITHOUT_RATE = "/chat/models"
 # Of the requests that are answered at once, one client may have so many, so that some are left for others.
 SHARE = 0.75
+WRONG_KEYS = 10  # that an address may try at once, and in each minute after
 # In the metrics, the status of requests whose client left before a response began, as nginx counts them.
 CLIENT_LEFT = 499
 SECURITY_HEADERS = {
@@ -63,7 +66,7 @@ class Limits:
 class Gate:
     """An ASGI middleware that refuses requests beyond the limits, reads bodies, counts, and adds security headers.
 
-    No exception passes it: the client gets status 500, and the log one line.
+    No exception passes it: the client gets its status, and the log one line if it is nobody's mistake.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, rate_limit: RateLimit) -> None:
@@ -77,119 +80,117 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin, status = time.perf_counter(), 0
-        request = _Request(scope, receive)
+        begin, status, headers = time.perf_counter(), 0, Headers(scope=scope)
+        body = _Body(scope, headers, receive, self._limits)
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = message.setdefault("headers", [])
-                there = {name.lower() for name, _ in headers}
-                headers += [(name, value) for name, value in SECURITY_HEADERS.items() if name not in there]
-                if request.has_unread_body and b"connection" not in there:
-                    headers.append((b"connection", b"close"))
+                there = {name.lower() for name, _ in message.setdefault("headers", [])}
+                added = {**SECURITY_HEADERS, **({b"connection": b"close"} if body.is_unread else {})}
+                message["headers"] += [(name, value) for name, value in added.items() if name not in there]
             await send(message)
 
-        limited = scope["path"] not in WITHOUT_LIMIT
-        self._active += limited
-        self._metrics.active.set(self._active)
-        try:
+        with contextlib.ExitStack() as counted:
             try:
-                await self._answer(request, send_and_note)
-            except ApiError as error:
-                if not status:
-                    await error.response()(scope, receive, send_and_note)
+                if scope["path"] not in WITHOUT_LIMIT:
+                    counted.enter_context(self._counted())
+                client = self._admitted(scope, headers)
+                if scope["path"] not in WITHOUT_LIMIT:
+                    counted.enter_context(self._counted_for(client))
+                await body.read()
+                await self._app(scope, body.receive, send_and_note)
             except ClientLeftError:
                 status = status or CLIENT_LEFT
             except Exception as error:
-                log.error("%s %s: %s: %s", scope["method"], scope["path"], type(error).__name__, error)
+                response = api_error_of(error, f"{scope['method']} {scope['path']}").response()
                 if not status:
-                    await ApiError(500, "The server failed; its log says why").response()(scope, receive, send_and_note)
+                    await response(scope, receive, send_and_note)
             if drained := scope.get("extensions", {}).get(DRAINED):
                 await drained()  # what a slow client has not read is held, and counts
-        finally:
-            self._active -= limited
-            self._metrics.active.set(self._active)
-            self._active_of[request.counted_for] -= 1
-            if self._active_of[request.counted_for] <= 0:
-                del self._active_of[request.counted_for]
-            route = getattr(scope.get("route"), "path", None) or route_of(scope)
-            self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
+        route = getattr(scope.get("route"), "path", None) or route_of(scope)
+        self._metrics.requests.labels(route, str(status)).inc()
+        self._metrics.seconds.labels(route).observe(time.perf_counter() - begin)
 
-    async def _answer(self, request: "_Request", send: Send) -> None:
-        scope, path, headers = request.scope, request.scope["path"], request.headers
+    def _admitted(self, scope: Scope, headers: Headers) -> str:
+        """Return the name of the client, which the app gets, too. Raises ApiError for one that may not ask."""
         # No route reads these; FastAPI would parse them, which may take long.
         scope["query_string"] = b""
         scope["headers"] = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
+        path, address = scope["path"], address_of(scope)
         if path not in PROBES:
             check_host(headers.get("host", ""), self._limits.hosts)
-        address = address_of(scope)
-        if path in OPEN_PATHS:
-            client = f"address {address}"
-        else:
+        client = f"address {address}"
+        if path not in OPEN_PATHS:
             client = self._keys.client(headers.get("authorization", ""), address)
         scope.setdefault("state", {})["client"] = client
-        if path not in WITHOUT_LIMIT:
-            if path != WITHOUT_RATE and (wait := self._rate_limit.wait(client)):
-                raise too_many("requests", wait)
-            most = self._limits.requests
-            if self._active > most or self._active_of[client] >= math.ceil(SHARE * most):
-                raise busy("Too many requests at once; try again in a second")
-            request.counted_for = client
-            self._active_of[client] += 1
-        await self._app(scope, await self._receive(request), send)
+        if path not in WITHOUT_LIMIT and path != WITHOUT_RATE and (wait := self._rate_limit.wait(client)):
+            raise too_many("requests", wait)
+        return client
 
-    async def _receive(self, request: "_Request") -> Receive:
-        """Return the function by which the app gets the body: it is read, unless the app will not need it.
-
-        Raises ApiError for one that is too large, too slow, or not JSON, and for one that no route needs.
-        """
-        body = b""
-        if request.has_unread_body and takes_body(request.scope):
-            if not is_json(request.headers.get("content-type", "")):
-                raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
-            body = await request.body(self._limits.most_bytes, self._limits.body_timeout)
-        elif request.has_unread_body and request.scope["method"] in {"GET", "HEAD"}:
-            raise ApiError(400, f"{request.scope['method']} takes no body here", code="body_not_allowed")
-        elif not request.has_unread_body:
-            await request.receive()  # an empty body
-        is_first = True
-
-        async def receive() -> Message:
-            nonlocal is_first
-            if is_first:
-                is_first = False
-                return {"type": "http.request", "body": body, "more_body": False}
-            return await request.receive()
-
-        return receive
-
-
-class _Request:
-    """A request at the gate. counted_for: the client among whose active requests it is counted; "": none."""
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.scope, self.receive, self.headers = scope, receive, Headers(scope=scope)
-        self.counted_for = ""
-        self.has_unread_body = (
-            self.headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in self.headers
-        )
-
-    async def body(self, most: int, seconds: float) -> bytes:
-        """Return the body. Raises ApiError for one of more than `most` bytes, or that takes longer than `seconds`."""
-        length = self.headers.get("content-length", "0")
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a request as active in the block."""
+        self._active += 1
+        self._metrics.active.set(self._active)
         try:
-            if length.isdecimal() and int(length[:20]) > most:
-                raise LargeBodyError
-            body = await read_body(self.receive, most, seconds)
-        except LargeBodyError:
-            raise ApiError(413, f"The body has more than {most:,} bytes", code="body_too_large") from None
-        except asyncio.TimeoutError:
-            raise ApiError(408, "The body was not received in time") from None
-        self.has_unread_body = False
-        return body
+            yield
+        finally:
+            self._active -= 1
+            self._metrics.active.set(self._active)
+
+    @contextlib.contextmanager
+    def _counted_for(self, client: str) -> Iterator[None]:
+        """Count a client's active request in the block. Raises ApiError for too many."""
+        most = self._limits.requests
+        if self._active > most or self._active_of[client] >= math.ceil(SHARE * most):
+            raise ApiError(429, "Too many requests at once; try again in a second", code="busy", retry_after=1)
+        self._active_of[client] += 1
+        try:
+            yield
+        finally:
+            self._active_of[client] -= 1
+            if not self._active_of[client]:
+                del self._active_of[client]
+
+
+class _Body:
+    """The body of a request, which is read before the app asks for it, unless the app will not need it."""
+
+    def __init__(self, scope: Scope, headers: Headers, receive: Receive, limits: Limits) -> None:
+        self._scope, self._headers, self._receive, self._limits = scope, headers, receive, limits
+        self._first: Message | None = {"type": "http.request", "body": b"", "more_body": False}
+        self.is_unread = headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers
+
+    async def read(self) -> None:
+        """Read the body. Raises ApiError for one that is too large, too slow, or not JSON, and that no route needs."""
+        method, limits = self._scope["method"], self._limits
+        if not self.is_unread:
+            await self._receive()  # an empty body
+        elif takes_body(self._scope):
+            if not is_json(self._headers.get("content-type", "")):
+                raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
+            length = self._headers.get("content-length", "0")
+            try:
+                if length.isdecimal() and int(length[:20]) > limits.most_bytes:
+                    raise LargeBodyError
+                body = await read_body(self._receive, limits.most_bytes, limits.body_timeout)
+            except LargeBodyError:
+                message = f"The body has more than {limits.most_bytes:,} bytes"
+                raise ApiError(413, message, code="body_too_large") from None
+            except asyncio.TimeoutError:
+                raise ApiError(408, "The body was not received in time") from None
+            self._first, self.is_unread = {"type": "http.request", "body": body, "more_body": False}, False
+        elif method in {"GET", "HEAD"}:
+            raise ApiError(400, f"{method} takes no body here", code="body_not_allowed")
+
+    async def receive(self) -> Message:
+        """Return the body, and then what the client does."""
+        if self._first is None:
+            return await self._receive()
+        message, self._first = self._first, None
+        return message
 
 
 def takes_body(scope: Scope) -> bool:
@@ -246,3 +247,63 @@ def is_json(content_type: str) -> bool:
     """Return whether a content type is JSON."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+class Keys:
+    """The keys of a server. They are compared in constant time, and few wrong ones are compared for an address.
+
+    Beyond that, only keys are compared that were right from this address before, so that whoever guesses neither
+    learns anything nor keeps others out of an address that they share.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._wrong = RateLimit(WRONG_KEYS)
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # addresses and keys that were right
+
+    def client(self, authorization: str, address: str) -> str:
+        """Return a name for who sends an Authorization header: that of a key, or of the address if none is needed.
+
+        Raises ApiError: 401 without one of the keys, and 429 after too many wrong ones from the address.
+        """
+        if not self._keys:
+            return f"address {address}"
+        scheme, _, given = authorization.partition(" ")
+        given = given.strip()
+        if scheme.lower() != "bearer" or not given:
+            lacks = not authorization or scheme.lower() == "bearer"
+            beginning = "A key is needed" if lacks else "The Authorization header must begin with Bearer"
+            raise _unauthorized(f"{beginning}: Authorization: Bearer KEY")
+        known = address, given
+        if known not in self._known and (wait := self._wrong.seconds_until(address)):
+            raise too_many("wrong keys from this address", wait)
+        found = [hmac.compare_digest(given.encode(), key) for key in self._keys]
+        if not any(found):
+            self._wrong.wait(address)
+            raise _unauthorized("This key is not valid")
+        self._known[known] = None
+        self._known.move_to_end(known)
+        if len(self._known) > MOST_CLIENTS:
+            self._known.popitem(last=False)
+        return f"key {hashlib.sha256(given.encode()).hexdigest()[:16]}"
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def read_keys(path: Path) -> list[bytes]:
+    """Return the keys in a file, one per line; empty lines are ignored.
+
+    Raises UserError for a file that cannot be read, or has no keys, or one that no header can hold.
+    """
+    try:
+        keys = [line.strip() for line in path.read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise UserError(f"--api-key-file {path}: {error.strerror}; give a file with a key in each line") from None
+    if not keys:
+        raise UserError(f"--api-key-file {path}: the file has no keys; write one in each line")
+    for number, key in enumerate(keys, 1):
+        if not all(0x21 <= byte <= 0x7E for byte in key):
+            raise UserError(f"--api-key-file {path}: key {number} has other characters than ASCII without spaces")
+    return keys

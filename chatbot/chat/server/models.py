@@ -1,28 +1,96 @@
-"""Models in memory: loaded at first use, replaced by newer checkpoints, and removed when memory is needed."""
+"""The models on this machine, attempts and exports: their names for clients, and those in memory, which are loaded at
+first use, replaced by newer checkpoints, and removed when memory is needed.
+"""
 
 import asyncio
 import contextlib
 import dataclasses
 import gc
+import importlib.util
 import logging
 import math
 import queue
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from chatbot.chat.loading import LoadedModel, load_model
+from chatbot.attempts.attempt import size_of
+from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.model_directories import checked_step, estimated_bytes, version_of
 from chatbot.chat.server.questions import Searches, one_hypothesis
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
+from chatbot.export.manifest import MANIFEST
 from chatbot.inference.engine import Engine
 from chatbot.inference.questions import Piece, Question, Usage
 from chatbot.inference.text_responder import TextResponder
+from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 
 log = logging.getLogger(__name__)
 MOST_NAMES = 5  # in a message
+# Clients treat such models in a special way: they send other fields, or none that are important here.
+SPECIAL = re.compile(
+    r"(o\d|gpt|chatgpt|codex|omni|text-|davinci|babbage|whisper|tts|dall-e|computer-use)", re.IGNORECASE
+)
+PREFIX = "chatbot-"
+# Seconds for which the names of the folder with all attempts are kept.
+FRESH = 2.0
+# Memory of a model beside its weights: graphs and buffers.
+BESIDE_WEIGHTS = 50_000_000
+
+
+def client_names(directories: Sequence[Path]) -> dict[str, Path]:
+    """Return the directories by the names for clients, which are unique and have a prefix where they are special."""
+    names: dict[str, Path] = {}
+    for directory in directories:
+        name = directory.name
+        while SPECIAL.match(name) or name in names:
+            name = PREFIX + name
+        names[name] = directory
+    return names
+
+
+def models_of(named: Path | None) -> Callable[[], Mapping[str, Path]]:
+    """Return a function that returns the models that there are now: the named one, then all attempts in checkpoints/.
+
+    named: the directory of an attempt or an export. Attempts need TensorFlow, and are left out without.
+    """
+    attempts = importlib.util.find_spec("tensorflow") is not None
+    found: dict[str, Path] = {}
+    read = -FRESH
+
+    def models() -> Mapping[str, Path]:
+        nonlocal found, read
+        if monotonic() >= read + FRESH:
+            others = sorted(path.parent.absolute() for path in CHECKPOINTS.glob(f"*/{CONFIG}")) if attempts else []
+            usable = [path for path in others if (path / LAST).exists() and path != named]
+            found, read = client_names([*([named] if named else []), *usable]), monotonic()
+        return found
+
+    return models
+
+
+def estimated_bytes(directory: Path) -> int:
+    """Return about how many bytes of memory a model takes: those of the files of its weights, and some more."""
+    if (directory / MANIFEST).exists():
+        return size_of(directory) + BESIDE_WEIGHTS
+    sizes = [path.stat().st_size for path in directory.glob("ckpt-*.data-*")]
+    return max(sizes, default=0) + BESIDE_WEIGHTS
+
+
+def checked_step(directory: Path) -> int | None:
+    """Return the step of the newest checkpoint of an attempt; None for an export.
+
+    Raises UserError if the checkpoint is damaged, in place of which `load_model` would load an older one.
+    """
+    if (directory / MANIFEST).exists():
+        return None
+    pointer = read_pointer(pointer_of(directory))
+    verified_manifest(directory / pointer["checkpoint"])
+    return int(pointer["step"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +155,7 @@ class _Entry:
     users: int = 0
     used: float = 0.0  # the end of the last use
     retired: bool = False  # another one has taken its place
+    refused: Any = None  # the version of a newer checkpoint that could not be loaded
 
 
 class Models:
@@ -105,7 +174,6 @@ class Models:
         self._lock = asyncio.Lock()  # one model is loaded at a time
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._refused: dict[str, Any] = {}  # the version of a newer checkpoint that could not be loaded
 
     @property
     def loaded(self) -> dict[str, ServedModel]:
@@ -153,12 +221,11 @@ class Models:
     async def refresh(self) -> None:
         """Load the newer checkpoints of the models in memory. One that cannot be loaded is logged, and left out."""
         for name, entry in [*self._entries.items()]:
-            with contextlib.suppress(OSError):
-                version = version_of(entry.directory)
-                if version not in (entry.version, self._refused.get(name)):
-                    async with self._lock:
-                        if self._entries.get(name) is entry:  # it was not removed while another one was loaded
-                            await self._replace(name, entry, version)
+            version = version_of(entry.directory)
+            if version not in (None, entry.version, entry.refused):
+                async with self._lock:
+                    if self._entries.get(name) is entry:  # it was not removed while another one was loaded
+                        await self._replace(name, entry, version)
 
     async def close(self) -> None:
         """Remove all models, after they have answered the questions that wait."""
@@ -237,7 +304,7 @@ class Models:
                 return  # until the next refresh
             entry = await self._add(name, old.directory, size, self._open_pointed, old.used)
         except Exception as error:  # whatever is wrong with it, the old one answers, if need be loaded again
-            self._refused[name] = version
+            old.refused = version
             log.warning("%s: the newer checkpoint is not used: %s", name, error)
             return
         log.warning("%s: now at step %s", name, f"{entry.model.loaded.card.step:,}")
@@ -259,24 +326,18 @@ class Models:
             self._close(entry)
 
     def _close(self, entry: _Entry) -> None:
-        task = asyncio.create_task(self._closed(entry))
+        task = asyncio.create_task(self._closed([entry.model.engine], entry.bytes))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _closed(self, entry: _Entry) -> None:
-        engines, size = [entry.model.engine], entry.bytes
-        del entry  # the thread has the only reference
-        # Without entries, the server stops, or loads a model, which collects garbage, too.
+    async def _closed(self, engines: list[Engine], size: int) -> None:
+        """Close an engine, to which the list has the only reference, and free its memory."""
         try:
-            await asyncio.to_thread(_close, engines, collects=bool(self._entries))
+            await asyncio.to_thread(lambda: engines.pop().close())
+            if self._entries:  # otherwise the server stops, or loads a model, which collects garbage, too
+                await asyncio.to_thread(leave_out_of_collections)
         finally:
             self._bytes -= size
-
-
-def _close(engines: list[Engine], collects: bool) -> None:
-    engines.pop().close()
-    if collects:
-        leave_out_of_collections()
 
 
 def leave_out_of_collections() -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,14 +12,12 @@ from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from chatbot.chat.conversation import Rating
-from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export
-from chatbot.chat.page.files import page_files
-from chatbot.chat.ratings import Better, append_rating, comparison_of, rating_of
+from chatbot.chat.conversation import Better, Rating, append_rating, comparison_of, rating_of
+from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
+from chatbot.chat.page import page_files
 from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError
-from chatbot.chat.server.model_directories import pointer_of, version_of
 from chatbot.chat.server.models import ServedModel
-from chatbot.chat.server.schemas import Body
+from chatbot.chat.server.questions import Body
 from chatbot.chat.server.state import state_of
 from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
@@ -121,7 +120,6 @@ class Recorded(BaseModel):
 
 def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     """Add the routes of the page. ratings: the file to which ratings are appended; None: none are collected."""
-    cards = Cards()
     one_at_a_time = asyncio.Semaphore()  # attention is computed beside the engine, and has no queue
 
     @app.head("/", include_in_schema=False)
@@ -143,7 +141,7 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     async def describe_models(request: Request) -> DescribedModels:
         """List the models with what they were trained on, and their quality."""
         models = state_of(request).models
-        described = await asyncio.to_thread(cards.of_all, models.directories, models.loaded)
+        described = await asyncio.to_thread(lambda: _described_models(models.directories(), models.loaded))
         return DescribedModels(models=described, ratings=ratings is not None)
 
     @app.post("/chat/attention", tags=["page"], responses=ERROR_RESPONSES)
@@ -182,44 +180,32 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
         return await _record(ratings, record, replaced)
 
 
-class Cards:
-    """The cards of models, read from their files again only if these have changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[Any, ModelCard, int]] = {}
-
-    def of_all(
-        self, directories: Callable[[], Mapping[str, Path]], loaded: Mapping[str, ServedModel]
-    ) -> list[DescribedModel]:
-        """Return the models that can be described, the default one first. loaded: those in memory."""
-        found = []
-        for name, directory in directories().items():
-            try:
-                if name in loaded:
-                    card, turns = loaded[name].loaded.card, loaded[name].turns
-                else:
-                    card, turns = self._of_files(directory)
-            except (UserError, OSError) as error:
-                log.warning("%s: not on the page: %s", name, error)
-                continue
-            found.append(_described(name, card, turns))
-        return found
-
-    def _of_files(self, directory: Path) -> tuple[ModelCard, int]:
-        version = version_of(directory)
-        if directory not in self._known or self._known[directory][0] != version:
-            self._known[directory] = version, *_read_card(directory)
-        return self._known[directory][1:]
+def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, ServedModel]) -> list[DescribedModel]:
+    """Return the models that can be described, the default one first. loaded: those in memory."""
+    described = []
+    for name, directory in directories.items():
+        try:
+            if name in loaded:
+                card, turns = loaded[name].loaded.card, loaded[name].turns
+            else:
+                card, turns = _card_of(directory, version_of(directory))
+        except (UserError, OSError) as error:
+            log.warning("%s: not on the page: %s", name, error)
+            continue
+        described.append(_described(name, card, turns))
+    return described
 
 
-def _read_card(directory: Path) -> tuple[ModelCard, int]:
-    """Return the card of a model that is not loaded, and the number of turns that it reads. Raises UserError."""
-    settings = stored_settings(directory / CONFIG)
-    turns = settings.encoding.history
+@functools.lru_cache(maxsize=1000)
+def _card_of(directory: Path, version: object) -> tuple[ModelCard, int]:
+    """Return the card of a model that is not loaded, and the number of turns that it reads.
+
+    version: with it, the files may have changed. Raises UserError.
+    """
+    turns = stored_settings(directory / CONFIG).encoding.history
     if (directory / MANIFEST).exists():
         manifest = read_manifest(directory)
-        card = card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format)
-        return card, turns
+        return card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format), turns
     return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
 
 

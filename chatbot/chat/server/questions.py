@@ -1,30 +1,188 @@
-"""From the body of a request to questions to the engine."""
+"""From the body of a request, as OpenAI declares it, to questions to the engine.
+
+Fields of requests that are not here are ignored; null is the default.
+"""
 
 import dataclasses
 import functools
 import random
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.schemas import (
-    MOST_ECHOED,
-    MOST_LOG_PROBS,
-    ChatRequest,
-    CompletionRequest,
-    ContentPart,
-    DecodingFields,
-    Message,
-)
-from chatbot.config.decoding import SAMPLED, SAMPLING, DecodingSettings, over_default
+from chatbot.config.decoding import MOST_STOP_CHARACTERS, SAMPLED, SAMPLING, DecodingSettings, over_default
 from chatbot.inference.questions import Question
 from chatbot.inference.text_responder import MAX_CHARACTERS
 
+MOST_REPLIES, MOST_PROMPTS, MOST_STOPS, MOST_TOP_LOG_PROBS = 32, 32, 16, 20
+# Characters of prompts that the replies of a request may repeat in all.
+MOST_ECHOED = 100_000
+# Log-probabilities that a request may have for each token, over all of its replies.
+MOST_LOG_PROBS = 1024
+# Messages of a chat, and parts of a message.
+MOST_MESSAGES, MOST_PARTS = 2000, 200
 # Below it, probabilities overflow, and greedy search gives the same reply.
 LEAST_TEMPERATURE = 0.01
 SEEDS = 2**31
 # A number without effect, which fits in 32 bits, for larger ones.
 MOST_TOKENS = 2**31 - 1
+
+
+def _without_fraction(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# In JSON, 2.0 is an integer, too.
+WHOLE = BeforeValidator(_without_fraction)
+StopText = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
+# A question, and the turns before it, the oldest first.
+Asked = tuple[str, tuple[str, ...]]
+
+
+class Body(BaseModel):
+    """A part of a body: no text is converted to a number, and the other way round."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class ContentPart(Body):
+    """A part of a message. Parts without text, such as images, are ignored."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(Body):
+    """A message of a chat. Those of users and of the assistant are its turns, and the others are ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the content."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "\n".join(part.text for part in self.content if part.type == "text" and part.text)
+
+
+class StreamOptions(Body):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+
+
+class DecodingFields(Body):
+    """The fields of both protocols. If none of temperature, top_p, top_k and min_p is given, the model's own search
+    finds the replies.
+    """
+
+    model: str | None = Field(None, description="An id of /v1/models; without one, the first of them")
+    n: Annotated[int, Field(ge=1, le=MOST_REPLIES), WHOLE] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="0: greedy search")
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = Field(None, description="0 or -1: all tokens")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: Annotated[int, WHOLE] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None = None
+    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end a reply. A reply is one line of printable text, so other texts never occur in it."""
+        texts = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        return tuple(text for text in texts if text and text.isprintable())
+
+
+class ChatRequest(DecodingFields):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
+
+    @property
+    def top_log_probs(self) -> int | None:
+        """The number of alternatives for each token; None: no log-probabilities are needed."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The maximum number of tokens of a reply."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def echoes(self) -> list[str]:
+        """The text that the replies to each question begin with."""
+        return [""]
+
+    def asked(self, turns: int) -> list[Asked]:
+        """Return the last question of the user, and at most as many turns before it.
+
+        Consecutive messages of one role are one turn. Messages after the last one of the user are ignored; without one,
+        the question is empty.
+        """
+        merged: list[tuple[str, list[str]]] = []  # the newest first, as the texts of each
+        for message in reversed(self.messages):
+            if message.role not in {"user", "assistant"} or (not merged and message.role == "assistant"):
+                continue
+            if merged and merged[-1][0] == message.role:
+                merged[-1][1].append(message.text)
+            elif len(merged) <= turns:
+                merged.append((message.role, [message.text]))
+            else:
+                break
+        question, *history = ["\n".join(parts[::-1])[:MAX_CHARACTERS] for _, parts in merged] or [""]
+        return [(question, tuple(history[::-1]))]
+
+
+class CompletionRequest(DecodingFields):
+    """The body of /v1/completions. Each prompt is a question without turns before it."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOG_PROBS), WHOLE] | None = None
+    echo: bool | None = None
+
+    @property
+    def top_log_probs(self) -> int | None:
+        """The number of alternatives for each token; None: no log-probabilities are needed."""
+        return self.logprobs
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The maximum number of tokens of a reply."""
+        return self.max_tokens
+
+    @property
+    def echoes(self) -> list[str]:
+        """The text that the replies to each question begin with."""
+        return [prompt if self.echo else "" for prompt in self._prompts]
+
+    @property
+    def _prompts(self) -> list[str]:
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+    def asked(self, turns: int) -> list[Asked]:
+        """Return the prompts."""
+        return [(prompt[:MAX_CHARACTERS], ()) for prompt in self._prompts]
+
+
+def check_sizes(body: ChatRequest | CompletionRequest) -> None:
+    """Raise ApiError if the replies would repeat too much of the prompts, or have too many log-probabilities."""
+    number = body.n or 1
+    if (size := sum(map(len, body.echoes)) * number) > MOST_ECHOED:
+        message = f"echo: the replies may repeat at most {MOST_ECHOED:,} characters of prompts in all, not {size:,}"
+        raise ApiError(400, message, param="echo", code="invalid_value")
+    replies, top = len(body.echoes) * number, body.top_log_probs
+    if top is not None and replies * (top + 1) > MOST_LOG_PROBS:
+        message = f"logprobs: with {replies:,} replies, at most {MOST_LOG_PROBS // replies - 1} others are allowed"
+        raise ApiError(400, f"{message} for each token, not {top}", param="logprobs", code="invalid_value")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,75 +193,33 @@ class Searches:
     own: DecodingSettings
 
 
-def chat_question(body: ChatRequest, searches: Searches, turns: int) -> Question:
-    """Return the question of a chat. turns: the number of turns before the question that the model reads."""
-    text, history = last_turns(body.messages, turns)
-    return dataclasses.replace(
-        _question(body, searches, text),
-        history=history,
-        max_tokens=_most_tokens(body.max_completion_tokens or body.max_tokens),
-        top_log_probs=(body.top_logprobs or 0) if body.logprobs else None,
-    )
+def questions_of(
+    body: ChatRequest | CompletionRequest, searches: Searches, turns: int, client: str = ""
+) -> list[Question]:
+    """Return the questions of a request. turns: the number of those before a question that the model reads."""
+    top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
+    sampling = Sampling(body.temperature, body.top_p, top_k, body.min_p or None)
+    penalties = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
+    changes = bool(body.stops) or (body.seed is not None and searches.own.samples)
+    decoding = decoding_of(searches, sampling, penalties, body.n or 1, changes)
+    samples = any(value is not None for value in sampling)
+    seed = None if body.seed is None else body.seed % SEEDS
 
-
-def completion_questions(body: CompletionRequest, searches: Searches) -> list[Question]:
-    """Return a question for each prompt."""
     return [
-        dataclasses.replace(_question(body, searches, text), top_log_probs=body.logprobs) for text in prompts_of(body)
+        Question(
+            text,
+            history,
+            decoding=decoding,
+            seed=None if decoding is None else random.randrange(SEEDS) if seed is None and samples else seed,
+            stop=() if decoding is None else body.stops,
+            replies=body.n or 1,
+            max_tokens=None if body.most_tokens is None else min(body.most_tokens, MOST_TOKENS),
+            top_log_probs=body.top_log_probs,
+            streams=bool(body.stream),
+            client=client,
+        )
+        for text, history in body.asked(turns)
     ]
-
-
-def echoes_of(body: CompletionRequest) -> list[str]:
-    """Return the texts that the replies to each prompt begin with. Raises ApiError if they are too long in all."""
-    if not body.echo:
-        return []
-    prompts = prompts_of(body)
-    size = sum(map(len, prompts)) * (body.n or 1)
-    if size > MOST_ECHOED:
-        message = f"echo: the replies may repeat at most {MOST_ECHOED:,} characters of prompts in all, not {size:,}"
-        raise ApiError(400, message, param="echo", code="invalid_value")
-    return prompts
-
-
-def check_log_probs(questions: Sequence[Question]) -> None:
-    """Raise ApiError for more log-probabilities in all replies than are allowed."""
-    replies = sum(question.replies for question in questions)
-    top = questions[0].top_log_probs
-    if top is not None and replies * (top + 1) > MOST_LOG_PROBS:
-        message = f"logprobs: with {replies:,} replies, at most {MOST_LOG_PROBS // replies - 1} others are allowed"
-        raise ApiError(400, f"{message} for each token, not {top}", param="logprobs", code="invalid_value")
-
-
-def prompts_of(body: CompletionRequest) -> list[str]:
-    """Return the prompts."""
-    return [body.prompt] if isinstance(body.prompt, str) else body.prompt
-
-
-def last_turns(messages: Sequence[Message], turns: int) -> tuple[str, tuple[str, ...]]:
-    """Return the last question of the user, and at most as many turns before it, the oldest first.
-
-    Consecutive messages of one role are one turn. Messages after the last one of the user are ignored; without one,
-    the question is empty.
-    """
-    merged: list[tuple[str, list[str]]] = []  # the newest first, as the texts of each
-    for message in reversed(messages):
-        if message.role not in {"user", "assistant"} or (not merged and message.role == "assistant"):
-            continue
-        if merged and merged[-1][0] == message.role:
-            merged[-1][1].append(text_of(message.content))
-        elif len(merged) <= turns:
-            merged.append((message.role, [text_of(message.content)]))
-        else:
-            break
-    texts = [_cut(parts[::-1]) for _, parts in merged]
-    return (texts[0], tuple(texts[:0:-1])) if texts else ("", ())
-
-
-def text_of(content: str | Iterable[ContentPart] | None) -> str:
-    """Return the text of a message's content. Parts without text, such as images, have none."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(part.text for part in content if part.type == "text" and part.text)
 
 
 class Sampling(NamedTuple):
@@ -115,38 +231,27 @@ class Sampling(NamedTuple):
     min_p: float | None
 
 
-class Penalties(NamedTuple):
-    """The fields of a request that change the probabilities of repeated tokens."""
-
-    presence_penalty: float
-    frequency_penalty: float
-
-
 @functools.lru_cache(maxsize=256)  # the settings are checked when they are made, and few differ
 def decoding_of(
-    searches: Searches, sampling: Sampling, penalties: Penalties, replies: int, changes: bool
+    searches: Searches, sampling: Sampling, penalties: tuple[float, float], replies: int, changes: bool
 ) -> DecodingSettings | None:
     """Return the settings of greedy search or of sampling that a request asks for; None: the model's own search.
 
     The fields of `sampling` choose the search. The others alone change the model's own search, reduced to one
     hypothesis: greedy search in place of beam search, and one sample in place of the best of several. More replies
-    than the model's own search finds are sampled, each for itself. changes: whether there are other such fields.
+    than the model's own search finds are sampled, each for itself. penalties: of presence and of frequency. changes:
+    whether there are other such fields.
     """
-    own, given = searches.own, {name: value for name, value in penalties._asdict().items() if value}
+    own, names = searches.own, ("presence_penalty", "frequency_penalty")
+    given: dict[str, Any] = {name: value for name, value in zip(names, penalties, strict=True) if value}
     too_many = own.hypotheses > 1 and replies > own.hypotheses
     if any(value is not None for value in sampling):
         greedy = sampling.top_p == 0 or (sampling.temperature is not None and sampling.temperature < LEAST_TEMPERATURE)
-        chosen = {"beam_size": 1} if greedy else sampling._asdict()
+        chosen: dict[str, Any] = {"beam_size": 1} if greedy else sampling._asdict()
         return dataclasses.replace(_without_search(searches.given), **chosen, **given)
     if too_many or given or changes:
         return dataclasses.replace(one_sample(own) if too_many else one_hypothesis(own), **given)
     return None
-
-
-def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the texts that end a reply. A reply is one line of printable text, so other texts never occur in it."""
-    texts = [stop] if isinstance(stop, str) else stop or ()
-    return tuple(text for text in texts if text and text.isprintable())
 
 
 def one_hypothesis(decoding: DecodingSettings) -> DecodingSettings:
@@ -169,32 +274,3 @@ def _without_search(decoding: DecodingSettings) -> DecodingSettings:
     names = ("beam_size", "coverage_penalty", "diverse_groups", "diversity", "candidates", "rerank", "n_best")
     neutral = {name: getattr(DecodingSettings, name) for name in (*names, *SAMPLING)}
     return dataclasses.replace(decoding, **neutral)
-
-
-def _question(body: DecodingFields, searches: Searches, text: str) -> Question:
-    top_k = min(body.top_k, MOST_TOKENS) if body.top_k and body.top_k > 0 else None
-    sampling = Sampling(body.temperature, body.top_p, top_k, body.min_p or None)
-    penalties = Penalties(body.presence_penalty or 0.0, body.frequency_penalty or 0.0)
-    replies, stop = body.n or 1, stops_of(body.stop)
-    changes = bool(stop) or (body.seed is not None and searches.own.samples)
-    decoding = decoding_of(searches, sampling, penalties, replies, changes)
-    seed = None if body.seed is None else body.seed % SEEDS
-    if seed is None and any(value is not None for value in sampling):
-        seed = random.randrange(SEEDS)
-    return Question(
-        text[:MAX_CHARACTERS],
-        decoding=decoding,
-        seed=None if decoding is None else seed,
-        stop=() if decoding is None else stop,
-        replies=replies,
-        max_tokens=_most_tokens(body.max_tokens),
-        streams=bool(body.stream),
-    )
-
-
-def _most_tokens(value: int | None) -> int | None:
-    return None if value is None else min(value, MOST_TOKENS)
-
-
-def _cut(parts: Sequence[str]) -> str:
-    return "\n".join(parts)[:MAX_CHARACTERS]

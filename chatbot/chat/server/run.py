@@ -14,13 +14,11 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from chatbot.chat.ratings import RATINGS
+from chatbot.chat.conversation import RATINGS
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import KEEP_ALIVE, Connection
-from chatbot.chat.server.gate import Limits
-from chatbot.chat.server.keys import read_keys
-from chatbot.chat.server.model_directories import models_of
-from chatbot.chat.server.models import Models, opener
+from chatbot.chat.server.gate import Limits, read_keys
+from chatbot.chat.server.models import Models, models_of, opener
 from chatbot.chat.server.state import ServerState
 from chatbot.chat.service import listening_socket
 from chatbot.config.attempts import trained_directory

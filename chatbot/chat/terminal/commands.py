@@ -1,20 +1,31 @@
 """The commands of the chat in a terminal: lines that begin with a slash."""
 
+import contextlib
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from chatbot.attempts.attempt import all_attempts
-from chatbot.chat.conversation import Exchange, Rating
-from chatbot.chat.ratings import RATINGS
-from chatbot.chat.terminal.screen import NO_ATTENTION
-from chatbot.chat.terminal.session import Session, expanded
-from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, explanation, shown
+from chatbot.chat.conversation import RATINGS, Exchange, Rating, rate_last
+from chatbot.chat.terminal.screen import NO_ATTENTION, attention_table
+from chatbot.chat.terminal.session import Session
+from chatbot.chat.terminal.settings import (
+    DEFAULT,
+    FIELDS,
+    HISTORY,
+    changes_of,
+    explanation,
+    in_names_of_settings,
+    shown,
+)
 from chatbot.chat.terminal.transcript import load, save
+from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
+from chatbot.flags import fields_of
 
 SLASH = "/"
 EXIT = ("exit", "quit")
@@ -22,11 +33,15 @@ EXIT = ("exit", "quit")
 BEST, SHOWN = 5, 10
 # Similarity of a name that is suggested in place of an unknown one, as difflib measures it.
 NEAR = 0.7
+# With a search for the best reply, /retry looks for this number of replies or multiples of it.
+NEXT_BEST = 5
+# /retry draws at most this number of samples until one differs from the replies before.
+SAMPLES = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command. run: carries it out, given the text after its name."""
+    """A command. run: carries it out, given the text after its name, which is empty without `arguments`."""
 
     name: str
     arguments: str
@@ -52,62 +67,87 @@ def question_of(line: str) -> str:
 
 def carry_out(session: Session, line: str) -> None:
     """Carry out a command. Raises UserError for one that is unknown, with the nearest, or cannot be carried out."""
-    name, _, rest = visible(decodable(line)).strip().removeprefix(SLASH).partition(" ")
-    session_command(name).run(session, rest.strip())
+    name, _, text = visible(decodable(line)).strip().removeprefix(SLASH).partition(" ")
+    command, text = command_of(name), text.strip()
+    if text and not command.arguments:
+        raise UserError(f"{SLASH}{command.name} {text}: {SLASH}{command.name} takes nothing after it")
+    command.run(session, text)
 
 
-def session_command(name: str) -> Command:
+def command_of(name: str) -> Command:
     """Return the command of a name. Raises UserError for an unknown one, with the nearest."""
-    known = {**COMMANDS, **{other: COMMANDS[command] for other, command in OTHER_NAMES.items()}}
     lower = name.lower().removeprefix(SLASH)
-    if lower in known:
-        return known[lower]
-    nearest = difflib.get_close_matches(lower, known, n=1, cutoff=NEAR)
+    if lower in KNOWN:
+        return KNOWN[lower]
+    nearest = difflib.get_close_matches(lower, KNOWN, n=1, cutoff=NEAR)
     hint = f"the nearest is {SLASH}{nearest[0]}" if nearest else f"{SLASH}help lists the commands"
     raise UserError(f"{SLASH}{name}: no such command; {hint}; {2 * SLASH}{name} asks it as a question")
 
 
-def _help(session: Session, rest: str) -> None:
-    if not rest:
+def _help(session: Session, text: str) -> None:
+    bare = text.removeprefix(SLASH).lower()
+    name = bare.lstrip("-").replace("-", "_")
+    if not text:
         session.screen.explained([(command.usage, command.text) for command in COMMANDS.values()])
         session.screen.sentence("A question that begins with a slash is typed with two: //text")
-        return
-    bare = rest.removeprefix(SLASH).lower()
-    if bare in COMMANDS or bare in OTHER_NAMES or rest.startswith(SLASH):
-        command = session_command(bare)
+    elif bare in KNOWN or text.startswith(SLASH):
+        command = command_of(bare)
         session.screen.explained([(command.usage, command.text)])
         if command.name == "set":
             session.screen.explained([(name, explanation(name)) for name in FIELDS])
-        return
-    name = bare.lstrip("-").replace("-", "_")
-    if name not in FIELDS:
+    elif name in FIELDS:
+        session.screen.explained([(name, explanation(name))])
+    else:
         nearest = difflib.get_close_matches(name, [*COMMANDS, *FIELDS], n=1, cutoff=NEAR)
-        hint = (
-            f"the nearest is {nearest[0]}"
-            if nearest
-            else f"{SLASH}help lists the commands, {SLASH}settings the settings"
-        )
-        raise UserError(f"{SLASH}help {rest}: no such command or setting; {hint}")
-    session.screen.explained([(name, explanation(name))])
+        lists = f"{SLASH}help lists the commands, {SLASH}settings the settings"
+        hint = f"the nearest is {nearest[0]}" if nearest else lists
+        raise UserError(f"{SLASH}help {text}: no such command or setting; {hint}")
 
 
-def _set(session: Session, rest: str) -> None:
-    if not rest:
+def _set(session: Session, text: str) -> None:
+    if not text:
         _settings(session, "")
-    elif rest.lower() == DEFAULT:
-        session.set_default()
+    elif text.lower() == DEFAULT:
+        session.current.set_decoding(DecodingSettings())
+        session.read(None)
         session.screen.note("All settings have their defaults.")
     else:
-        changes = changes_of(rest)
-        session.set(dict(changes))
+        changes = changes_of(text)
+        _change(session, dict(changes))
         values = {**dataclasses.asdict(session.current.responder().decoding), HISTORY: session.conversation.read}
         session.screen.note(", ".join(f"{name}={shown(values[name])}" for name in changes))
 
 
-def _settings(session: Session, rest: str) -> None:
-    _no_arguments("settings", rest)
+def _change(session: Session, changes: dict[str, Any]) -> None:
+    """Change settings by name. Raises UserError for values that are not allowed; nothing is changed then."""
+    trained, given = session.current.model.turns, changes.get(HISTORY)
+    history = changes.pop(HISTORY, session.history)
+    if given is not None and given > trained:
+        if not trained:
+            raise UserError(f"/set {HISTORY}={history}: the model reads one question at a time; leave {HISTORY} out")
+        raise UserError(
+            f"/set {HISTORY}={history}: the model was trained to read {counted(trained, 'turn')} before a question; "
+            f"give at most {trained}"
+        )
+    if changes:
+        with in_names_of_settings([name for name in _changed(session) if name not in changes], "/set "):
+            session.current.set_decoding(dataclasses.replace(session.current.decoding, **changes))
+    session.read(history)
+
+
+def _changed(session: Session) -> list[str]:
+    """Return the names of the settings that have not their defaults, because of flags or of /set.
+
+    The number of turns is not one of them while the model cannot read as many as were chosen.
+    """
+    history = session.history if session.history == session.conversation.read else None
+    chosen = {HISTORY: history, **dataclasses.asdict(session.current.decoding)}
+    return [name for name, field in FIELDS.items() if chosen[name] != field.default]
+
+
+def _settings(session: Session, text: str) -> None:
     used = {HISTORY: session.conversation.read, **dataclasses.asdict(session.current.responder().decoding)}
-    changed = session.changed()
+    changed = _changed(session)
     rows = []
     for name, field in FIELDS.items():
         source = "set" if name in changed else "model" if used[name] != field.default else ""
@@ -115,125 +155,176 @@ def _settings(session: Session, rest: str) -> None:
     session.screen.table(rows, ["setting", "value", "from"])
 
 
-def _n(session: Session, rest: str) -> None:
-    session.show_best(_number("n", rest, BEST))
+def _n(session: Session, text: str) -> None:
+    number, last = _number("n", text, BEST), session.last("/n: no reply yet")
+    decoding = session.current.responder().decoding
+    if number > (most := most_replies(decoding)):
+        raise UserError(f"/n {number}: this search finds at most {most:,} replies; ask for at most as many")
+    with session.screen.busy():
+        responder = session.current.responder(with_replies(decoding, number))
+        replies = responder.n_best(last.question, session.conversation.turns_before_last)
+    session.show(replies)
 
 
-def _why(session: Session, rest: str) -> None:
-    _no_arguments("why", rest)
-    if (lines := session.explanation()) is None:
+def most_replies(decoding: DecodingSettings) -> int:
+    """Return the maximum number of replies that this kind of search finds."""
+    name = "candidates" if decoding.samples else "beam_size"
+    most: int = fields_of(DecodingSettings)[name].metadata["most"]
+    return most if decoding.samples else most // decoding.diverse_groups * decoding.diverse_groups
+
+
+def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
+    """Return settings of the same kind of search that finds this number of replies and shows as many.
+
+    decoding: chooses a search. number: at most `most_replies`.
+    """
+    if decoding.hypotheses >= number:
+        return dataclasses.replace(decoding, n_best=number)
+    if decoding.samples:
+        return dataclasses.replace(decoding, candidates=number, n_best=number)
+    groups = decoding.diverse_groups
+    return dataclasses.replace(decoding, beam_size=-(-number // groups) * groups, n_best=number)
+
+
+def _retry(session: Session, text: str) -> None:
+    """Replace the last reply by a sample of another seed, or by the next best one."""
+    last, before = session.last("/retry: no reply yet"), session.conversation.turns_before_last
+    with session.screen.busy():
+        decoding = session.current.responder().decoding
+        another, remedy = (
+            (_sample, "no sample differs from the replies before; /set temperature=2 makes more varied ones")
+            if decoding.samples
+            else (_next_best, "the search finds no other reply; /set temperature=1 beam_size= samples replies")
+        )
+        reply = another(session, last, before, decoding)
+    if reply is None:
+        raise UserError(f"/retry: {remedy}")
+    session.screen.line(reply)
+    last.replace(reply, before, session.current.model.card.name)
+
+
+def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
+    for number in range(SAMPLES):
+        seed = (decoding.seed + len(last.found) + number) % 2**31
+        responder = session.current.responder(dataclasses.replace(decoding, seed=seed, n_best=1))
+        reply = responder.reply(last.question, before)
+        if reply not in last.found:
+            return reply
+    return None
+
+
+def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
+    wanted = max(-(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
+    responder = session.current.responder(with_replies(decoding, min(wanted, most_replies(decoding))))
+    replies = [reply.text for reply in responder.n_best(last.question, before)]
+    return next((reply for reply in replies if reply not in last.found), None)
+
+
+def _why(session: Session, text: str) -> None:
+    last = session.last("/why: no reply yet")
+    attention = session.current.responder().attention(last.question, last.reply, last.before)
+    if attention is None:
         session.screen.sentence(NO_ATTENTION)
-    for line in lines or ():
+        return
+    for line in attention_table(attention, session.screen.columns):
         session.screen.line(line)
 
 
-def _history(session: Session, rest: str) -> None:
+def _history(session: Session, text: str) -> None:
     exchanges = session.conversation.exchanges
-    start = max(0, len(exchanges) - _number("history", rest, SHOWN))
+    start = max(0, len(exchanges) - _number("history", text, SHOWN))
     if not exchanges:
         session.screen.note("No questions yet.")
     elif start:
         session.screen.note(f"{start:,} earlier; {SLASH}history {len(exchanges)} shows all.")
     for number, exchange in enumerate(exchanges[start:], start + 1):
-        _show_exchange(session, number, exchange)
+        rated = f"  ({exchange.rating})" if exchange.rating else ""
+        session.screen.line(f"{number:>3} > {exchange.question}")
+        session.screen.line(f"      {exchange.reply}{rated}")
 
 
-def _show_exchange(session: Session, number: int, exchange: Exchange) -> None:
-    rated = f"  ({exchange.rating})" if exchange.rating else ""
-    session.screen.line(f"{number:>3} > {exchange.question}")
-    session.screen.line(f"      {exchange.reply}{rated}")
-
-
-def _reset(session: Session, rest: str) -> None:
-    _no_arguments("reset", rest)
+def _reset(session: Session, text: str) -> None:
     session.conversation.exchanges.clear()
     session.screen.note("A new conversation.")
 
 
-def _save(session: Session, rest: str) -> None:
-    _write(session, _path("save", rest), overwrite=False)
+def _save(command: str) -> Callable[[Session, str], None]:
+    def run(session: Session, text: str) -> None:
+        path, exchanges = _path(command, text), session.conversation.exchanges
+        if not exchanges:
+            raise UserError("no questions yet, nothing to save")
+        saved = save(path, exchanges, overwrite=command == "overwrite")
+        session.screen.note(f"{path}: {counted(saved, 'question')} saved.")
+        if unsaved := len(exchanges) - saved:
+            note = f"Left out: {counted(unsaved, 'question')} with a bad reply. A .jsonl file keeps ratings."
+            session.screen.note(note)
+
+    return run
 
 
-def _overwrite(session: Session, rest: str) -> None:
-    _write(session, _path("overwrite", rest), overwrite=True)
-
-
-def _write(session: Session, path: Path, overwrite: bool) -> None:
-    exchanges = session.conversation.exchanges
-    if not exchanges:
-        raise UserError("no questions yet, nothing to save")
-    saved = save(path, exchanges, overwrite)
-    session.screen.note(f"{path}: {counted(saved, 'question')} saved.")
-    if left_out := len(exchanges) - saved:
-        session.screen.note(f"Left out: {counted(left_out, 'question')} with a bad reply. A .jsonl file keeps ratings.")
-
-
-def _load(session: Session, rest: str) -> None:
-    exchanges = load(path := _path("load", rest))
+def _load(session: Session, text: str) -> None:
+    exchanges = load(path := _path("load", text))
     session.conversation.exchanges.clear()
     for exchange in exchanges:
         session.conversation.add(exchange.question, exchange.reply, exchange.model, exchange.rated)
     session.screen.note(f"{path}: {counted(len(exchanges), 'question')} loaded. The conversation continues.")
 
 
-def _model(session: Session, rest: str) -> None:
-    if rest:
-        with session.screen.busy():
-            session.switch(_unquoted(rest))
+def _model(session: Session, text: str) -> None:
+    if text:
+        with session.screen.busy(), in_names_of_settings(_changed(session)):
+            session.current.switch(_expanded(_unquoted(text)))
+        session.read(session.history)
         session.screen.note(session.current.model.card.line())
         if reads := session.reads():
             session.screen.note(reads)
         return
-    rows = [
-        [attempt.name, "" if attempt.step is None else f"{attempt.step:,}", attempt.state] for attempt in all_attempts()
-    ]
     session.screen.sentence(session.current.model.card.line())
-    if rows:
-        session.screen.table(rows, ["attempt", "step", "state"])
+    attempts = [(one.name, "" if one.step is None else f"{one.step:,}", one.state) for one in all_attempts()]
+    if attempts:
+        session.screen.table(attempts, ["attempt", "step", "state"])
 
 
 def _rate(rating: Rating) -> Callable[[Session, str], None]:
-    def rate(session: Session, rest: str) -> None:
-        _no_arguments(rating, rest)
-        session.rate(rating)
+    def rate(session: Session, text: str) -> None:
+        last = session.last(f"/{rating}: no reply to rate yet")
+        if last.rating == rating:
+            raise UserError(f"/{rating}: the reply is in {RATINGS} already")
+        rate_last(RATINGS, session.conversation, rating, last.model or session.current.model.card.name)
         session.screen.note(f"{RATINGS}: rated {rating}.")
 
     return rate
 
 
-def _retry(session: Session, rest: str) -> None:
-    _no_arguments("retry", rest)
-    session.retry()
-
-
-def _exit(session: Session, rest: str) -> None:
-    _no_arguments("exit", rest)
+def _exit(session: Session, text: str) -> None:
     session.finished = True
 
 
-def _no_arguments(name: str, rest: str) -> None:
-    if rest:
-        raise UserError(f"{SLASH}{name} {rest}: {SLASH}{name} takes nothing after it")
-
-
-def _number(name: str, rest: str, default: int) -> int:
-    if not rest:
+def _number(name: str, text: str, default: int) -> int:
+    if not text:
         return default
-    if re.fullmatch(r"0*[1-9][0-9]{0,8}", rest) is None:
-        raise UserError(f"{SLASH}{name} {rest}: expected a whole number of at least 1, such as {SLASH}{name} 3")
-    return int(rest)
+    if re.fullmatch(r"0*[1-9][0-9]{0,8}", text) is None:
+        raise UserError(f"{SLASH}{name} {text}: expected a whole number of at least 1, such as {SLASH}{name} 3")
+    return int(text)
 
 
-def _path(name: str, rest: str) -> Path:
-    path = _unquoted(rest)
+def _path(name: str, text: str) -> Path:
+    path = _unquoted(text)
     if not path.strip():
         raise UserError(f"{SLASH}{name}: the name of a file is missing, such as {SLASH}{name} chat.jsonl")
-    return expanded(path)
+    return _expanded(path)
 
 
 def _unquoted(text: str) -> str:
     """Return a name without the pair of quotation marks around it."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _expanded(path: str) -> Path:
+    """Return a path with the home directory in place of `~`. Raises UserError for a user without one."""
+    with contextlib.suppress(RuntimeError):
+        return Path(path).expanduser()
+    raise UserError(f"{path}: no such home directory; give the whole path")
 
 
 COMMANDS = {
@@ -249,11 +340,11 @@ COMMANDS = {
         Command("bad", "", "rate the last reply bad: training leaves it out", _rate("bad")),
         Command("history", "[N]", "show the last N questions and their replies", _history),
         Command("reset", "", "begin a new conversation; so does /new", _reset),
-        Command("save", "FILE", "save the conversation; as JSON Lines if FILE ends in .jsonl", _save),
-        Command("overwrite", "FILE", "save the conversation in place of what FILE has", _overwrite),
+        Command("save", "FILE", "save the conversation; as JSON Lines if FILE ends in .jsonl", _save("save")),
+        Command("overwrite", "FILE", "save the conversation in place of what FILE has", _save("overwrite")),
         Command("load", "FILE", "continue a saved conversation", _load),
         Command("model", "[ATTEMPT]", "talk to another attempt or export, or list the attempts", _model),
         Command("exit", "", "end the chat; so do exit, quit and Ctrl-D", _exit),
     )
 }
-OTHER_NAMES = {"new": "reset", "quit": "exit"}
+KNOWN = {**COMMANDS, "new": COMMANDS["reset"], "quit": COMMANDS["exit"]}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 from chatbot.chat.loading import LoadedModel
-from chatbot.chat.terminal.current_model import CurrentModel
+from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.chat import ChatSettings
 from chatbot.corpus.reading.display import visible
 from chatbot.errors import UserError, as_user_errors, in_c_locale

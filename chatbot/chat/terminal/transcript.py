@@ -13,8 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from chatbot.chat.conversation import Exchange
-from chatbot.chat.ratings import rating_of
+from chatbot.chat.conversation import Exchange, rating_of
 from chatbot.corpus.reading.display import decodable, visible
 from chatbot.durable import write_file
 from chatbot.errors import UserError

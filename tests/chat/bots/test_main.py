@@ -18,7 +18,7 @@ import pytest
 
 from chatbot.chat import loading
 from chatbot.chat.bots import __main__ as bots
-from chatbot.chat.bots.signature import signed_headers
+from chatbot.chat.bots.webhook import signed_headers
 from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.attempts import CONFIG
 from chatbot.config.bots import BotSettings, WebhookSettings, telegram_settings, webhook_settings

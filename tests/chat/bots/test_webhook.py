@@ -19,8 +19,15 @@ import pytest
 
 from chatbot.chat.bots import webhook
 from chatbot.chat.bots.conversations import Answer, RefusedError
-from chatbot.chat.bots.signature import SIGNATURE, TIMESTAMP, Verifier, signature_of, signed_headers
-from chatbot.chat.bots.webhook import LARGEST_BODY, webhook_app
+from chatbot.chat.bots.webhook import (
+    LARGEST_BODY,
+    SIGNATURE,
+    TIMESTAMP,
+    Verifier,
+    signature_of,
+    signed_headers,
+    webhook_app,
+)
 from chatbot.errors import UserError
 from tests.chat.bots.engines import conversations
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from selenium import webdriver
 
-from chatbot.chat.page.files import FOLDER, POLICY, START, page_files
+from chatbot.chat.page import FOLDER, POLICY, START, page_files
 from tests.chat.page.browser import Served
 
 LANGUAGES = ("en", "zh")

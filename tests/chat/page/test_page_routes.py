@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from chatbot.chat.page.files import page_files
+from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.gate import Limits
 from chatbot.config.stored import storable
@@ -58,7 +58,7 @@ def test_page_and_its_files(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["0123456789abcdef/scripts/start.js", "files.py", "../files.py", "%2e%2e/files.py", ""]
+    "path", ["0123456789abcdef/scripts/start.js", "__init__.py", "../__init__.py", "%2e%2e/page/__init__.py", ""]
 )
 def test_other_files_are_not_sent(client: TestClient, path: str) -> None:
     """Those of another version, above all: a browser would keep what it gets for ever."""

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from chatbot.chat.bots.signature import Verifier
-from chatbot.chat.bots.webhook import webhook_app
+from chatbot.chat.bots.webhook import Verifier, webhook_app
 from chatbot.chat.server.connection import LARGEST_HEAD, Connection
 from tests.chat.server.running import connection, received, running
 

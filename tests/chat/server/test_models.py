@@ -18,8 +18,14 @@ import pytest
 
 from chatbot.chat.server import models as module
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.model_directories import BESIDE_WEIGHTS, client_names, models_of, version_of
-from chatbot.chat.server.models import Models, ServedModel, leave_out_of_collections
+from chatbot.chat.server.models import (
+    BESIDE_WEIGHTS,
+    Models,
+    ServedModel,
+    client_names,
+    leave_out_of_collections,
+    models_of,
+)
 from chatbot.config.attempts import CONFIG, LAST
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
@@ -80,7 +86,7 @@ def test_least_recently_used_model_leaves_when_idle(tmp_path: Path) -> None:
                 with pytest.raises(ApiError) as raised:
                     async with models.use("b"):
                         pass
-                assert (raised.value.status, raised.value.headers["Retry-After"]) == (503, "5")
+                assert (raised.value.status_code, raised.value.headers) == (503, {"Retry-After": "5"})
         async with models.use("b"):
             assert "b" in models.loaded
         assert [engine.closed.is_set() for engine in opened] == [True, True, False, False]  # b, then a
@@ -257,8 +263,8 @@ def test_model_that_cannot_be_loaded(tmp_path: Path, caplog: pytest.LogCaptureFi
         with pytest.raises(ApiError) as raised:
             async with models.use("a"):
                 pass
-        assert raised.value.status == 503
-        assert str(tmp_path) not in raised.value.message
+        assert raised.value.status_code == 503
+        assert str(tmp_path) not in raised.value.detail
         assert f"{tmp_path / 'a'}: damaged" in caplog.text
 
     run(test())
@@ -295,9 +301,9 @@ def test_unknown_names(tmp_path: Path, name: str) -> None:
     models = fake_models({"a": FakeEngine()}, tmp_path)
     with pytest.raises(ApiError) as raised:
         models.name_of(name)
-    assert (raised.value.status, raised.value.code) == (404, "model_not_found")
-    assert len(raised.value.message) < 200
-    assert raised.value.message.endswith("; there are: a; /v1/models lists all")
+    assert (raised.value.status_code, raised.value.code) == (404, "model_not_found")
+    assert len(raised.value.detail) < 200
+    assert raised.value.detail.endswith("; there are: a; /v1/models lists all")
     assert models.name_of(None) == "a"
 
 
@@ -320,13 +326,3 @@ def test_models_of_the_folder(work_dir: Path) -> None:
     assert list(models_of(None)()) == ["a", "b"]
     assert list(models_of(work_dir / "checkpoints" / "b")()) == ["b", "a"]
     assert list(models_of(work_dir / "exported")()) == ["exported", "a", "b"]
-
-
-def test_version_is_that_of_the_pointer_that_is_used(tmp_path: Path) -> None:
-    (tmp_path / "last").write_text("1")
-    last = version_of(tmp_path)
-    (tmp_path / "best").write_text("1")
-    best = version_of(tmp_path)
-    (tmp_path / "last").write_text("22")
-    assert last[0] == "last"
-    assert version_of(tmp_path) == best

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from chatbot.chat.server.questions import Searches, chat_question, completion_questions, one_hypothesis
-from chatbot.chat.server.schemas import ChatRequest, CompletionRequest
+from chatbot.chat.server.questions import ChatRequest, CompletionRequest, Searches, one_hypothesis, questions_of
 from chatbot.config.decoding import MEMORISED, RERANKED, SAMPLED, DecodingSettings
 from chatbot.inference.questions import Question
 
@@ -18,13 +17,13 @@ BEST_OF_MANY = Searches(GIVEN, DecodingSettings(ban=("词",), **RERANKED))  # ty
 def asked(searches: Searches = BEAM, turns: int = 2, text: Any = "你好", **fields: Any) -> Question:
     """The question of a chat of one message."""
     body = ChatRequest.model_validate({"messages": [{"role": "user", "content": text}], **fields})
-    return chat_question(body, searches, turns)
+    return questions_of(body, searches, turns)[0]
 
 
 def turns_of(turns: int, *messages: tuple[str, Any]) -> tuple[str, ...]:
     """The turns that are read of a chat, the question last."""
     body = ChatRequest.model_validate({"messages": [{"role": role, "content": text} for role, text in messages]})
-    question = chat_question(body, BEAM, turns)
+    (question,) = questions_of(body, BEAM, turns)
     return (*question.history, question.text)
 
 
@@ -114,6 +113,8 @@ def test_seeds() -> None:
     assert len({asked(temperature=1.0).seed for _ in range(8)}) > 1
     assert asked(temperature=1.0, seed=-1).seed == 2**31 - 1
     assert asked(SAMPLE, frequency_penalty=1).seed is None
+    body = CompletionRequest.model_validate({"prompt": ["a"] * 8, "temperature": 1})
+    assert len({question.seed for question in questions_of(body, BEAM, 2)}) > 1  # equal prompts have different replies
 
 
 def test_requests_with_the_same_search_share_its_settings() -> None:
@@ -141,4 +142,4 @@ def test_fields_of_the_replies() -> None:
     assert asked(logprobs=False, top_logprobs=2).top_log_probs is None
     body = CompletionRequest.model_validate({"prompt": ["a", "b"], "logprobs": 1, "max_tokens": 4, "n": 2})
     questions = [Question(t, replies=2, max_tokens=4, top_log_probs=1, streams=False) for t in "ab"]
-    assert completion_questions(body, BEAM) == questions
+    assert questions_of(body, BEAM, 2) == questions

@@ -8,7 +8,7 @@ import pexpect
 import pytest
 
 from chatbot.chat.loading import load_attempt
-from chatbot.chat.terminal.current_model import CurrentModel
+from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.decoding import DecodingSettings
 from tests.chat.terminal.pseudo_terminal import PseudoTerminal
 from tests.chat.terminal.test_pseudo_terminal import CTRL_C, CTRL_D

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.chat.terminal import session
+from chatbot.chat.terminal import commands
 from chatbot.chat.terminal.commands import COMMANDS
 from chatbot.chat.terminal.prompt import completions
 from chatbot.chat.terminal.settings import FIELDS
@@ -65,7 +65,7 @@ def test_retry_takes_the_next_best_or_another_sample(capsys: Printed) -> None:
 
 
 def test_retry_without_another_reply(capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.Session, "_sample", lambda *_: None)
+    monkeypatch.setattr(commands, "_sample", lambda *_: None)
     retries: list[Line] = ["/retry"] * 101
     out, err = printed(capsys, ["a", *retries, "/set top_p=0.5", "b", "/retry"])
     assert out[100:] == ["b/s1.1"]
@@ -121,7 +121,7 @@ def test_why_explains_the_last_reply(capsys: Printed, attention: bool) -> None:
 def other_model(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two models for /model: `none_read`, which reads no turns, and `fake`, which reads two."""
     models = {"none_read": fake_model(turns=0, name="none_read"), "fake": fake_model(turns=2)}
-    monkeypatch.setattr("chatbot.chat.terminal.current_model.load_attempt", lambda folder: models[folder.name])
+    monkeypatch.setattr("chatbot.chat.terminal.session.load_attempt", lambda folder: models[folder.name])
     for name in models:
         config = Path("checkpoints", name, "config.json")
         config.parent.mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_rating_has_the_model_that_replied_and_the_turns_that_it_read(capsys: Pr
 
 def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = fake_model(turns=0, name="other")
-    monkeypatch.setattr("chatbot.chat.terminal.current_model.load_attempt", lambda folder: other)
+    monkeypatch.setattr("chatbot.chat.terminal.session.load_attempt", lambda folder: other)
     config = Path("checkpoints/other/config.json")
     config.parent.mkdir(parents=True)
     config.touch()

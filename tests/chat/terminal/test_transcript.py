@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.conversation import Exchange
-from chatbot.chat.ratings import rating_of
+from chatbot.chat.conversation import Exchange, rating_of
 from chatbot.chat.terminal import transcript
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.corpus.reading.files.sources import find_sources

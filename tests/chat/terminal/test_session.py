@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat.terminal import current_model
-from chatbot.chat.terminal.current_model import CurrentModel
+from chatbot.chat.terminal import session
+from chatbot.chat.terminal.session import CurrentModel
 from chatbot.config.chat import chat_settings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
@@ -31,7 +31,7 @@ def loaded(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise UserError("ckpt-0: damaged")
         return renamed(fake_model(), step)
 
-    monkeypatch.setattr(current_model, "load_attempt", load_attempt)
+    monkeypatch.setattr(session, "load_attempt", load_attempt)
     point("last", 1200)
     return steps
 

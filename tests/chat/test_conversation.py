@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.chat import ratings
-from chatbot.chat.conversation import Conversation, Rating
-from chatbot.chat.ratings import append_rating, comparison_of, rate_last, rating_of
+from chatbot.chat import conversation as ratings
+from chatbot.chat.conversation import Conversation, Rating, append_rating, comparison_of, rate_last, rating_of
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.pair import NEXT
 from chatbot.corpus.reading.read import read

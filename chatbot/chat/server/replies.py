@@ -1,0 +1,386 @@
+"""/v1/chat/completions and /v1/completions: from a request to the engine, and from its replies to the response.
+
+`Completion` makes the objects of replies; the classes after it describe them in the OpenAPI description.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import random
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import Any, Literal
+
+import orjson
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, api_error_of, too_many
+from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_sizes, questions_of
+from chatbot.chat.server.state import ServerState, state_of
+from chatbot.chat.service import ClientLeftError, RateLimit, answers
+from chatbot.inference.questions import FinishReason, Piece, Question, TokenLogProb, Usage
+
+
+@dataclasses.dataclass
+class _Reply:
+    """A reply, as far as it is known. has_begun: whether its first chunk was made."""
+
+    echo: str
+    text: str = ""
+    tokens: list[TokenLogProb] = dataclasses.field(default_factory=list)
+    finish_reason: str | None = None
+    has_begun: bool = False
+
+
+class Completion:
+    """The replies to the questions of a request, as far as they are known, in the form of OpenAI's objects.
+
+    fingerprint: of the model's checkpoint. echoes: the text that the replies to each question begin with. chat: whether
+    it is of /v1/chat/completions, in contrast to /v1/completions. log_probs: whether log-probabilities are shown.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        fingerprint: str,
+        questions: Sequence[Question],
+        echoes: Sequence[str],
+        *,
+        chat: bool,
+        log_probs: bool = False,
+    ) -> None:
+        self._chat, self._log_probs, self._questions = chat, log_probs, questions
+        self._replies = [
+            _Reply(echo) for question, echo in zip(questions, echoes, strict=True) for _ in range(question.replies)
+        ]
+        self._head: dict[str, Any] = {
+            # The numbers of `secrets` need a system call each.
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{random.getrandbits(96):024x}",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": fingerprint,
+        }
+        self.model, self.usage = model, Usage(0, 0)
+
+    def add(self, item: Piece | Usage) -> None:
+        """Add the next piece of a reply, or the usage of a question."""
+        if isinstance(item, Usage):
+            self.usage = Usage(*map(sum, zip(self.usage, item, strict=True)))
+            return
+        reply = self._replies[item.reply]
+        reply.text += item.text
+        reply.tokens += item.tokens
+        reply.finish_reason = item.finish_reason or reply.finish_reason
+
+    @property
+    def finished(self) -> list[_Reply]:
+        """The replies that were found: a search may find fewer than were asked for."""
+        return [reply for reply in self._replies if reply.finish_reason is not None]
+
+    def whole(self) -> dict[str, Any]:
+        """Return the object that is not streamed."""
+        choices: list[dict[str, Any]] = []
+        for index, reply in enumerate(self.finished):
+            message = {"role": "assistant", "content": reply.text, "refusal": None}
+            content = {"message": message} if self._chat else {"text": reply.echo + reply.text}
+            log_probs = self._shown(reply.tokens, len(reply.echo))
+            choices.append({"index": index, **content, "logprobs": log_probs, "finish_reason": reply.finish_reason})
+        kind = "chat.completion" if self._chat else "text_completion"
+        return {**self._head, "object": kind, "choices": choices, "usage": self._usage()}
+
+    def json(self) -> bytes:
+        """Return `whole` as JSON. With log-probabilities, this may take a while."""
+        return orjson.dumps(self.whole())
+
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Add the next piece of a reply, and yield its chunks for a stream: its text, then why it ended.
+
+        The first chunks of replies to a question are in the order of their numbers: some clients keep the replies in a
+        list. Replies that the search has not found have no chunks.
+        """
+        first = piece.reply - piece.reply % self._questions[0].replies  # of this question
+        for index, reply in enumerate(self._replies[first : piece.reply + 1], first):
+            if not reply.has_begun:
+                reply.has_begun = True
+                begin = {"delta": {"role": "assistant", "content": "", "refusal": None}}
+                yield self._chunk(index, begin if self._chat else {"text": reply.echo})
+        if piece.text or piece.tokens:
+            text = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
+            reply = self._replies[piece.reply]
+            yield self._chunk(piece.reply, text, self._shown(piece.tokens, len(reply.echo) + len(reply.text)))
+        if piece.finish_reason is not None:
+            empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+            yield self._chunk(piece.reply, empty, reason=piece.finish_reason)
+        self.add(piece)
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """Return the last chunk of a stream whose usage was asked for."""
+        return {**self._head, "object": self._chunk_kind, "choices": [], "usage": self._usage()}
+
+    def lines(self) -> Iterator[str]:
+        """Yield a JSON object for each question: {"model", "created", "turns", "replies"}."""
+        replies = iter(self._replies)
+        for question in self._questions:
+            found = [reply for reply in itertools.islice(replies, question.replies) if reply.finish_reason is not None]
+            line = {
+                "model": self.model,
+                "created": self._head["created"],
+                "turns": [*question.history, question.text],
+                "replies": [reply.echo + reply.text for reply in found],
+            }
+            yield orjson.dumps(line).decode()
+
+    @property
+    def _chunk_kind(self) -> str:
+        return "chat.completion.chunk" if self._chat else "text_completion"
+
+    def _chunk(
+        self, index: int, content: dict[str, Any], log_probs: Any = None, reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, **content, "logprobs": log_probs, "finish_reason": reason}
+        return {**self._head, "object": self._chunk_kind, "choices": [choice]}
+
+    def _usage(self) -> dict[str, int]:
+        prompt, reply = self.usage
+        return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}
+
+    def _shown(self, tokens: Sequence[TokenLogProb], offset: int) -> dict[str, Any] | None:
+        """Return the log-probabilities of tokens, if they are shown. offset: characters before them."""
+        if not self._log_probs:
+            return None
+        if self._chat:
+            content = [
+                {**_token(token.text, token.log_prob), "top_logprobs": [_token(*other) for other in token.top]}
+                for token in tokens
+            ]
+            return {"content": content, "refusal": None}
+        offsets = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token.text)
+        return {
+            "tokens": [token.text for token in tokens],
+            "token_logprobs": [token.log_prob for token in tokens],
+            "top_logprobs": [dict(token.top) for token in tokens],
+            "text_offset": offsets,
+        }
+
+
+def _token(text: str, log_prob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": log_prob, "bytes": list(text.encode("utf-8", "replace"))}
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OtherToken(_Part):
+    """A token with its log-probability in nats."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class Token(OtherToken):
+    """A token of a reply, and the most probable ones at its place."""
+
+    top_logprobs: list[OtherToken]
+
+
+class ChatLogProbs(_Part):
+    """The log-probabilities of a reply's tokens."""
+
+    content: list[Token]
+    refusal: None
+
+
+class ReplyMessage(_Part):
+    """A reply as a message."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(_Part):
+    """A reply of a chat."""
+
+    index: int
+    message: ReplyMessage
+    logprobs: ChatLogProbs | None
+    finish_reason: FinishReason
+
+
+class TokenUsage(_Part):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class _Object(_Part):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: TokenUsage
+
+
+class ChatCompletion(_Object):
+    """The body of a reply of /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class TextLogProbs(_Part):
+    """The log-probabilities of a reply's tokens."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class TextChoice(_Part):
+    """A reply to a prompt."""
+
+    index: int
+    text: str
+    logprobs: TextLogProbs | None
+    finish_reason: FinishReason
+
+
+class TextCompletion(_Object):
+    """The body of a reply of /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+def _responses(model: type[_Object]) -> dict[int | str, dict[str, Any]]:
+    """Return the description of a route's responses."""
+    text = "The replies; with stream, the same as a stream of events that ends with [DONE]"
+    return {200: {"model": model, "description": text, "content": {"text/event-stream": {}}}, **ERROR_RESPONSES}
+
+
+def add_reply_routes(app: FastAPI) -> None:
+    """Add the routes that answer questions."""
+
+    @app.post("/v1/chat/completions", tags=["replies"], responses=_responses(ChatCompletion), response_class=Response)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        """Reply to the last message of a chat."""
+        return await _respond(request, body)
+
+    @app.post("/v1/completions", tags=["replies"], responses=_responses(TextCompletion), response_class=Response)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        """Reply to one or more prompts, each without turns before it."""
+        return await _respond(request, body)
+
+
+async def _respond(request: Request, body: ChatRequest | CompletionRequest) -> Response:
+    """Return the whole completion, or the stream of its chunks. An error before the first piece has its own status."""
+    state = state_of(request)
+    check_sizes(body)
+    name = state.models.name_of(body.model)
+    client = request.state.client  # as the gate has named who asks
+    _count_replies(state.rate_limit, client, len(body.echoes) * (body.n or 1))
+    log_probs = body.top_log_probs is not None
+    async with contextlib.AsyncExitStack() as stack:
+        model = await stack.enter_async_context(state.models.use(name))
+        questions = questions_of(body, model.searches, model.turns, client)
+        is_chat = isinstance(body, ChatRequest)
+        completion = Completion(name, model.fingerprint, questions, body.echoes, chat=is_chat, log_probs=log_probs)
+        items = answers(model.engine.submit, questions, state.request_timeout, request.receive)
+        stack.push_async_callback(items.aclose)
+        first = await anext(items)
+        if body.stream:
+            with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+            return EventStream(_events(state, completion, first, items, with_usage, stack.pop_all()))
+        completion.add(first)
+        async for item in items:
+            completion.add(item)
+    _note(state, completion)
+    content = await asyncio.to_thread(completion.json) if log_probs else completion.json()
+    return Response(content, media_type="application/json")
+
+
+def _count_replies(rate_limit: RateLimit, client: str, replies: int) -> None:
+    """Count the replies to a request, which was counted as one already. Raises ApiError for too many."""
+    if rate_limit.per_minute and replies > rate_limit.per_minute:
+        most = f"{rate_limit.per_minute:,} a minute"
+        message = f"n: {replies:,} replies to a request are more than the {most} that are allowed"
+        raise ApiError(400, message, param="n", code="invalid_value")
+    if wait := rate_limit.wait(client, replies - 1):
+        raise too_many("replies", wait)
+
+
+async def _events(
+    state: ServerState,
+    completion: Completion,
+    first: Piece | Usage,
+    items: AsyncGenerator[Piece | Usage, None],
+    with_usage: bool,
+    stack: contextlib.AsyncExitStack,
+) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a stream. stack: what ends with it."""
+    no_usage = {"usage": None} if with_usage else {}
+    async with stack:
+        try:
+            item: Piece | Usage | None = first
+            while item is not None:
+                if isinstance(item, Piece):
+                    yield b"".join(_event(orjson.dumps({**chunk, **no_usage})) for chunk in completion.chunks(item))
+                else:
+                    completion.add(item)
+                item = await anext(items, None)
+            _note(state, completion)
+            if with_usage:
+                yield _event(orjson.dumps(completion.usage_chunk()))
+            yield _event(b"[DONE]")
+        except ClientLeftError:
+            return
+        except Exception as error:
+            yield _event(api_error_of(error, "a stream").body())
+
+
+def _event(data: bytes) -> bytes:
+    """Return an event of a stream. data: JSON, which has no line ends."""
+    return b"data: " + data + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends events as they are made. The generator is closed at the end, also when the client leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})  # nginx passes each event on at once
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for data in self._events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._events.aclose()
+
+
+def _note(state: ServerState, completion: Completion) -> None:
+    """Count an answered request, and log it if conversations are logged."""
+    state.metrics.replies.labels(completion.model).inc(len(completion.finished))
+    state.metrics.tokens.labels(completion.model, "question").inc(completion.usage.question_tokens)
+    state.metrics.tokens.labels(completion.model, "reply").inc(completion.usage.reply_tokens)
+    if state.conversations is not None:
+        for line in completion.lines():
+            state.conversations.add(line)
