@@ -20,7 +20,7 @@ from benchmarks.planning import measure_planning
 from benchmarks.report import log, print_json
 from benchmarks.synthetic import write_corpus
 from chatbot.corpus.batches import GlobalBatch
-from chatbot.flags import check_fields, compose, parse_flags, setting
+from chatbot.flags import Flags, compose, parse, setting
 
 # The jieba loop is timed on at most this many pairs: its rate does not change with more.
 JIEBA_PAIRS = 1_100_000
@@ -36,29 +36,22 @@ ROOT = Path(__file__).parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusBenchmark:
+class CorpusBenchmark(Flags):
     """The flags of python -m benchmarks corpus."""
 
-    pairs: int = setting(1_100_000, "corpus", "pairs of the generated corpus", kind=int, least=1)
-    data: str | None = setting(None, "corpus", "pairs to measure padding on, at --max-length 20", metavar="FILE")
+    pairs: int = setting(1_100_000, "pairs of the generated corpus", group="corpus", least=1)
+    data: str | None = setting(None, "pairs to measure padding on, at --max-length 20", metavar="FILE")
     folder: str | None = setting(
-        None, "corpus", "folder that keeps the corpus and the cache; default: a temporary folder", metavar="FOLDER"
+        None, "folder that keeps the corpus and the cache; default: a temporary folder", metavar="FOLDER"
     )
-    plan_pairs: int = setting(
-        100_000_000, "corpus", "pairs of generated lengths for which batches are planned; 0: none", kind=int, least=0
-    )
-    training: bool = setting(
-        True, "corpus", "train for 300 steps and measure the share of the time that steps wait for input", kind=bool
-    )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    plan_pairs: int = setting(100_000_000, "pairs of generated lengths for which batches are planned; 0: none", least=0)
+    training: bool = setting(True, "train for 300 steps and measure the share of the time that steps wait for input")
 
 
 def corpus_benchmark(arguments: Sequence[str]) -> int:
     """Run all measurements, each in a new process, and print one JSON object."""
     about = "Measure every stage from a file of pairs to batches on a synthetic corpus."
-    flags = CorpusBenchmark(**parse_flags(CorpusBenchmark, "-m benchmarks corpus", about, arguments))
+    flags = parse(CorpusBenchmark, "-m benchmarks corpus", about, arguments)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
         folder = Path(flags.folder or temporary)
         folder.mkdir(parents=True, exist_ok=True)

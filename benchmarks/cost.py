@@ -18,7 +18,7 @@ from benchmarks.worker import Worker, ask_all
 from chatbot.config.training import Settings
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import SPECIALS
-from chatbot.flags import check_fields, compose, parse_flags, replace, setting
+from chatbot.flags import Flags, compose, parse, replace, setting
 from chatbot.training.devices.towers import open_towers
 
 # One size at a time takes the values in SIZES; the others are those of BASE.
@@ -33,26 +33,21 @@ SMALLEST_SIZES = {"batch_size": (16, 32), "vocabulary_size": (4_000,), "rnn_size
 
 
 @dataclasses.dataclass(frozen=True)
-class CostBenchmark:
+class CostBenchmark(Flags):
     """The flags of python -m benchmarks cost."""
 
-    precision: str = setting("float32", "model", "precision of matrix products", choices=("float32", "bfloat16"))
-    num_layers: int = setting(2, "model", "recurrent layers of each side", kind=int, least=1)
-    embedding_size: int = setting(256, "model", "units of an embedding", kind=int, least=1)
-    steps: int = setting(5, "measuring", "timed steps; the result is their median", kind=int, least=1)
-    short: bool = setting(
-        False, "measuring", "measure the smallest sizes only, to check that the benchmark runs", kind=bool
-    )
-    plot: str | None = setting(None, "measuring", "also draw a plot", metavar="FILE.png")
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    precision: str = setting("float32", "precision of matrix products", group="model", choices=("float32", "bfloat16"))
+    num_layers: int = setting(2, "recurrent layers of each side", least=1)
+    embedding_size: int = setting(256, "units of an embedding", least=1)
+    steps: int = setting(5, "timed steps; the result is their median", group="measuring", least=1)
+    short: bool = setting(False, "measure the smallest sizes only, to check that the benchmark runs")
+    plot: str | None = setting(None, "also draw a plot", metavar="FILE.png")
 
 
 def cost_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
     about = "Measure how time and memory of a training step grow with batch size, vocabulary, units and length."
-    flags = CostBenchmark(**parse_flags(CostBenchmark, "-m benchmarks cost", about, arguments))
+    flags = parse(CostBenchmark, "-m benchmarks cost", about, arguments)
     rows = []
     print(f"{'what grows':>16}  {'to':>6}  ms a step  target tokens/s  memory, GB")
     for what, values in (SMALLEST_SIZES if flags.short else SIZES).items():

@@ -18,7 +18,7 @@ from benchmarks.train import TrainBenchmark, measure_in_turns
 from benchmarks.worker import Worker, ask_all
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
-from chatbot.flags import parse_flags, setting
+from chatbot.flags import parse, setting
 from chatbot.training.devices.towers import open_towers
 
 ROOT = Path(__file__).parents[1]
@@ -31,14 +31,14 @@ ATTEMPT = "cold"
 class DecodeBenchmark(TrainBenchmark):
     """The flags of python -m benchmarks decode."""
 
-    questions: int = setting(256, "measuring", "questions in a turn", kind=int, least=1)
-    cold: bool = setting(True, "measuring", "time python chat.py from its start to its first reply", kind=bool)
+    questions: int = setting(256, "questions in a turn", group="measuring", least=1)
+    cold: bool = setting(True, "time python chat.py from its start to its first reply")
 
 
 def decode_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a table and a verdict, and as the last line one JSON object."""
     about = "Measure replies a second on this machine, with --peers also those of OpenNMT-py; models of --steps steps."
-    flags = DecodeBenchmark(**parse_flags(DecodeBenchmark, "-m benchmarks decode", about, arguments))
+    flags = parse(DecodeBenchmark, "-m benchmarks decode", about, arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     questions = dataclasses.replace(pairs, pairs=pairs.pairs[: flags.questions])
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}

@@ -23,7 +23,7 @@ from chatbot.corpus.reading.pair import NEW
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import Flags, parse, setting
 
 TRAIN = Path(__file__).parents[1] / "train.py"
 # One of as many conversations is held out.
@@ -31,23 +31,18 @@ HELD_OUT = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class HistoryBenchmark:
+class HistoryBenchmark(Flags):
     """The flags of python -m benchmarks history."""
 
-    data: str = setting(..., "data", "conversations, one JSON list of utterances on each line", metavar="FILE")
+    data: str = setting(..., "conversations, one JSON list of utterances on each line", group="data", metavar="FILE")
     history: tuple[int, ...] = setting(
-        (0, 1, 2, 4), "training", "turns before the question; one run for each", kind=int, many=True, least=0
+        (0, 1, 2, 4), "turns before the question; one run for each", group="training", least=0
     )
-    rnn_size: int = setting(256, "training", "units of each recurrent layer", kind=int, least=2)
-    max_length: int = setting(50, "training", "longest source and longest reply in tokens", kind=int, least=2)
-    steps: int | None = setting(
-        None, "training", "end each run after this many steps; default: by validation", kind=int, least=1
-    )
-    preset: str = setting("auto", "training", "--preset of each run", metavar="NAME")
-    seed: int = setting(1, "training", "seed of each run", kind=int, least=0)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    rnn_size: int = setting(256, "units of each recurrent layer", least=2)
+    max_length: int = setting(50, "longest source and longest reply in tokens", least=2)
+    steps: int | None = setting(None, "end each run after this many steps; default: by validation", least=1)
+    preset: str = setting("auto", "--preset of each run", metavar="NAME")
+    seed: int = setting(1, "seed of each run", least=0)
 
 
 def history_benchmark(arguments: Sequence[str]) -> int:
@@ -56,7 +51,7 @@ def history_benchmark(arguments: Sequence[str]) -> int:
     All runs learn and score the same turns: whole conversations are held out, and no rule drops pairs.
     """
     about = "Measure the held-out nats per character of first and of later turns, by the number of turns of history."
-    flags = HistoryBenchmark(**parse_flags(HistoryBenchmark, "-m benchmarks history", about, arguments))
+    flags = parse(HistoryBenchmark, "-m benchmarks history", about, arguments)
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

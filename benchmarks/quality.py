@@ -17,11 +17,11 @@ from benchmarks.count_models import measure_count_models
 from benchmarks.report import print_json
 from chatbot.config.attempts import CONFIG, attempt_directory
 from chatbot.config.corpus import AUTO, NONE
-from chatbot.config.presets import PRESETS
+from chatbot.config.run import PRESETS
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.evaluation.report import COLUMNS, table
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import Flags, parse, setting
 
 ROOT = Path(__file__).parents[1]
 SEED = 7
@@ -31,17 +31,14 @@ MEASURES = tuple(measure for _, measure, *_ in COLUMNS)
 
 
 @dataclasses.dataclass(frozen=True)
-class QualityBenchmark:
+class QualityBenchmark(Flags):
     """The flags of python -m benchmarks quality."""
 
-    data: str = setting(..., "data", "question-answer pairs, one on each line", metavar="FILE")
-    held_out: int = setting(2000, "data", "pairs that are held out", kind=int, least=1)
+    data: str = setting(..., "question-answer pairs, one on each line", group="data", metavar="FILE")
+    held_out: int = setting(2000, "pairs that are held out", least=1)
     runs: tuple[str, ...] = setting(
-        (AUTO,), "training", "values of --preset; one run for each", many=True, choices=(AUTO, *PRESETS, NONE)
+        (AUTO,), "values of --preset; one run for each", group="training", choices=(AUTO, *PRESETS, NONE)
     )
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def quality_benchmark(arguments: Sequence[str]) -> int:
@@ -52,7 +49,7 @@ def quality_benchmark(arguments: Sequence[str]) -> int:
     )
     end = arguments.index("--") if "--" in arguments else len(arguments)
     own, training_flags = arguments[:end], [*arguments[end + 1 :]]
-    flags = QualityBenchmark(**parse_flags(QualityBenchmark, "-m benchmarks quality", about, own))
+    flags = parse(QualityBenchmark, "-m benchmarks quality", about, own)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         training, held_out = split(flags.data, flags.held_out, work)

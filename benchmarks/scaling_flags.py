@@ -16,19 +16,13 @@ from chatbot.flags import setting
 class ScalingBenchmark(ModelFlags):
     """The flags of python -m benchmarks scaling."""
 
-    batch_size: int = setting(
-        256, "model", "pairs in a step of towers, and in a step of one process", kind=int, least=2
-    )
-    steps: int = setting(3, "measuring", "steps in a turn", kind=int, least=1)
-    towers: int = setting(
-        4, "measuring", "measure 1, 2, 4, ... towers up to this number, and their start; 0: none", kind=int, least=0
-    )
-    processes: bool = setting(True, "measuring", "measure 1 and 2 processes, each pinned to a core", kind=bool)
-    plan: bool = setting(False, "plan", "predict the speed-up of 2 to 1,024 GPUs from the measured step", kind=bool)
-    link: str | None = setting(None, "plan", "the slowest link between the GPUs; default: all", choices=tuple(LINKS))
-    step_ms: float | None = setting(
-        None, "plan", "milliseconds of a step of one GPU, if measured elsewhere", kind=float, above=0
-    )
+    batch_size: int = setting(256, "pairs in a step of towers, and in a step of one process", group="model", least=2)
+    steps: int = setting(3, "steps in a turn", group="measuring", least=1)
+    towers: int = setting(4, "measure 1, 2, 4, ... towers up to this number, and their start; 0: none", least=0)
+    processes: bool = setting(True, "measure 1 and 2 processes, each pinned to a core")
+    plan: bool = setting(False, "predict the speed-up of 2 to 1,024 GPUs from the measured step", group="plan")
+    link: str | None = setting(None, "the slowest link between the GPUs; default: all", choices=tuple(LINKS))
+    step_ms: float | None = setting(None, "milliseconds of a step of one GPU, if measured elsewhere", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

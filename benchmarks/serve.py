@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.closed_loop import Latencies, closed_loop
 from benchmarks.report import print_json
 from chatbot.config.decoding import DecodingSettings
-from chatbot.flags import check_fields, parse_flags, setting
+from chatbot.flags import Flags, parse, setting
 
 ROOT = Path(__file__).parents[1]
 # The fields of requests, and the settings of the same searches.
@@ -32,36 +32,36 @@ WARM_UP = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class ServeBenchmark:
+class ServeBenchmark(Flags):
     """The flags of python -m benchmarks serve."""
 
-    data: str = setting(str(ROOT / "tests/data/chat.tsv"), "data", "question-answer pairs", metavar="FILE")
+    data: str = setting(str(ROOT / "tests/data/chat.tsv"), "question-answer pairs", group="data", metavar="FILE")
     attempt: str | None = setting(
-        None, "model", "the folder of an attempt that learned both directions; default: train one", metavar="FOLDER"
+        None,
+        "the folder of an attempt that learned both directions; default: train one",
+        group="model",
+        metavar="FOLDER",
     )
-    rnn_size: int = setting(256, "model", "units of each recurrent layer", kind=int, least=1)
-    num_layers: int = setting(1, "model", "recurrent layers", kind=int, least=1)
-    vocabulary_size: int = setting(8000, "model", "size of the vocabulary", kind=int, least=300)
-    preset: str = setting("small", "model", "--preset of the attempt", metavar="NAME")
-    steps: int = setting(300, "model", "steps of training", kind=int, least=1)
+    rnn_size: int = setting(256, "units of each recurrent layer", least=1)
+    num_layers: int = setting(1, "recurrent layers", least=1)
+    vocabulary_size: int = setting(8000, "size of the vocabulary", least=300)
+    preset: str = setting("small", "--preset of the attempt", metavar="NAME")
+    steps: int = setting(300, "steps of training", least=1)
     searches: tuple[str, ...] = setting(
-        tuple(SEARCHES), "measuring", "searches to measure", many=True, choices=tuple(SEARCHES)
+        tuple(SEARCHES), "searches to measure", group="measuring", choices=tuple(SEARCHES)
     )
     over: tuple[str, ...] = setting(
-        ("engine", "http"), "measuring", "measure the engine alone, the server", many=True, choices=("engine", "http")
+        ("engine", "http"), "measure the engine alone, the server", choices=("engine", "http")
     )
-    clients: int = setting(64, "measuring", "clients at once", kind=int, least=1)
-    questions: int = setting(64, "measuring", "questions of one client alone", kind=int, least=1)
-    rounds: int = setting(3, "measuring", "rounds; the one of the median ratio is reported", kind=int, least=1)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    clients: int = setting(64, "clients at once", least=1)
+    questions: int = setting(64, "questions of one client alone", least=1)
+    rounds: int = setting(3, "rounds; the one of the median ratio is reported", least=1)
 
 
 def serve_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print a line for each search, and as the last line one JSON object."""
     about = "Measure one client after another and many at once, each asking again when it has its answer."
-    flags = ServeBenchmark(**parse_flags(ServeBenchmark, "-m benchmarks serve", about, arguments))
+    flags = parse(ServeBenchmark, "-m benchmarks serve", about, arguments)
     lines = Path(flags.data).read_text(encoding="utf-8").splitlines()
     questions = [line.split("\t")[0] for line in lines if line.strip()]
     results: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from benchmarks.synthetic import write_corpus
 from chatbot.config.training import Settings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, compose, parse_flags, setting
+from chatbot.flags import Flags, compose, parse, setting
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import prepare
@@ -35,18 +35,15 @@ INTERVAL = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class SoakBenchmark:
+class SoakBenchmark(Flags):
     """The flags of python -m benchmarks soak."""
 
-    minutes: float = setting(30.0, "measuring", "length of the run", kind=float, above=0)
-    pairs: int = setting(4000, "measuring", "pairs of the synthetic corpus", kind=int, least=2000)
-    validate_every: int = setting(50, "measuring", "steps between two validations", kind=int, least=1)
-    save_every: int = setting(10, "measuring", "steps between two checkpoints", kind=int, least=1)
-    towers: int = setting(2, "measuring", "towers, on the CPU", kind=int, least=1)
-    plot: str | None = setting(None, "measuring", "also draw a plot", metavar="FILE.png")
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    minutes: float = setting(30.0, "length of the run", group="measuring", above=0)
+    pairs: int = setting(4000, "pairs of the synthetic corpus", least=2000)
+    validate_every: int = setting(50, "steps between two validations", least=1)
+    save_every: int = setting(10, "steps between two checkpoints", least=1)
+    towers: int = setting(2, "towers, on the CPU", least=1)
+    plot: str | None = setting(None, "also draw a plot", metavar="FILE.png")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +62,7 @@ def soak_benchmark(arguments: Sequence[str]) -> int:
     about = (
         "Train for a long time with many validations and checkpoints, and compare the memory at the beginning and end."
     )
-    flags = SoakBenchmark(**parse_flags(SoakBenchmark, "-m benchmarks soak", about, arguments))
+    flags = parse(SoakBenchmark, "-m benchmarks soak", about, arguments)
     before, plot = Path.cwd(), None if flags.plot is None else Path(flags.plot).absolute()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

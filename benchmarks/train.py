@@ -19,7 +19,7 @@ from benchmarks.worker import Worker, ask_all
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.flags import parse_flags, replace, setting
+from chatbot.flags import parse, replace, setting
 from chatbot.training.devices.towers import open_towers
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
@@ -40,13 +40,16 @@ TORCH = {
 class TrainBenchmark(ModelFlags):
     """The flags of python -m benchmarks train."""
 
-    data: str = setting(..., "data", "question-answer pairs, such as LCCC's", metavar="FILE")
-    num_layers: int = setting(2, "model", "recurrent layers of each side", kind=int, least=1)
+    data: str = setting(..., "question-answer pairs, such as LCCC's", group="data", metavar="FILE")
+    num_layers: int = setting(2, "recurrent layers of each side", group="model", least=1)
     peers: str | None = setting(
-        None, "peers", "also measure other systems: the folder with torch_seq2seq.py and opennmt.yaml", metavar="FOLDER"
+        None,
+        "also measure other systems: the folder with torch_seq2seq.py and opennmt.yaml",
+        group="peers",
+        metavar="FOLDER",
     )
-    torch: str = setting("", "peers", "virtual environment with PyTorch", metavar="FOLDER")
-    opennmt: str = setting("", "peers", "virtual environment with OpenNMT-py", metavar="FOLDER")
+    torch: str = setting("", "virtual environment with PyTorch", metavar="FOLDER")
+    opennmt: str = setting("", "virtual environment with OpenNMT-py", metavar="FOLDER")
 
     @property
     def settings(self) -> Settings:
@@ -74,7 +77,7 @@ class TrainBenchmark(ModelFlags):
 def train_benchmark(arguments: Sequence[str]) -> int:
     """Measure, print tables and a verdict, and as the last line one JSON object."""
     about = "Measure training speed on this machine, with --peers also that of OpenNMT-py and a tuned PyTorch model."
-    flags = TrainBenchmark(**parse_flags(TrainBenchmark, "-m benchmarks train", about, arguments))
+    flags = parse(TrainBenchmark, "-m benchmarks train", about, arguments)
     pairs = read_tokenised(flags.data, flags.max_length, flags.vocabulary_size)
     results: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), **dataclasses.asdict(flags)}
     results |= {"pairs": len(pairs.pairs), "vocabulary": len(pairs.vocabulary) + len(SPECIALS)}

@@ -1,4 +1,4 @@
-"""Files that survive a power failure: the content is on the disk before the name of the file appears."""
+"""Files that survive a power failure: the content is on the disk before the name of the file appears. JSON files."""
 
 import contextlib
 import errno
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# Of a JSON file. Those of an attempt have a few kilobytes, more if thousands of data files are named.
+MOST_BYTES = 64_000_000
 WINDOWS = os.name == "nt"
 
 
@@ -76,3 +78,18 @@ def write_file(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON file as `write_file` does."""
     write_file(path, (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file, which may be damaged, or made by others.
+
+    Raises OSError for a file that cannot be read, and ValueError for one that is not JSON or has more than MOST_BYTES.
+    """
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES:,} bytes")
+    try:
+        return json.loads(content.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -1,6 +1,6 @@
 """Dataclass fields that are also flags: one declaration defines the flag, its --help, its check and its JSON.
 
-The settings of a command are a dataclass whose fields are such flags or, recursively, dataclasses of them (its parts).
+The settings of a command are a `Flags`, whose fields are such flags or, recursively, dataclasses of them (its parts).
 On the command line and in JSON all flags are flat: `compose` makes the parts from flat values and `flatten` undoes it.
 Any other field is no flag: only the code sets it, by `compose` or `replace`.
 """
@@ -9,11 +9,14 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import inspect
 import math
 import shlex
 import sys
+import typing
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from chatbot.errors import UserError
@@ -37,49 +40,57 @@ LARGEST = 2**63 - 1
 Composed = TypeVar("Composed")
 
 
-def setting(
-    default: Any,
-    group: str,
-    text: str,
-    *,
-    kind: type = str,
-    many: bool = False,
-    count: int | None = None,
-    choices: tuple[str, ...] | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    remedy: str = "",
-    fixed: bool = False,
-    stored: bool = True,
-    negatable: bool = False,
-    metavar: str | None = None,
-) -> Any:
-    """Return a dataclass field that is also a flag; `check_fields` checks its value.
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """What the declaration of a setting says of its flag: the metadata of the field."""
 
-    default: `...` marks a required flag. group: the heading in --help. text: the help. least, most, above: bounds of a
-    number (above is exclusive). remedy: what to give instead of a value not above it. many: the flag takes several
-    values, exactly `count` of them if that is given. fixed: the value cannot change when the attempt is resumed.
-    stored: the value is written to config.json. negatable: there is --no-NAME, too, as for every bool that is on by
-    default.
+    text: str  # the help
+    group: str = ""  # the heading in --help; "": that of the flag before in its class
+    count: int | None = None  # the exact number of values of a flag that takes several
+    choices: tuple[str, ...] | None = None
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None  # an exclusive bound
+    remedy: str = ""  # what to give instead of a value that is not above it
+    fixed: bool = False  # the value cannot change when the attempt is resumed
+    stored: bool = True  # the value is written to config.json
+    negatable: bool = False  # there is --no-NAME, too, as for every bool that is on by default
+    metavar: str | None = None
+    kind: type = str  # of a value; `Flags` has it from the annotation
+    many: bool = False  # whether the flag takes several values; the same
+
+
+def setting(default: Any, text: str, **options: Any) -> Any:
+    """Return a field of a `Flags` class that is also a flag.
+
+    default: `...` marks a required flag; None need not be of the annotated type. options: fields of `Flag`.
     """
-    metadata = {
-        "group": group,
-        "text": text,
-        "kind": kind,
-        "many": many,
-        "count": count,
-        "choices": choices,
-        "least": least,
-        "most": most,
-        "above": above,
-        "remedy": remedy,
-        "fixed": fixed,
-        "stored": stored,
-        "negatable": negatable,
-        "metavar": metavar,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=vars(Flag(text, **options)))
+
+
+class Flags:
+    """A frozen dataclass of flags. Raises UserError for a value that is not allowed, when it is made."""
+
+    def __init_subclass__(cls) -> None:
+        """Complete the declarations of the flags: the kind and number of values by the annotation, and the group."""
+        group = ""
+        for name, annotation in inspect.get_annotations(cls).items():
+            field = cls.__dict__.get(name)
+            if isinstance(field, dataclasses.Field) and field.metadata:
+                kind = (typing.get_args(annotation) or (annotation,))[0]  # of int, int | None, tuple[int, ...]
+                many = typing.get_origin(annotation) is tuple
+                group = field.metadata["group"] or group
+                field.metadata = MappingProxyType({**field.metadata, "kind": kind, "many": many, "group": group})
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            if not field.metadata:
+                continue  # a part, which was checked when it was made, or no flag
+            value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            for item in value if field.metadata["many"] else (value,):
+                check_value(field, item)
 
 
 def flag_of(name: str) -> str:
@@ -138,18 +149,6 @@ def flatten(settings: Any) -> dict[str, Any]:
 def replace(settings: Composed, **changes: Any) -> Composed:
     """Return a copy with some flat values changed: `replace(settings, rnn_size=64)`. Raises as `compose` does."""
     return compose(type(settings), **{**flatten(settings), **changes})
-
-
-def check_fields(settings: Any) -> None:
-    """Raise UserError for the first field whose value is not allowed."""
-    for field in dataclasses.fields(settings):
-        if not field.metadata:
-            continue  # a part, which was checked when it was made, or no flag
-        value = getattr(settings, field.name)
-        if value is None and field.default is None:
-            continue
-        for item in value if field.metadata["many"] else (value,):
-            check_value(field, item)
 
 
 def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = None) -> None:
@@ -219,8 +218,15 @@ def command_line(settings: Any) -> str:
     return shlex.join(words)
 
 
+def parse(
+    settings: type[Composed], prog: str, about: str, arguments: Sequence[str] | None, positional: str | None = None
+) -> Composed:
+    """Return the settings of a command line; the arguments are those of `parse_flags`. Raises UserError."""
+    return compose(settings, **parse_flags(settings, prog, about, arguments, positional))
+
+
 def parse_flags(
-    settings: type, prog: str, description: str, arguments: Sequence[str] | None, positional: str | None = None
+    settings: type, prog: str, about: str, arguments: Sequence[str] | None, positional: str | None = None
 ) -> dict[str, Any]:
     """Return the flat values of the flags that were given, by name; those not given are absent.
 
@@ -231,7 +237,7 @@ def parse_flags(
     parser = OneLineParser(
         prog=prog,
         usage=f"{prog} {_usage(fields_of(settings)[positional])}[flags]" if positional else f"{prog} [flags]",
-        description=description,
+        description=about,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "durable": set(),
     "quiet": set(),
     "flags": {"version", "errors"},
-    "config": {"errors", "flags"},
+    "config": {"errors", "flags", "durable"},
     "corpus": BASE,
     "model": BASE | {"corpus"},
     "decoding": {"config", "corpus"},

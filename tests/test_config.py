@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.presets import settings_of_presets
+from chatbot.config.run import settings_of_presets
 from chatbot.config.stored import changed_settings, settings_over_config, storable, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError

@@ -4,16 +4,16 @@ import json
 import sys
 from collections.abc import Sequence
 
-from chatbot.config.attempt_commands import (
+from chatbot.config.attempts import (
+    CHECKPOINTS,
     AverageSettings,
     CompareSettings,
     ListSettings,
     PruneSettings,
     RenameSettings,
 )
-from chatbot.config.attempts import CHECKPOINTS
 from chatbot.errors import UserError, exit_code_of
-from chatbot.flags import Composed, compose, parse_flags, program
+from chatbot.flags import Composed, parse, program
 
 MODULE = "-m chatbot.attempts"
 ABOUT = """List the attempts in checkpoints/. Further commands, each with its own --help:
@@ -34,7 +34,7 @@ def main() -> int:
 
 def list_command(arguments: Sequence[str]) -> int:
     """Print the table of all attempts. Return the exit code."""
-    settings = compose(ListSettings, **parse_flags(ListSettings, MODULE, ABOUT, arguments))
+    settings = parse(ListSettings, MODULE, ABOUT, arguments)
     from chatbot.attempts.attempt import all_attempts, as_json
     from chatbot.attempts.columns import terminal_width
     from chatbot.attempts.table import table
@@ -98,7 +98,7 @@ def average_command(arguments: Sequence[str]) -> int:
 
 def _parsed(kind: type[Composed], command: str, about: str, arguments: Sequence[str], positional: str) -> Composed:
     """Return the settings of a command. positional: the setting whose values are positional arguments."""
-    return compose(kind, **parse_flags(kind, f"{MODULE} {command}", about, arguments, positional=positional))
+    return parse(kind, f"{MODULE} {command}", about, arguments, positional=positional)
 
 
 COMMANDS = {

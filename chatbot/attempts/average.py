@@ -7,7 +7,6 @@ from pathlib import Path
 
 from chatbot.attempts.attempt import check_saved, checkpoints_of, read_attempt
 from chatbot.attempts.variables import Variable, read_variables
-from chatbot.config.attempt_commands import AverageSettings
 from chatbot.config.attempts import (
     BEST,
     CHECKPOINTS,
@@ -17,6 +16,7 @@ from chatbot.config.attempts import (
     LAST,
     NGRAMS,
     VOCABULARY,
+    AverageSettings,
     is_validated,
     trained_directory,
 )
@@ -47,7 +47,7 @@ def average(settings: AverageSettings) -> None:
             if (source / name).exists():
                 shutil.copy(source / name, part / name)
         write_json(part / CONFIG, values)
-        # `best` also says that the search is the one of validated attempts (chatbot.config.default_search).
+        # `best` also says that the search is the one of validated attempts (chatbot.config.stored).
         for name in (LAST, BEST) if is_validated(source) else (LAST,):
             write_json(part / name, {"checkpoint": f"ckpt-{steps[-1]}", "step": steps[-1]})
         part.rename(target)

@@ -8,8 +8,7 @@ from typing import Any
 from chatbot.attempts.attempt import Attempt, check_saved, read_attempt
 from chatbot.attempts.columns import aligned, column_widths, end_of, terminal_width, total_width
 from chatbot.attempts.table import NONE, megabytes, millions, nats, number
-from chatbot.config.attempt_commands import CompareSettings
-from chatbot.config.attempts import CONFIG, LAST, trained_directory
+from chatbot.config.attempts import CONFIG, LAST, CompareSettings, trained_directory
 from chatbot.config.stored import storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.flags import fields_of, flag_of

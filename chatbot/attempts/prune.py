@@ -11,8 +11,7 @@ from chatbot.attempts.attempt import check_not_training, checkpoints_of, is_trai
 from chatbot.attempts.columns import aligned
 from chatbot.attempts.table import megabytes
 from chatbot.attempts.variables import read_variables
-from chatbot.config.attempt_commands import PruneSettings
-from chatbot.config.attempts import BEST, CHECKPOINTS, CONFIG, LAST, TENSORBOARD
+from chatbot.config.attempts import BEST, CHECKPOINTS, CONFIG, LAST, TENSORBOARD, PruneSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.stored import read_settings
 from chatbot.errors import UserError

@@ -10,8 +10,8 @@ from pathlib import Path
 from chatbot.attempts.attempt import read_attempt
 from chatbot.config.attempts import BEST, LAST, trained_directory
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.default_search import with_default_search
 from chatbot.config.run import RunSettings
+from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.workers import cores
 from chatbot.export.manifest import MANIFEST

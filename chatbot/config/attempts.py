@@ -1,10 +1,11 @@
-"""The directories of attempts, and their files. An attempt is a named training run."""
+"""Attempts, which are named training runs: their directories and files, and the settings of chatbot.attempts."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 from chatbot.errors import UserError
-from chatbot.flags import program
+from chatbot.flags import Flags, program, setting
 
 CHECKPOINTS = Path("checkpoints")
 TENSORBOARD = Path("tensorboard")
@@ -23,6 +24,9 @@ DATA = "data.json"
 EXPORT = "export.json"
 # Held while a process trains the attempt; there while the first checkpoint is written, which `last` does not name yet.
 LOCK, SAVING = "lock", "saving"
+# Groups of flags, and the formats of a picture of curves.
+ATTEMPTS, OUTPUT = "attempts", "output"
+PICTURES = (".png", ".svg", ".pdf")
 
 
 def attempt_directory(attempt: str) -> Path:
@@ -74,3 +78,102 @@ def _no_export(directory: Path, given: str) -> Path:
             f"{given}: an export, not an attempt; talk to it with {program('chat.py')} --export {directory}"
         )
     return directory.absolute()
+
+
+@dataclasses.dataclass(frozen=True)
+class ListSettings(Flags):
+    """The settings of the table."""
+
+    json: bool = setting(False, "print one JSON object per attempt, each on its own line", group=OUTPUT)
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareSettings(Flags):
+    """The settings of compare."""
+
+    attempts: tuple[str, ...] = setting(
+        (), "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
+    )
+    plot: str | None = setting(
+        None,
+        "file for the picture of the curves, .png, .svg or .pdf; default: curves-ATTEMPT-ATTEMPT.png in the current "
+        "folder",
+        group=OUTPUT,
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(set(self.attempts)) < 2:
+            raise UserError(f"compare {' '.join(self.attempts)}".rstrip() + ": give two different attempts or more")
+        if self.plot is not None and Path(self.plot).suffix.lower() not in PICTURES:
+            raise UserError(f"--plot {self.plot}: give the name of a file that ends in {', '.join(PICTURES)}")
+        if self.plot is not None and (not Path(self.plot).parent.is_dir() or Path(self.plot).is_dir()):
+            raise UserError(f"--plot {self.plot}: give the name of a file in an existing folder")
+
+
+@dataclasses.dataclass(frozen=True)
+class PruneSettings(Flags):
+    """The settings of prune."""
+
+    attempts: tuple[str, ...] = setting(
+        (), "the names of attempts; default: all in checkpoints/ and tensorboard/", group=ATTEMPTS, metavar="ATTEMPT"
+    )
+    keep: int | None = setting(
+        None,
+        "number of newest checkpoints of an attempt that stay, beside the best one; default: the attempt's own --keep",
+        least=1,
+    )
+    yes: bool = setting(False, "remove what is listed; without it, nothing is removed")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.attempts:
+            check_name("prune", name)
+
+
+@dataclasses.dataclass(frozen=True)
+class RenameSettings(Flags):
+    """The settings of rename."""
+
+    names: tuple[str, ...] = setting((), "the old name and the new one", group=ATTEMPTS, metavar="NAME")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.names) != 2:
+            raise UserError(f"rename {' '.join(self.names)}".rstrip() + ": give the old name and the new one")
+        for name in self.names:
+            check_name("rename", name)
+
+
+@dataclasses.dataclass(frozen=True)
+class AverageSettings(Flags):
+    """The settings of average."""
+
+    checkpoints: tuple[str, ...] = setting(
+        (),
+        "the name of an attempt, then those of its checkpoints, such as ckpt-1000; default: all of its checkpoints",
+        group=ATTEMPTS,
+        metavar="ATTEMPT",
+    )
+    to: str | None = setting(None, "name of the new attempt; default: ATTEMPT-average", metavar="NAME")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.checkpoints:
+            raise UserError("average: give an attempt")
+        check_name("average", self.checkpoints[0])
+        check_name("--to", self.target)
+
+    @property
+    def target(self) -> str:
+        """The name of the new attempt."""
+        return self.to or f"{self.checkpoints[0]}-average"
+
+
+def check_name(command: str, name: str) -> None:
+    """Raise UserError for a name that no attempt can have."""
+    try:
+        attempt_directory(name)
+    except UserError as error:
+        raise UserError(str(error).replace("--attempt", command, 1)) from None

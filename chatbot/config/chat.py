@@ -6,38 +6,33 @@ from collections.abc import Sequence
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.serve import ServeSettings
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, compose, parse_flags, setting
+from chatbot.flags import Flags, parse, setting
 
 RUN = "run"
 
 
 @dataclasses.dataclass(frozen=True)
-class ChatSettings:
+class ChatSettings(Flags):
     """The settings of chat.py."""
 
-    attempt: str = setting("default", RUN, "the training run to talk to: its name, or the path of its folder")
+    attempt: str = setting("default", "the training run to talk to: its name, or the path of its folder", group=RUN)
     export: str | None = setting(
         None,
-        RUN,
         "instead of --attempt: a folder that python -m chatbot.export has written with --format onnx; chat then "
         "needs no TensorFlow",
         metavar="FOLDER",
     )
     history: int | None = setting(
         None,
-        RUN,
         "number of turns before a question that are read with it; at most, and by default, the attempt's --history",
-        kind=int,
         least=0,
     )
-    follow: bool = setting(
-        False, RUN, "take the newer checkpoints of an attempt that is being trained, between replies", kind=bool
-    )
+    follow: bool = setting(False, "take the newer checkpoints of an attempt that is being trained, between replies")
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
     server: ServeSettings = dataclasses.field(default_factory=ServeSettings)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.export is not None and self.attempt != ChatSettings.attempt:
             raise UserError(f"--attempt {self.attempt} and --export {self.export}: give one of the two")
         if self.server.serve is not None and self.decoding.n_best > 1:
@@ -66,9 +61,4 @@ class ChatSettings:
 
 def chat_settings(arguments: Sequence[str] | None = None) -> ChatSettings:
     """Parse the command line of chat.py. Raises UserError for a value that is not allowed."""
-    return compose(
-        ChatSettings,
-        **parse_flags(
-            ChatSettings, "chat.py", "Talk to a trained chatbot, in a terminal or through a pipe.", arguments
-        ),
-    )
+    return parse(ChatSettings, "chat.py", "Talk to a trained chatbot, in a terminal or through a pipe.", arguments)

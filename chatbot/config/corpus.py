@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, setting
+from chatbot.flags import Flags, setting
 
 DATA, TEXT = "data", "text"
 CACHE = Path("data/cache")
@@ -40,78 +40,66 @@ NONE, AUTO = "none", "auto"
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusSettings:
+class CorpusSettings(Flags):
     """Files of pairs, cleaning, tokenizer and cache. Raises UserError for a value out of range."""
 
     data: tuple[str, ...] = setting(
         (),
-        DATA,
         "files or folders of question-answer pairs, in any format of docs/data.md; globs are expanded; "
         "default: the Chinese ChatterBot corpus",
-        many=True,
+        group=DATA,
         metavar="FILE",
     )
-    source_file: str | None = setting(None, DATA, "questions, one per line; needs --target-file", metavar="FILE")
+    source_file: str | None = setting(None, "questions, one per line; needs --target-file", metavar="FILE")
     target_file: str | None = setting(
-        None, DATA, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
+        None, "answers, one per line; line N answers line N of --source-file", metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
         (),
-        DATA,
         "columns (.csv, .tsv) or fields (.json) of the question and the answer, by name or by number from 1",
-        many=True,
         count=2,
         metavar="COLUMN",
     )
     encoding: str | None = setting(
         None,
-        DATA,
         "encoding of these files and of --validation, one of Python's codecs, such as gb18030, big5 or utf-16; "
         "default: detected",
         metavar="CODEC",
     )
-    format: str | None = setting(
-        None, DATA, "format of these files and of --validation; default: detected", choices=FORMATS
-    )
+    format: str | None = setting(None, "format of these files and of --validation; default: detected", choices=FORMATS)
     me: str | None = setting(
         None,
-        DATA,
         "in chat exports, learn only this person's replies: a name, a QQ number, or me, if the export marks your "
         "messages",
         metavar="NAME",
     )
     clean: tuple[str, ...] = setting(
         ("markup", "control", "equal", "duplicates"),
-        TEXT,
         "cleaning rules to apply, replacing the default ones: "
         + "; ".join(f"{name} ({text})" for name, text in {**TEXT_RULES, **PAIR_RULES}.items()),
-        many=True,
+        group=TEXT,
         choices=(*TEXT_RULES, *PAIR_RULES, NONE),
         fixed=True,
         metavar="RULE",
     )
-    min_characters: int = setting(
-        1, TEXT, "drop pairs with a shorter question or answer; spaces do not count", kind=int, least=1
-    )
-    max_characters: int | None = setting(None, TEXT, "drop pairs with a longer question or answer", kind=int, least=1)
-    max_reply_frequency: int | None = setting(
-        None, TEXT, "keep at most this many pairs with the same answer", kind=int, least=1
-    )
+    min_characters: int = setting(1, "drop pairs with a shorter question or answer; spaces do not count", least=1)
+    max_characters: int | None = setting(None, "drop pairs with a longer question or answer", least=1)
+    max_reply_frequency: int | None = setting(None, "keep at most this many pairs with the same answer", least=1)
     block_list: str | None = setting(
-        None, TEXT, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
+        None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
     )
     tokenizer: str = setting(
-        "jieba", TEXT, "jieba: tokens are words; char: tokens are characters", choices=("jieba", "char"), fixed=True
+        "jieba", "jieba: tokens are words; char: tokens are characters", choices=("jieba", "char"), fixed=True
     )
     dictionary: str | None = setting(
-        None, TEXT, "user dictionary for jieba: one word per line, optionally followed by its frequency", metavar="FILE"
+        None, "user dictionary for jieba: one word per line, optionally followed by its frequency", metavar="FILE"
     )
     cache: str = setting(
-        str(CACHE), TEXT, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER", stored=False
+        str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER", stored=False
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         check_encoding(self.encoding)
         if NONE in self.clean and len(self.clean) > 1:
             raise UserError(f"--clean {' '.join(self.clean)}: {NONE} excludes all other values")
@@ -137,7 +125,7 @@ def check_encoding(name: str | None) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class EncodingSettings:
+class EncodingSettings(Flags):
     """The validation pairs, which are excluded from training, and the size of the vocabulary.
 
     Raises UserError for a value out of range.
@@ -145,33 +133,29 @@ class EncodingSettings:
 
     validation: str = setting(
         AUTO,
-        DATA,
         "pairs to validate on, which are excluded from training. auto: 5% of a corpus of 2,000 pairs or more, at most "
         "2,000, chosen by the hash of the question, or with --history by that of the conversation's first turn. none: "
         "all pairs are trained on, and nothing is validated. FILE: the pairs of this file",
+        group=DATA,
         metavar="auto|none|FILE",
     )
     vocabulary_size: int = setting(
         16000,
-        DATA,
         "maximum size of the vocabulary: 256 bytes, then the most frequent characters, then the most frequent words",
-        kind=int,
         least=LEAST_VOCABULARY,
         fixed=True,
     )
     history: int = setting(
         0,
-        DATA,
         "number of turns before the question that the model reads with it, each marked by who spoke; where they do not "
         "fit in --max-length, the oldest are left out",
-        kind=int,
         least=0,
         most=MOST_HISTORY,
         fixed=True,
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.history and self.vocabulary_size < LEAST_VOCABULARY + HISTORY_MARKS:
             raise UserError(
                 f"--vocabulary-size {self.vocabulary_size}: with --history, it must be at least "
@@ -180,29 +164,23 @@ class EncodingSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class InspectSettings:
+class InspectSettings(Flags):
     """The settings of python -m chatbot.corpus inspect."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
-    json: bool = setting(False, "report", "end with one JSON object per file, each on its own line", kind=bool)
-    fail_on_warnings: bool = setting(False, "report", "exit with code 1 if there is a warning", kind=bool)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    json: bool = setting(False, "end with one JSON object per file, each on its own line", group="report")
+    fail_on_warnings: bool = setting(False, "exit with code 1 if there is a warning")
 
 
 @dataclasses.dataclass(frozen=True)
-class EncodeSettings:
+class EncodeSettings(Flags):
     """The settings of python -m chatbot.corpus encode."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)
     runner: str | None = setting(
-        None, "Apache Beam", "encode as a Beam pipeline on this runner, such as DirectRunner or FlinkRunner"
+        None, "encode as a Beam pipeline on this runner, such as DirectRunner or FlinkRunner", group="Apache Beam"
     )
     runner_options: str = setting(
-        "", "Apache Beam", "the runner's own flags as one text, such as '--flink_master=host:8081'", metavar="TEXT"
+        "", "the runner's own flags as one text, such as '--flink_master=host:8081'", metavar="TEXT"
     )
-
-    def __post_init__(self) -> None:
-        check_fields(self)

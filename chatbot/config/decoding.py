@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, flag_of, setting
+from chatbot.flags import Flags, flag_of, setting
 
 SEARCH, TOKENS, RANKING = "search", "tokens of a reply", "ranking of replies"
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical")
@@ -13,7 +13,7 @@ MOST_STOP_CHARACTERS = 100  # of a stop text
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodingSettings:
+class DecodingSettings(Flags):
     """The settings of decoding. The neutral ones are those of greedy search.
 
     A sampling flag, or a number of candidates, chooses sampling. Otherwise beam_size chooses beam search or greedy
@@ -22,150 +22,110 @@ class DecodingSettings:
 
     beam_size: int | None = setting(
         None,
-        SEARCH,
         "beam search: at each token, keep the N best hypotheses, which are unfinished replies; 1: greedy search, which "
         "takes the most probable token. Without a flag that chooses a search, docs/chat.md says which one is used",
-        kind=int,
+        group=SEARCH,
         least=1,
         most=100,
     )
     length_penalty: float = setting(
         1.0,
-        SEARCH,
         "where several replies compete: divide log-probabilities by ((5 + length) / 6) to the power of R; larger "
         "prefers longer replies",
-        kind=float,
         least=0,
         most=10,
     )
     coverage_penalty: float = setting(
         0.0,
-        SEARCH,
         "beam search: weight of the coverage penalty; larger prefers replies that attend to every word of the question",
-        kind=float,
         least=0,
         most=10,
     )
     diverse_groups: int = setting(
         1,
-        SEARCH,
         "beam search: N equal groups of hypotheses that avoid each other's tokens, for more varied replies",
-        kind=int,
         least=1,
         most=100,
     )
     diversity: float = setting(
         0.5,
-        SEARCH,
         "with --diverse-groups: subtract R nats from a token's log-probability for each hypothesis of an earlier group "
         "with that token",
-        kind=float,
         least=0,
         most=100,
     )
     temperature: float | None = setting(
         None,
-        SEARCH,
         "sampling: draw each token at random by its probability; below 1, probable tokens become more probable, above "
         "1 less",
-        kind=float,
         above=0,
         most=100,
         remedy="for greedy search, set --beam-size 1",
     )
-    top_k: int | None = setting(None, SEARCH, "sample only from the N most probable tokens", kind=int, least=1)
+    top_k: int | None = setting(None, "sample only from the N most probable tokens", least=1)
     top_p: float | None = setting(
         None,
-        SEARCH,
         "sample only from the most probable tokens whose probabilities sum to R (nucleus sampling)",
-        kind=float,
         above=0,
         most=1,
     )
     min_p: float | None = setting(
-        None,
-        SEARCH,
-        "sample only from tokens that are at least R times as probable as the most probable one",
-        kind=float,
-        above=0,
-        most=1,
+        None, "sample only from tokens that are at least R times as probable as the most probable one", above=0, most=1
     )
     typical: float | None = setting(
         None,
-        SEARCH,
         "sample only from the tokens whose information, -log(probability), is nearest to its mean and whose "
         "probabilities sum to R (locally typical sampling)",
-        kind=float,
         above=0,
         most=1,
     )
-    candidates: int | None = setting(
-        None, SEARCH, "sample N replies and give the one with the best score", kind=int, least=1, most=1000
-    )
-    seed: int = setting(
-        1, SEARCH, "seed of sampling: the same seed and question give the same reply", kind=int, least=0, most=2**31 - 1
-    )
+    candidates: int | None = setting(None, "sample N replies and give the one with the best score", least=1, most=1000)
+    seed: int = setting(1, "seed of sampling: the same seed and question give the same reply", least=0, most=2**31 - 1)
     repetition_penalty: float = setting(
         1.0,
-        TOKENS,
         "multiply the log-probabilities of tokens that the reply already has by R; above 1, they become less probable",
-        kind=float,
+        group=TOKENS,
         least=1,
         most=100,
     )
     frequency_penalty: float = setting(
         0.0,
-        TOKENS,
         "subtract R nats from a token's log-probability for each time that the reply already has it; below 0, tokens "
         "are repeated more",
-        kind=float,
         least=-100,
         most=100,
     )
     presence_penalty: float = setting(
         0.0,
-        TOKENS,
         "subtract R nats from a token's log-probability if the reply already has it; below 0, tokens are repeated more",
-        kind=float,
         least=-100,
         most=100,
     )
     no_repeat_ngram: int = setting(
-        0, TOKENS, "no sequence of N tokens occurs twice in a reply; 0: no such rule", kind=int, least=0, most=100
+        0, "no sequence of N tokens occurs twice in a reply; 0: no such rule", least=0, most=100
     )
-    min_reply_length: int = setting(
-        1, TOKENS, "minimum length of a reply in tokens, without the end symbol", kind=int, least=1
-    )
-    ban: tuple[str, ...] = setting(
-        (), TOKENS, "no reply contains these words, not even within a longer word", many=True, metavar="WORD"
-    )
-    stop: tuple[str, ...] = setting(
-        (), TOKENS, "a reply ends before the first of these texts", many=True, metavar="TEXT"
-    )
+    min_reply_length: int = setting(1, "minimum length of a reply in tokens, without the end symbol", least=1)
+    ban: tuple[str, ...] = setting((), "no reply contains these words, not even within a longer word", metavar="WORD")
+    stop: tuple[str, ...] = setting((), "a reply ends before the first of these texts", metavar="TEXT")
     anti_lm: float | None = setting(
         None,
-        TOKENS,
         "subtract R times the log-probability that a token has without the question: fewer generic replies",
-        kind=float,
         least=0,
         most=10,
     )
-    anti_lm_tokens: int = setting(
-        5, TOKENS, "with --anti-lm: change only the first N tokens of a reply", kind=int, least=1
-    )
+    anti_lm_tokens: int = setting(5, "with --anti-lm: change only the first N tokens of a reply", least=1)
     rerank: float | None = setting(
         None,
-        RANKING,
         "with several hypotheses or candidates: add R times the log-probability of the question given the reply to its "
         "score, which favours replies that fit the question; for attempts that learned both directions",
-        kind=float,
+        group=RANKING,
         least=0,
         most=100,
     )
-    n_best: int = setting(1, RANKING, "in a terminal: print the N best replies with their scores", kind=int, least=1)
+    n_best: int = setting(1, "in a terminal: print the N best replies with their scores", least=1)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if (length := max(map(len, self.stop), default=0)) > MOST_STOP_CHARACTERS:
             raise UserError(f"--stop: a text has {length:,} characters; give texts of at most {MOST_STOP_CHARACTERS}")
         if self.samples and self.beams > 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from chatbot.config.corpus import CACHE, FORMATS, check_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, compose, parse_flags, setting
+from chatbot.flags import Flags, parse, setting
 
 DATA, RUN = "data", "run"
 AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
@@ -26,58 +26,46 @@ TOKENIZATIONS: dict[str, tuple[str, ...]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluationSettings(Flags):
     """The settings of python -m chatbot.evaluation."""
 
     data: tuple[str, ...] = setting(
-        ..., DATA, "held-out question-answer pairs, in any format of docs/data.md", many=True, metavar="FILE"
+        ..., "held-out question-answer pairs, in any format of docs/data.md", group=DATA, metavar="FILE"
     )
     columns: tuple[str, ...] = setting(
-        (),
-        DATA,
-        "columns or fields of the question and the answer, by name or by number from 1",
-        many=True,
-        count=2,
-        metavar="COLUMN",
+        (), "columns or fields of the question and the answer, by name or by number from 1", count=2, metavar="COLUMN"
     )
     encoding: str | None = setting(
-        None, DATA, "encoding of these files, one of Python's codecs; default: detected", metavar="CODEC"
+        None, "encoding of these files, one of Python's codecs; default: detected", metavar="CODEC"
     )
-    format: str | None = setting(None, DATA, "format of these files; default: detected", choices=FORMATS)
-    cache: str = setting(str(CACHE), DATA, "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
-    attempt: str = setting("default", RUN, "the training run to measure: its name, or the path of its folder")
+    format: str | None = setting(None, "format of these files; default: detected", choices=FORMATS)
+    cache: str = setting(str(CACHE), "folder for encoded pairs; may be deleted at any time", metavar="FOLDER")
+    attempt: str = setting("default", "the training run to measure: its name, or the path of its folder", group=RUN)
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
     baseline: bool = setting(
-        False,
-        RUN,
-        "also measure a baseline without a model: the training reply to the most similar training question",
-        kind=bool,
+        False, "also measure a baseline without a model: the training reply to the most similar training question"
     )
     baseline_data: tuple[str, ...] = setting(
         (),
-        DATA,
         "pairs for --baseline, in any format of docs/data.md; default: those of the attempt",
-        many=True,
+        group=DATA,
         metavar="FILE",
     )
 
     tokenize: str = setting(
         AUTO_TOKENIZE,
-        RUN,
         "tokenisation of BLEU, as sacrebleu names it; auto: by the references, zh for Chinese, char for Japanese and "
         "Korean without their tokenizers, else 13a",
+        group=RUN,
         choices=(AUTO_TOKENIZE, *TOKENIZATIONS),
     )
     report: str | None = setting(
-        None,
-        RUN,
-        "also write an HTML file with every reply and its scores, and attention of the first 200",
-        metavar="FILE",
+        None, "also write an HTML file with every reply and its scores, and attention of the first 200", metavar="FILE"
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         check_encoding(self.encoding)
         if self.tokenize != AUTO_TOKENIZE and not is_installed(self.tokenize):
             language = self.tokenize[:2]
@@ -110,4 +98,4 @@ def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSet
     about = (
         "Measure a trained chatbot on held-out pairs. The last line is one JSON object; docs/evaluation.md explains it."
     )
-    return compose(EvaluationSettings, **parse_flags(EvaluationSettings, "-m chatbot.evaluation", about, arguments))
+    return parse(EvaluationSettings, "-m chatbot.evaluation", about, arguments)

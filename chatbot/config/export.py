@@ -6,7 +6,7 @@ from pathlib import Path
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, command_line, compose, parse_flags, setting
+from chatbot.flags import Flags, command_line, parse, setting
 
 RUN, DATA = "run", "data"
 
@@ -19,38 +19,35 @@ EXPORTS = Path("exports")
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportSettings:
+class ExportSettings(Flags):
     """The settings of python -m chatbot.export."""
 
     attempt: str = setting(
-        ..., RUN, "the training run to export: its name, or the path of its folder", metavar="ATTEMPT"
+        ..., "the training run to export: its name, or the path of its folder", group=RUN, metavar="ATTEMPT"
     )
     format: str = setting(
         ...,
-        RUN,
         "savedmodel: for TensorFlow and TensorFlow Serving; onnx: for ONNX Runtime, with the fastest start",
         choices=FORMATS,
     )
-    weights: str = setting(FLOAT32, RUN, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
+    weights: str = setting(FLOAT32, "type in which the matrices are stored; biases stay float32", choices=WEIGHTS)
     output: str | None = setting(
         None,
-        RUN,
         f"folder to write, which must not exist yet; default: {EXPORTS}/ATTEMPT-FORMAT, with the type of the weights "
         "if it is not float32",
         metavar="FOLDER",
     )
     data: tuple[str, ...] = setting(
         (),
-        DATA,
         "pairs on which the loss of the exported weights is measured, in any format of docs/data.md; default: the "
         "attempt's validation pairs",
-        many=True,
+        group=DATA,
         metavar="FILE",
     )
     decoding: DecodingSettings = dataclasses.field(default_factory=DecodingSettings)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         given = command_line(self.decoding)
         if given and self.format != SAVEDMODEL:
             raise UserError(
@@ -74,5 +71,4 @@ def export_settings(arguments: Sequence[str] | None = None) -> ExportSettings:
         "Export a trained chatbot to SavedModel or ONNX; see docs/export.md. A SavedModel contains its search: the "
         "flags of search, tokens and ranking are for this format only."
     )
-    values = parse_flags(ExportSettings, "-m chatbot.export", about, arguments, positional="attempt")
-    return compose(ExportSettings, **values)
+    return parse(ExportSettings, "-m chatbot.export", about, arguments, positional="attempt")

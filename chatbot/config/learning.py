@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection
 
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, flag_of, setting
+from chatbot.flags import Flags, flag_of, setting
 
 LEARNING, SPEED = "learning", "speed"
 # The values of --schedule.
@@ -25,114 +25,87 @@ HIGHER_IS_BETTER = ("bleu", "chrf", "relevance_at_1")
 
 
 @dataclasses.dataclass(frozen=True)
-class LearningSettings:
+class LearningSettings(Flags):
     """Update rule, batches, length of the run and precision. Raises UserError for a value out of range."""
 
-    optimizer: str = setting("adam", LEARNING, "update rule", choices=("adam", "sgd", "momentum"), fixed=True)
-    learning_rate: float = setting(
-        0.002, LEARNING, "learning rate of the optimizer, after the warm-up", kind=float, above=0
-    )
+    optimizer: str = setting("adam", "update rule", group=LEARNING, choices=("adam", "sgd", "momentum"), fixed=True)
+    learning_rate: float = setting(0.002, "learning rate of the optimizer, after the warm-up", above=0)
     scale_learning_rate: str = setting(
         "none",
-        LEARNING,
         "multiply the learning rate by batch size / 64, or by its square root",
         choices=("linear", "sqrt", "none"),
     )
     warm_up: int | None = setting(
         None,
-        LEARNING,
         "steps over which the learning rate rises from zero; default: 0, or with --scale-learning-rate one epoch, at "
         "most 1,000 steps",
-        kind=int,
         least=0,
     )
     schedule: str = setting(
         CONSTANT,
-        LEARNING,
         "learning rate after the warm-up. constant: stays; inverse-square-root: falls with 1 / the square root of the "
         "step, needs --warm-up; cosine: falls along half a cosine to --least-rate, needs --steps or --epochs; "
         "one-cycle: rises for 30% of the run, or for --warm-up steps, then falls as cosine",
         choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE),
     )
-    least_rate: float = setting(0.0, LEARNING, "lower bound of the learning rate of a schedule", kind=float, least=0)
+    least_rate: float = setting(0.0, "lower bound of the learning rate of a schedule", least=0)
     max_gradient_norm: float = setting(
-        5.0, LEARNING, "clip gradients: scale them down where their global norm exceeds R", kind=float, above=0
+        5.0, "clip gradients: scale them down where their global norm exceeds R", above=0
     )
     weight_decay: float = setting(
         0.0,
-        LEARNING,
         "before each update, multiply the weights, but not the biases, by 1 - learning rate * R; with --optimizer "
         "adam, this is AdamW",
-        kind=float,
         least=0,
     )
-    beta_1: float = setting(0.9, LEARNING, "Adam: decay of the moving average of the gradient", kind=float, least=0)
-    beta_2: float = setting(
-        0.999, LEARNING, "Adam: decay of the moving average of the squared gradient", kind=float, least=0
-    )
+    beta_1: float = setting(0.9, "Adam: decay of the moving average of the gradient", least=0)
+    beta_2: float = setting(0.999, "Adam: decay of the moving average of the squared gradient", least=0)
     label_smoothing: float = setting(
         0.0,
-        LEARNING,
         "share of each target's probability that the loss spreads evenly over the vocabulary, against overconfidence; "
         "validation is without it",
-        kind=float,
         least=0,
         most=0.9,
     )
     average: float = setting(
         0.0,
-        LEARNING,
         "validate, save and chat with an exponential moving average of the weights with this decay, such as 0.999; "
         "0: without an average",
-        kind=float,
         least=0,
     )
     freeze: str | None = setting(
         None,
-        LEARNING,
         f"parts of the model that are not trained, joined by commas, of {', '.join(PARTS)}; the embedding is also the "
         "output matrix, unless --no-tied-embeddings is given",
         fixed=True,
         metavar="PARTS",
     )
-    batch_size: int = setting(64, LEARNING, "pairs in a step, over all towers", kind=int, least=1, fixed=True)
+    batch_size: int = setting(64, "pairs in a step, over all towers", least=1, fixed=True)
     accumulate: int = setting(
         1,
-        LEARNING,
         "batches whose gradients are summed before an update: the effect of a batch N times as large, with the memory "
         "of one",
-        kind=int,
         least=1,
         fixed=True,
     )
     batch_tokens: int | None = setting(
         None,
-        LEARNING,
         "instead of --batch-size: pairs in a step times the length of the longest question or reply, over all towers",
-        kind=int,
         least=1,
         fixed=True,
     )
-    steps: int | None = setting(None, LEARNING, "stop after this many steps", kind=int, least=1)
-    epochs: int | None = setting(
-        None, LEARNING, "stop after this many epochs, which are passes over the training pairs", kind=int, least=1
-    )
+    steps: int | None = setting(None, "stop after this many steps", least=1)
+    epochs: int | None = setting(None, "stop after this many epochs, which are passes over the training pairs", least=1)
     patience: int = setting(
-        3,
-        LEARNING,
-        "stop after this many validations in a row without a new best, but not before step 1,000",
-        kind=int,
-        least=1,
+        3, "stop after this many validations in a row without a new best, but not before step 1,000", least=1
     )
     best_by: str = setting(
         NATS,
-        LEARNING,
         "measure by which validation chooses the best checkpoint and ends the run; docs/evaluation.md explains them",
         choices=LOWER_IS_BETTER + HIGHER_IS_BETTER,
     )
     both_directions: str = setting(
         "auto",
-        LEARNING,
         "also learn to generate the question from the answer, which lowers the held-out loss of small corpora; "
         "auto: with validation and fewer than 50,000 pairs",
         choices=("auto", "on", "off"),
@@ -140,29 +113,26 @@ class LearningSettings:
     )
     precision: str = setting(
         "auto",
-        SPEED,
         "number type of the factors of matrix products; weights, states and sums stay float32. auto: float32, or on a "
         "CPU bfloat16 if a measurement shows that it is at least 1.2 times as fast",
+        group=SPEED,
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     deterministic: bool = setting(
         False,
-        SPEED,
         "on GPUs, equal commands give equal results to the bit, by slower operations; on CPUs they do so without it",
-        kind=bool,
     )
     seed: int = setting(
         1,
-        LEARNING,
         "seed of the initial weights, the order of the pairs, and dropout",
-        kind=int,
+        group=LEARNING,
         least=0,
         most=2**31 - 1,
         fixed=True,
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.steps is not None and self.epochs is not None:
             raise UserError("--steps and --epochs: give one of the two")
         for name, (other, values) in NEEDED.items():

@@ -4,113 +4,84 @@ import dataclasses
 
 from chatbot.config.corpus import NONE
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, setting
+from chatbot.flags import Flags, setting
 
 DATA, MODEL, SPEED = "data", "model", "speed"
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(Flags):
     """The settings of `Seq2Seq`. Raises UserError for a value out of range."""
 
     max_length: int = setting(
         50,
-        DATA,
         "longest question and longest reply in tokens, the end symbol included; longer pairs are dropped; a character "
         "outside the vocabulary counts as the 2 to 4 bytes of its UTF-8",
-        kind=int,
+        group=DATA,
         least=2,
         most=10_000,
         fixed=True,
     )
-    cell: str = setting("lstm", MODEL, "type of the recurrent layers", choices=("lstm", "gru"), fixed=True)
-    rnn_size: int = setting(256, MODEL, "units of each recurrent layer", kind=int, least=1, fixed=True)
-    num_layers: int = setting(
-        1, MODEL, "recurrent layers of the encoder and of the decoder", kind=int, least=1, fixed=True
-    )
+    cell: str = setting("lstm", "type of the recurrent layers", group=MODEL, choices=("lstm", "gru"), fixed=True)
+    rnn_size: int = setting(256, "units of each recurrent layer", least=1, fixed=True)
+    num_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", least=1, fixed=True)
     encoder_layers: int | None = setting(
-        None, MODEL, "recurrent layers of the encoder; default: --num-layers", kind=int, least=1, fixed=True
+        None, "recurrent layers of the encoder; default: --num-layers", least=1, fixed=True
     )
     decoder_layers: int | None = setting(
-        None, MODEL, "recurrent layers of the decoder; default: --num-layers", kind=int, least=1, fixed=True
+        None, "recurrent layers of the decoder; default: --num-layers", least=1, fixed=True
     )
     residual: bool = setting(
-        False,
-        MODEL,
-        "from the second recurrent layer on, add the inputs of a layer to its outputs",
-        kind=bool,
-        fixed=True,
+        False, "from the second recurrent layer on, add the inputs of a layer to its outputs", fixed=True
     )
     layer_normalisation: bool = setting(
-        False, MODEL, "apply layer normalisation to the outputs of each recurrent layer", kind=bool, fixed=True
+        False, "apply layer normalisation to the outputs of each recurrent layer", fixed=True
     )
-    embedding_size: int = setting(256, MODEL, "size of the embedding vector of a token", kind=int, least=1, fixed=True)
+    embedding_size: int = setting(256, "size of the embedding vector of a token", least=1, fixed=True)
     word_vectors: str | None = setting(
         None,
-        MODEL,
         "start the embedding of a new attempt from pretrained word vectors: a file of word2vec (text or binary), GloVe "
         "or fastText (.vec)",
         metavar="FILE",
     )
     tied_embeddings: bool = setting(
-        True,
-        MODEL,
-        "the embedding is also the output matrix, from which the logits are computed",
-        kind=bool,
-        fixed=True,
+        True, "the embedding is also the output matrix, from which the logits are computed", fixed=True
     )
     bidirectional: bool = setting(
-        True,
-        MODEL,
-        "the encoder reads each question forwards and backwards, with half of --rnn-size for each",
-        kind=bool,
-        fixed=True,
+        True, "the encoder reads each question forwards and backwards, with half of --rnn-size for each", fixed=True
     )
     attention: str = setting(
         "luong",
-        MODEL,
         "score of attention: luong is multiplicative, bahdanau additive; none: without attention",
         choices=("luong", "bahdanau", "none"),
         fixed=True,
     )
     copy: bool = setting(
-        False,
-        MODEL,
-        "a reply may copy tokens of the question, or single characters of them",
-        kind=bool,
-        fixed=True,
-        negatable=True,
+        False, "a reply may copy tokens of the question, or single characters of them", fixed=True, negatable=True
     )
     input_feeding: bool = setting(
         False,
-        MODEL,
         "feed the result of attention at a token into the decoder at the next one; training then runs token by token, "
         "which is slower, on a GPU much slower",
-        kind=bool,
         fixed=True,
     )
     ngrams: int = setting(
         0,
-        MODEL,
         "mix the model's probabilities with those of the n-grams of the training pairs, of up to N tokens (2 to 5), "
         "which remember rare words; for corpora of up to about 300,000 pairs; 0: without n-grams",
-        kind=int,
         least=0,
         most=5,
         fixed=True,
     )
     ngram_weight: float = setting(
-        0.35, MODEL, "with --ngrams: weight of the n-grams in the mixture", kind=float, above=0, most=0.99, fixed=True
+        0.35, "with --ngrams: weight of the n-grams in the mixture", above=0, most=0.99, fixed=True
     )
-    keep_prob: float = setting(
-        0.5, MODEL, "fraction of units that dropout keeps; 1: no dropout", kind=float, above=0, most=1
-    )
+    keep_prob: float = setting(0.5, "fraction of units that dropout keeps; 1: no dropout", above=0, most=1)
     sampled_softmax: int | None = setting(
         None,
-        SPEED,
         "compute the training loss over N sampled tokens instead of the whole vocabulary: faster if that is large, but "
         "an approximation; validation is always exact",
-        kind=int,
+        group=SPEED,
         least=1,
     )
     # Compute the recurrent layers by Keras, not by chatbot/model/fast_recurrent.py: for an export, and for tests that
@@ -118,7 +89,7 @@ class ModelSettings:
     plain_layers: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.copy and self.attention == "none":
             raise UserError("--copy: needs attention; use --attention luong, or leave out --copy")
         if self.copy and self.sampled_softmax is not None:

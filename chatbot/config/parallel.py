@@ -3,13 +3,13 @@
 import dataclasses
 
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, flag_of, setting
+from chatbot.flags import Flags, flag_of, setting
 
 DEVICES, PARALLEL, MACHINES = "devices", "training in parallel", "several machines"
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelSettings:
+class ParallelSettings(Flags):
     """Devices and machines. A resumed run may change every setting except --staged-variables.
 
     Raises UserError for a value out of range and for flags that exclude each other.
@@ -17,117 +17,76 @@ class ParallelSettings:
 
     gpus: str | None = setting(
         None,
-        DEVICES,
         "GPUs to train on, by their ids in nvidia-smi; default: all GPUs",
+        group=DEVICES,
         metavar="0,1,2,3",
         stored=False,
     )
-    towers: int | None = setting(
-        None,
-        DEVICES,
-        "split the CPU, or a single GPU, into this many towers",
-        kind=int,
-        least=1,
-        stored=False,
-    )
-    log_device_placement: bool = setting(False, DEVICES, "print the device of each operation", kind=bool, stored=False)
+    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers", least=1, stored=False)
+    log_device_placement: bool = setting(False, "print the device of each operation", stored=False)
     selftest: bool = setting(
-        False,
-        DEVICES,
-        "check that several towers on these devices train as one does, print the verdict and exit",
-        kind=bool,
-        stored=False,
+        False, "check that several towers on these devices train as one does, print the verdict and exit", stored=False
     )
 
     variable_update: str | None = setting(
         None,
-        PARALLEL,
         "where variables live and how gradients are summed. parameter_server: on one device that all towers read; "
         "replicated: a copy per tower, summed by all-reduce; independent: a copy per tower, never summed (for "
         "measurements); distributed_replicated: a copy per machine, summed by a ring. Default: replicated with two or "
         "more GPUs, distributed_replicated with several machines, else parameter_server",
+        group=PARALLEL,
         choices=("parameter_server", "replicated", "independent", "distributed_replicated"),
         stored=False,
     )
     all_reduce: str = setting(
         "auto",
-        PARALLEL,
         "how the gradients of copies are summed: by NCCL, in two levels, or on one device",
         choices=("auto", "nccl", "hierarchical", "one_device"),
         stored=False,
     )
     local_parameter_device: str | None = setting(
         None,
-        PARALLEL,
         "device of the variables with parameter_server; default: that of the first tower",
         choices=("cpu", "gpu"),
         stored=False,
     )
     staged_variables: bool = setting(
         False,
-        PARALLEL,
         "apply gradients one step late, so that their exchange overlaps with the computation of the next step",
-        kind=bool,
         fixed=True,
     )
     model_parallel: bool = setting(
-        False,
-        PARALLEL,
-        "spread each tower over two or three devices: encoder, decoder and projection",
-        kind=bool,
-        stored=False,
+        False, "spread each tower over two or three devices: encoder, decoder and projection", stored=False
     )
     asynchronous: bool = setting(
         False,
-        PARALLEL,
         "workers update variables on parameter servers without waiting for each other; without host flags, all "
         "processes are started on this machine",
-        kind=bool,
         stored=False,
     )
 
     worker_hosts: str | None = setting(
         None,
-        MACHINES,
         "workers as host:port, in the same order on every machine; TF_CONFIG may be set instead",
+        group=MACHINES,
         metavar="A:P,B:P",
         stored=False,
     )
-    ps_hosts: str | None = setting(
-        None, MACHINES, "with --asynchronous: the parameter servers", metavar="A:P,B:P", stored=False
-    )
-    chief_host: str | None = setting(
-        None, MACHINES, "with --asynchronous: address of the chief", metavar="A:P", stored=False
-    )
+    ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P", stored=False)
+    chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P", stored=False)
     job_name: str | None = setting(
-        None,
-        MACHINES,
-        "with --asynchronous: job of this process",
-        choices=("chief", "worker", "ps"),
-        stored=False,
+        None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"), stored=False
     )
-    task_index: int | None = setting(
-        None, MACHINES, "index of this machine among the hosts, from 0", kind=int, least=0, stored=False
-    )
+    task_index: int | None = setting(None, "index of this machine among the hosts, from 0", least=0, stored=False)
     local_workers: int | None = setting(
-        None,
-        MACHINES,
-        "start this many worker processes on this machine, to try out a cluster",
-        kind=int,
-        least=1,
-        stored=False,
+        None, "start this many worker processes on this machine, to try out a cluster", least=1, stored=False
     )
     restarts: int = setting(
-        0,
-        MACHINES,
-        "restart from the last checkpoint up to this many times after a machine is lost",
-        kind=int,
-        least=0,
-        stored=False,
+        0, "restart from the last checkpoint up to this many times after a machine is lost", least=0, stored=False
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         update = self.variable_update
         if self.asynchronous:
             self._refuse(

@@ -3,33 +3,43 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 from chatbot.config.attempts import attempt_directory
 from chatbot.config.corpus import AUTO, NONE
-from chatbot.config.presets import PRESETS
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, setting
+from chatbot.flags import Flags, setting
 
 RUN = "run"
 # A value of --histograms.
 ALL = "all"
 # What --report-to names.
 TENSORBOARD, WANDB = "tensorboard", "wandb"
+# The defaults of a new attempt that follow its corpus; an attempt keeps the values that it began with. They are of
+# settings of the model and of the optimisation, which change no training pair. A setting
+# that needs another one comes after it. BENCHMARKS.md compares them.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"copy": True, "ngrams": 3, "average": 0.999},
+    "small": {"copy": True, "ngrams": 3, "average": 0.999},
+    "medium": {"copy": True, "ngrams": 4, "ngram_weight": 0.3, "average": 0.999},
+    "large": {"copy": True, "average": 0.999},
+}
+# The preset of a corpus is the first one with more training pairs than the corpus, or the last preset.
+FEWER_PAIRS_THAN = {"tiny": 2_000, "small": 50_000, "medium": 300_000}
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Flags):
     """The name and the intervals of a run. Raises UserError for a value out of range."""
 
     attempt: str = setting(
         "default",
-        RUN,
         "name of this training run; an existing one is resumed with its own settings, which flags override",
+        group=RUN,
         metavar="NAME",
     )
     config: str | None = setting(
         None,
-        RUN,
         "read settings from a JSON file, which flags override; an attempt's config.json means that attempt, unless "
         "--attempt names another",
         metavar="FILE",
@@ -37,7 +47,6 @@ class RunSettings:
     )
     preset: str = setting(
         AUTO,
-        RUN,
         "choose some defaults of a new attempt by the size of its corpus; flags override them. auto: by the number of "
         "training pairs, with validation only; none: the defaults listed here. See docs/training.md",
         choices=(AUTO, *PRESETS, NONE),
@@ -45,36 +54,31 @@ class RunSettings:
     )
     init_from: str | None = setting(
         None,
-        RUN,
         "fine-tuning: begin with the weights of the best checkpoint of another attempt, by its name or the path of its "
         "folder; its tokens, the settings of its model and tokenizer, and its cleaning rules are kept",
         metavar="ATTEMPT",
         fixed=True,
     )
-    log_every: int = setting(10, RUN, "steps between two lines of metrics.jsonl", kind=int, least=1)
-    save_every: int = setting(500, RUN, "steps between two checkpoints", kind=int, least=1)
+    log_every: int = setting(10, "steps between two lines of metrics.jsonl", least=1)
+    save_every: int = setting(500, "steps between two checkpoints", least=1)
     save_minutes: float | None = setting(
-        None, RUN, "also write a checkpoint when the last one is this many minutes old", kind=float, above=0
+        None, "also write a checkpoint when the last one is this many minutes old", above=0
     )
-    keep: int = setting(1, RUN, "number of newest checkpoints that are kept, beside the best one", kind=int, least=1)
+    keep: int = setting(1, "number of newest checkpoints that are kept, beside the best one", least=1)
     validate_every: int | None = setting(
         None,
-        RUN,
         "steps between two validations; default: one epoch, at least 100 and at most 2,000 steps, more if there are "
         "many validation pairs",
-        kind=int,
         least=1,
     )
     report_to: str = setting(
         TENSORBOARD,
-        RUN,
         "where the metrics go in addition to metrics.jsonl. tensorboard: TensorBoard's event files; wandb: the same "
         "files, which the client of Weights & Biases follows; none: nowhere",
         choices=(TENSORBOARD, WANDB, NONE),
     )
     time_limit: str | None = setting(
         None,
-        RUN,
         "save and finish after this time, and exit with code 0: hours:minutes, such as 35:30, or "
         "hours:minutes:seconds; the same command resumes the run",
         metavar="H:MM",
@@ -82,32 +86,27 @@ class RunSettings:
     )
     probe: str | None = setting(
         None,
-        RUN,
         "text file with a question in each line, at most 20; the replies to them are shown at each validation, or at "
         "each checkpoint if nothing is validated; none: no questions",
         metavar="FILE",
     )
-    quiet: bool = setting(False, RUN, "print only errors, warnings and the summary at the end", kind=bool, stored=False)
+    quiet: bool = setting(False, "print only errors, warnings and the summary at the end", stored=False)
     dry_run: bool = setting(
         False,
-        RUN,
         "run a few steps, print the model's parameters and the memory and time that the run would take, and exit; "
         "nothing is written but the cache",
-        kind=bool,
         stored=False,
     )
     # The time at which --time-limit is over, in seconds since the epoch; a process hands it to those that it starts.
     deadline: float | None = None
     histograms: str = setting(
         NONE,
-        RUN,
         "write histograms of the weights for TensorBoard at each validation, or at each checkpoint if nothing is "
         "validated; all: histograms of the gradients, too",
         choices=(NONE, "weights", ALL),
     )
     profile: str | None = setting(
         None,
-        RUN,
         "record a trace of the steps A to B, both included, for TensorBoard's Profile page, such as 100:110",
         metavar="A:B",
         stored=False,
@@ -116,7 +115,7 @@ class RunSettings:
     not_given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         attempt_directory(self.attempt)
         if self.time_limit is not None:
             seconds_of(self.time_limit)
@@ -148,3 +147,13 @@ def seconds_of(time_limit: str) -> int:
     if not total:
         raise UserError(f"--time-limit {time_limit}: expected hours:minutes, such as 35:30 or 0:45, above zero")
     return total
+
+
+def preset_for(pairs: int) -> str:
+    """Return the preset of a corpus with this many training pairs."""
+    return next((name for name, limit in FEWER_PAIRS_THAN.items() if pairs < limit), [*PRESETS][-1])
+
+
+def settings_of_presets() -> frozenset[str]:
+    """Return the names of all settings that a preset sets."""
+    return frozenset(name for values in PRESETS.values() for name in values)

@@ -5,73 +5,49 @@ import re
 
 from chatbot.config.addresses import address_of
 from chatbot.errors import UserError
-from chatbot.flags import check_fields, flag_of, setting
+from chatbot.flags import Flags, flag_of, setting
 
 SERVER = "server"
 
 
 @dataclasses.dataclass(frozen=True)
-class ServeSettings:
+class ServeSettings(Flags):
     """The settings of the server of the API and the page. Raises UserError for a flag without --serve."""
 
     serve: str | None = setting(
         None,
-        SERVER,
         "serve OpenAI's chat-completions API and a page at this address, such as 127.0.0.1:8000, instead of a chat in "
         "the terminal; see docs/serving.md",
+        group=SERVER,
         metavar="HOST:PORT",
     )
     api_key_file: str | None = setting(
-        None, SERVER, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
+        None, "file of keys, one per line; requests of the API need one of them as bearer", metavar="FILE"
     )
     cors_origin: tuple[str, ...] = setting(
-        (),
-        SERVER,
-        "origins of web pages that may use the API, such as https://example.org",
-        many=True,
-        metavar="ORIGIN",
+        (), "origins of web pages that may use the API, such as https://example.org", metavar="ORIGIN"
     )
     allowed_host: tuple[str, ...] = setting(
         (),
-        SERVER,
         "names by which clients may ask, beside localhost and addresses; default: only these on 127.0.0.1, elsewhere "
         "any name",
-        many=True,
         metavar="NAME",
     )
     rate_limit: int = setting(
-        0,
-        SERVER,
-        "replies, and other requests, a minute of one client; beyond it status 429; 0: no limit",
-        kind=int,
-        least=0,
-        most=10**6,
+        0, "replies, and other requests, a minute of one client; beyond it status 429; 0: no limit", least=0, most=10**6
     )
-    queue: int = setting(
-        256,
-        SERVER,
-        "requests that are computed or wait at once; beyond it status 429",
-        kind=int,
-        least=1,
-        most=10**5,
-    )
-    request_timeout: float = setting(
-        60.0, SERVER, "seconds for a request, also while the server stops", kind=float, above=0, most=3600
-    )
+    queue: int = setting(256, "requests that are computed or wait at once; beyond it status 429", least=1, most=10**5)
+    request_timeout: float = setting(60.0, "seconds for a request, also while the server stops", above=0, most=3600)
     serve_memory: int | None = setting(
         None,
-        SERVER,
         "megabytes for models in memory at once, as estimated from their weights; default: half of the machine's",
-        kind=int,
         least=1,
         metavar="MB",
     )
-    log_conversations: bool = setting(
-        False, SERVER, "print each question and its replies as one JSON object a line", kind=bool
-    )
+    log_conversations: bool = setting(False, "print each question and its replies as one JSON object a line")
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        super().__post_init__()
         if self.serve is None:
             for field in dataclasses.fields(self):
                 if getattr(self, field.name) != field.default:

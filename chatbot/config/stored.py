@@ -15,14 +15,15 @@ from chatbot.config.attempts import (
     DICTIONARY,
     VOCABULARY,
     attempt_directory,
+    is_validated,
     trained_directory,
 )
 from chatbot.config.corpus import AUTO, CorpusSettings, EncodingSettings
-from chatbot.config.json_files import read_json
+from chatbot.config.decoding import DecodingSettings, default_search, over_default
 from chatbot.config.model import ModelSettings
-from chatbot.config.presets import settings_of_presets
-from chatbot.config.run import RunSettings
+from chatbot.config.run import RunSettings, settings_of_presets
 from chatbot.config.training import Settings
+from chatbot.durable import read_json
 from chatbot.errors import UserError
 from chatbot.flags import check_value, compose, fields_of, flag_of, flatten, parse_flags, program
 
@@ -211,3 +212,14 @@ def _differences(then: Settings, now: Settings, names: Sequence[str]) -> list[st
 def _on_command_line(value: Any) -> str:
     """Return the value as text; several values are sorted, since their order has no meaning."""
     return " ".join(sorted(value)) if isinstance(value, tuple) else str(value)
+
+
+def with_default_search(decoding: DecodingSettings, directory: Path) -> DecodingSettings:
+    """Return the settings of decoding, with the default search of the attempt in a directory if they choose none.
+
+    Raises UserError as `DecodingSettings`, and for an attempt whose settings cannot be read.
+    """
+    if decoding.chooses_search:
+        return decoding
+    both_directions = stored_settings(directory / CONFIG).learning.both_directions == "on"
+    return over_default(decoding, default_search(is_validated(directory), both_directions))

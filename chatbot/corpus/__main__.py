@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from chatbot.config.corpus import EncodeSettings, InspectSettings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError, exit_code_of
-from chatbot.flags import VERSION, compose, parse_flags, program
+from chatbot.flags import VERSION, parse, program
 
 USAGE = """usage: {program} inspect FILE ...  report what the files contain, and what training would drop
        {program} encode FILE ...   tokenise and encode now, on this machine or with Apache Beam
@@ -32,10 +32,7 @@ def main() -> int:
 def inspect_command(arguments: Sequence[str]) -> int:
     """Print a report on the files. Return the exit code; no file is left on disk."""
     about = "Report on question-answer pairs before training on them. Changes nothing on disk."
-    settings = compose(
-        InspectSettings,
-        **parse_flags(InspectSettings, "-m chatbot.corpus inspect", about, arguments, positional="data"),
-    )
+    settings = parse(InspectSettings, "-m chatbot.corpus inspect", about, arguments, positional="data")
     import dataclasses
 
     from chatbot.corpus.cache import temporary_cache
@@ -61,9 +58,7 @@ def inspect_command(arguments: Sequence[str]) -> int:
 def encode_command(arguments: Sequence[str]) -> int:
     """Write the encoded pairs to the cache, where training finds them. Return the exit code."""
     about = "Encode question-answer pairs into the cache, where train.py with the same flags finds them."
-    settings = compose(
-        EncodeSettings, **parse_flags(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
-    )
+    settings = parse(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
     from chatbot.corpus.dataset import training_files, training_selection, training_set, without_word_spaces
     from chatbot.corpus.history import History
 

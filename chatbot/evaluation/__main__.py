@@ -5,8 +5,8 @@ import json
 import sys
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.default_search import with_default_search
 from chatbot.config.evaluation import check_report, evaluation_settings
+from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import exit_code_of
 

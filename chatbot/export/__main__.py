@@ -4,8 +4,8 @@ import importlib.util
 import sys
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.default_search import with_default_search
 from chatbot.config.export import ONNX, export_settings
+from chatbot.config.stored import with_default_search
 from chatbot.errors import UserError, exit_code_of
 
 

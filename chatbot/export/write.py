@@ -6,10 +6,9 @@ import shutil
 from pathlib import Path
 
 from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, VOCABULARY, is_validated
-from chatbot.config.default_search import with_default_search
 from chatbot.config.export import FLOAT32, SAVEDMODEL, ExportSettings
 from chatbot.config.model import ModelSettings
-from chatbot.config.stored import storable
+from chatbot.config.stored import storable, with_default_search
 from chatbot.corpus.ngrams import Ngrams, load_ngrams
 from chatbot.durable import unused_name
 from chatbot.export.graphs import plain_model

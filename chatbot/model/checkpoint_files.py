@@ -15,9 +15,9 @@ from typing import Any
 import xxhash
 
 from chatbot.config.attempts import VOCABULARY
-from chatbot.config.json_files import read_json
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.durable import read_json
 from chatbot.errors import UserError
 
 REMEDY = "restore it from a backup, or train again under another --attempt"

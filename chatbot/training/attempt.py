@@ -38,8 +38,7 @@ from chatbot.config.attempts import (
     trained_directory,
 )
 from chatbot.config.corpus import AUTO, NONE
-from chatbot.config.json_files import read_json
-from chatbot.config.presets import PRESETS, preset_for
+from chatbot.config.run import PRESETS, preset_for
 from chatbot.config.stored import (
     as_flags,
     changed_corpus_settings,
@@ -52,7 +51,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabulary
-from chatbot.durable import remove_unfinished, write_file, write_json
+from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import flatten, program, replace
 from chatbot.model.checkpoint_files import check_model_size

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from chatbot.config import presets
 from chatbot.config.attempts import CONFIG, LAST
 from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
-from chatbot.config.presets import FEWER_PAIRS_THAN, PRESETS, preset_for
+from chatbot.config.run import FEWER_PAIRS_THAN, PRESETS, preset_for
 from chatbot.config.stored import settings_over_config, stored_settings, train_settings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
@@ -46,7 +45,7 @@ def test_values_of_presets_are_valid_defaults_that_flags_override() -> None:
 @pytest.fixture
 def tiny(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A preset of tiny corpora that changes settings, and the flags of an attempt with such a corpus."""
-    monkeypatch.setitem(presets.PRESETS, "tiny", TINY)
+    monkeypatch.setitem(PRESETS, "tiny", TINY)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲甲\t丑\n", encoding="utf-8")
     return {"data": (str(pairs_file),), "validation": str(held_out), "vocabulary_size": 300}
@@ -109,7 +108,7 @@ def test_attempt_keeps_what_its_preset_has_set(
     before = begin(tiny)
     kept = stored_settings(before.run.directory / CONFIG)
     assert (kept.run.preset, kept.model.copy, kept.model.ngrams, kept.model.keep_prob) == ("tiny", True, 3, 0.8)
-    monkeypatch.setitem(presets.PRESETS, "tiny", {"copy": False, "ngrams": 2, "embedding_size": 64})
+    monkeypatch.setitem(PRESETS, "tiny", {"copy": False, "ngrams": 2, "embedding_size": 64})
     capsys.readouterr()
     settings_over_config(tiny)
     kept_flags = "--copy --ngrams 3 --keep-prob 0.8"

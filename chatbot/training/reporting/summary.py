@@ -3,7 +3,7 @@
 from chatbot.config.attempts import CHECKPOINTS, is_validated
 from chatbot.config.corpus import NONE
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.default_search import with_default_search
+from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
 from chatbot.flags import program
