@@ -16,7 +16,6 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise
-from chatbot.corpus.history import History
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.pair import NEW
@@ -99,8 +98,8 @@ def _measure(attempt: Path, held_out: Path) -> dict[str, Any]:
     trained = load_trained(attempt)
     turns, max_length = trained.settings.encoding.history, trained.settings.model.max_length
     settings = CorpusSettings(clean=trained.settings.corpus.clean, cache=str(attempt.parents[1] / "cache"))
-    files = corpus_files(find_sources([str(held_out)]), settings, turns)
-    (pairs,) = encode(files, Selection(), trained.vocabulary, History(turns, max_length)).shards
+    files = corpus_files(find_sources([str(held_out)]), settings)
+    (pairs,) = encode(files, Selection(), trained.vocabulary, turns, max_length).shards
     is_first = _links(files) == NEW
     score = Scorer(trained.model)
     parts = {"first": is_first, "later": ~is_first, "all": np.ones(len(pairs), np.bool_)}
@@ -112,4 +111,4 @@ def _links(files: CorpusFiles) -> Any:
     """Return the links of all usable pairs, [pairs], which a single shard has in the same order."""
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
-    return np.concatenate([load_chunk(chunk.path).links for chunk in tokenised.chunks])[tokenised.usable()]
+    return np.concatenate([load_chunk(chunk.path).links for chunk in tokenised.chunks])

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from chatbot.config.corpus import EncodeSettings, InspectSettings
 from chatbot.corpus.reading.display import counted
@@ -35,18 +36,18 @@ def inspect_command(arguments: Sequence[str]) -> int:
     settings = parse(InspectSettings, "-m chatbot.corpus inspect", about, arguments, positional="data")
     import dataclasses
 
-    from chatbot.corpus.cache import temporary_cache
-    from chatbot.corpus.dataset import left_out, training_files, validation_parts, without_word_spaces
+    from chatbot.corpus.cache import temporary_folder
+    from chatbot.corpus.files import left_out, training_files, validation_files, without_word_spaces
     from chatbot.corpus.inspection import json_line, measure, report_lines, warnings
 
     corpus_settings = without_word_spaces(settings.corpus)
     files = training_files(corpus_settings)
-    with temporary_cache() as folder:
+    with temporary_folder() as folder:
         if not files.is_tokenised:
-            files = dataclasses.replace(files, cache=folder)
-        measured = measure(files, corpus_settings)
+            files = training_files(dataclasses.replace(corpus_settings, cache=str(folder)))
+        measured = measure(files)
     print("\n".join(report_lines(measured, corpus_settings)))
-    if validation := validation_parts(corpus_settings):
+    if validation := validation_files(corpus_settings):
         print("For validation, not counted above: " + ", ".join(source.name for source in validation.sources))
     if names := left_out(corpus_settings):
         print("For tests, not read: " + ", ".join(names))
@@ -59,22 +60,12 @@ def encode_command(arguments: Sequence[str]) -> int:
     """Write the encoded pairs to the cache, where training finds them. Return the exit code."""
     about = "Encode question-answer pairs into the cache, where train.py with the same flags finds them."
     settings = parse(EncodeSettings, "-m chatbot.corpus encode", about, arguments, positional="data")
-    from chatbot.corpus.dataset import training_files, training_selection, training_set, without_word_spaces
-    from chatbot.corpus.history import History
+    from chatbot.corpus.dataset import training_set
+    from chatbot.corpus.files import without_word_spaces
+    from chatbot.corpus.workers import BeamPool
 
-    corpus_settings = without_word_spaces(settings.corpus)
-    if settings.runner is None:
-        corpus = training_set(corpus_settings, settings.encoding)
-    else:
-        try:
-            from chatbot.corpus.beam import encode_on_beam
-        except ModuleNotFoundError:
-            raise UserError(f"--runner {settings.runner}: Apache Beam is not installed; run `make beam`") from None
-        encoding = settings.encoding
-        files = training_files(corpus_settings, encoding.history)
-        selection = training_selection(corpus_settings, encoding)
-        runner, history = (settings.runner, settings.runner_options), History(encoding.history)
-        corpus = encode_on_beam(files, selection, encoding.vocabulary_size, *runner, history)
+    beam = BeamPool(settings.runner, settings.runner_options, Path(settings.corpus.cache)) if settings.runner else None
+    corpus = training_set(without_word_spaces(settings.corpus), settings.encoding, pool=beam)
     for report in corpus.reports:
         print(f"{report.file}: {counted(report.pairs, 'pair')}")
         for line in report.lines():

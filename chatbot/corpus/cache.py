@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,7 +32,7 @@ BLOCK = 1 << 20  # bytes read at once
 # The limits of a cache: bytes in all folders, and seconds since the last use of each.
 MOST_BYTES, MOST_SECONDS = 20 * 10**9, 90 * 86_400
 NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # of a folder with a key
-INSPECTED, IN_USE = "chatbot-inspect-", "in-use"
+TEMPORARY, IN_USE = "chatbot-corpus-", "in-use"
 NEW_SECONDS = 60  # in which a process has locked the temporary folder that it has made
 HELD = 64  # folders that a process keeps for its use; an attempt needs four
 
@@ -47,7 +46,7 @@ def key_of(**parts: Any) -> str:
 
 
 def content_key(path: Path) -> str:
-    """Return a hash of a file's content; its name and date do not matter."""
+    """Return a hash of a file's content, read block by block; its name and date do not matter."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -81,7 +80,8 @@ def make_once(folder: Path) -> Iterator[Path | None]:
                 with interruptible(), _temporary(folder) as part:
                     yield part
                     (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
-                    _write_manifest(part)
+                    files = {path.name: _checksum(path) for path in sorted(part.iterdir())}
+                    (part / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
                     _replace(folder, part)
                     _hold(folder)
                 _remove_unused(folder.parent)
@@ -101,8 +101,7 @@ def is_complete(folder: Path) -> bool:
     """Return whether the folder has a manifest, and every file has its checksum."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files: dict[str, list[int]] = manifest["files"]
-        return all(_checksum(folder / name) == checksum for name, checksum in files.items())
+        return all(_checksum(folder / name) == checksum for name, checksum in manifest["files"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -127,15 +126,19 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def temporary_cache() -> Iterator[Path]:
-    """Yield an empty folder outside of any cache, removed at the end. Those of processes that were killed go first."""
-    for abandoned in Path(tempfile.gettempdir()).glob(f"{INSPECTED}*"):
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Yield an empty folder that is removed at the end. Those of processes that were killed go first.
+
+    parent: None: the system's folder for temporary files.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    for abandoned in parent.glob(f"{TEMPORARY}*"):
         with suppress(OSError), _locked_by_nobody(abandoned / IN_USE):
             if time.time() - (abandoned / IN_USE).stat().st_mtime > NEW_SECONDS:
                 shutil.rmtree(abandoned)
     with (
         interruptible(),
-        tempfile.TemporaryDirectory(prefix=INSPECTED) as folder,
+        tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=parent) as folder,
         (Path(folder) / IN_USE).open("x") as file,
     ):
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -237,11 +240,6 @@ def _temporary(folder: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write_manifest(folder: Path) -> None:
-    files = {path.name: _checksum(path) for path in sorted(folder.iterdir())}
-    (folder / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
-
-
 def _replace(folder: Path, part: Path) -> None:
     if folder.exists():
         print(f"{folder}: damaged; made again")
@@ -250,10 +248,6 @@ def _replace(folder: Path, part: Path) -> None:
     os.replace(part, folder)
 
 
-def _checksum(path: Path) -> list[int]:
-    """[bytes, CRC-32] of a file, read block by block."""
-    size = crc = 0
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            size, crc = size + len(block), zlib.crc32(block, crc)
-    return [size, crc]
+def _checksum(path: Path) -> list[Any]:
+    """Return the bytes of a file, and a hash of them."""
+    return [path.stat().st_size, content_key(path)]

@@ -16,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from chatbot.config.corpus import CorpusSettings
+from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import Hashes, Mask, Ragged
-from chatbot.corpus.reading.pair import Pair
+from chatbot.corpus.reading.pair import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.selection import Preparation, clean_pairs
+from chatbot.corpus.selection import pair_filter
 from chatbot.corpus.tokenizer import Tokenizer, text_of, tokenizer
 
 # Large enough that distinct tokens are a small part of all tokens, small enough to be tokenised within a second. A
@@ -39,18 +41,16 @@ class Chunk:
     token_hashes: Hashes  # [tokens]
     ids: npt.NDArray[np.unsignedinteger[Any]]  # [all tokens of all rows] indices of distinct tokens
     lengths: npt.NDArray[np.uint32]  # [2 * pairs]
-    pair_hashes: Hashes  # [pairs] of question and answer
-    question_hashes: Hashes  # [pairs]
-    answer_hashes: Hashes  # [pairs]
+    text_hashes: Hashes  # [2 * pairs]
     links: npt.NDArray[np.uint8]  # [pairs] NEW, OVERLAP, NEXT or RESUMED
-    usable: Mask | None = None  # [pairs] False: dropped, only its turns are in the history; None: all are True
 
     def __len__(self) -> int:
-        return len(self.pair_hashes)
+        return len(self.links)
 
-    def is_usable(self, pair: int) -> bool:
-        """Return whether a pair is more than turns of the history."""
-        return self.usable is None or bool(self.usable[pair])
+    @property
+    def pair_hashes(self) -> Hashes:
+        """The hash of each question and its answer, [pairs]."""
+        return mixed(self.text_hashes[::2], self.text_hashes[1::2])
 
     @functools.cached_property
     def tokens(self) -> list[str]:
@@ -93,8 +93,7 @@ class Chunk:
     def save(self, path: Path) -> None:
         """Write the chunk; equal chunks give equal bytes."""
         with path.open("wb") as file:
-            fields: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-            np.savez(file, **{name: array for name, array in fields.items() if array is not None})
+            np.savez(file, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
 
 
 def load_chunk(path: Path) -> Chunk:
@@ -103,40 +102,59 @@ def load_chunk(path: Path) -> Chunk:
         return Chunk(**arrays)
 
 
-def load_arrays(path: Path, *names: str) -> list[npt.NDArray[Any]]:
-    """Return the fields of these names of a chunk that are not None, without reading the rest."""
+def load_hashes(path: Path) -> tuple[Hashes, npt.NDArray[np.uint8]]:
+    """Return the hashes of the texts of a chunk and its links, without reading its tokens."""
     with np.load(path) as arrays:
-        return [arrays[name] for name in names if name in arrays]
+        return arrays["text_hashes"], arrays["links"]
 
 
-def tokenise_chunk(pairs: Sequence[Pair], first: int, file: str, preparation: Preparation) -> tuple[Chunk, Report]:
-    """Clean the pairs, drop those that the filters reject, and tokenise the others.
-
-    With history, dropped pairs whose turns are in the history of other pairs are tokenised, too, but are not usable.
-    first: the number of the first pair in its file, from 1; the report names pairs by these numbers.
-    """
-    report = Report(file)
-    cleaned = list(clean_pairs(pairs, first, report, preparation))
-    tokenised, usable = [pair for pair, _ in cleaned], np.array([is_kept for _, is_kept in cleaned], np.bool_)
-    tokenise = tokenizer(preparation.tokenizer, preparation.dictionary)  # created once in each process
-    tokens, ids, lengths = _numbered([text for pair in tokenised for text in pair[:2]], tokenise)
-    chunk = Chunk(
+def tokenise_chunk(pairs: Sequence[Pair], first: int, report: Report, settings: CorpusSettings) -> Chunk:
+    """Clean the pairs, drop those that the rules about one pair reject, and tokenise the others, as `clean_pairs`."""
+    cleaned = list(clean_pairs(pairs, first, report, settings))
+    texts = [text for pair in cleaned for text in pair[:2]]
+    tokens, ids, lengths = _numbered(texts, tokenizer(settings.tokenizer, settings.dictionary))
+    return Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
         hashes_of(tokens),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
-        hashes_of(f"{pair[0]}\n{pair[1]}" for pair in tokenised),
-        hashes_of(pair[0] for pair in tokenised),
-        hashes_of(pair[1] for pair in tokenised),
-        np.fromiter((pair[2] for pair in tokenised), np.uint8, len(tokenised)),
-        None if usable.all() else usable,
+        hashes_of(texts),
+        np.fromiter((pair[2] for pair in cleaned), np.uint8, len(cleaned)),
     )
-    return chunk, report
+
+
+def clean_pairs(pairs: Iterable[Pair], first: int, report: Report, settings: CorpusSettings) -> Iterator[Pair]:
+    """Yield the cleaned pairs that the rules about one pair keep. The report counts changed and dropped pairs.
+
+    The conversation of a dropped pair goes on with RESUMED. The first pair begins a new one. first: the number of the
+    first pair in its file, from 1; the report names pairs by these numbers.
+    """
+    changed: Counter[str] = Counter()
+    clean, reason_to_drop = cleaner(settings.clean, changed), pair_filter(settings)
+    gap: int | None = NEW  # the link of a pair after dropped ones; None: no pair was dropped
+    for number, (question, answer, link) in enumerate(pairs, start=first):
+        question, answer = clean(question), clean(answer)
+        if reason := reason_to_drop(question, answer):
+            report.drop(reason, f"{report.file}, pair {number:,}")
+            gap = NEW if NEW in (gap, link) else RESUMED
+            continue
+        yield question, answer, link if gap is None or link == NEW else gap
+        gap = None
+    report.changed = dict(changed)
 
 
 def hashes_of(texts: Iterable[str]) -> Hashes:
     """Return the 64-bit hash of each text, [texts] uint64."""
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, texts)), np.uint64)
+
+
+def mixed(first: Hashes, second: Hashes) -> Hashes:
+    """Return a hash of two hashes in this order, by the multiplications of SplitMix64 (Steele et al., 2014)."""
+    mixed = first * np.uint64(0x9E3779B97F4A7C15) + second
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def _numbered(
@@ -227,12 +245,9 @@ def token_texts(hashes: Hashes, chunks: Iterable[Path]) -> dict[int, str]:
     """Return the tokens with these hashes, by hash. Each hash must occur in one of the chunks."""
     texts: dict[int, str] = {}
     for path in chunks:
-        if len(texts) < len(hashes):
-            texts |= texts_in(load_chunk(path), hashes)
+        if len(texts) == len(hashes):
+            break
+        chunk = load_chunk(path)
+        indices = np.flatnonzero(np.isin(chunk.token_hashes, hashes)).tolist()
+        texts |= {int(chunk.token_hashes[index]): chunk.tokens[index] for index in indices}
     return texts
-
-
-def texts_in(chunk: Chunk, hashes: Hashes) -> Iterator[tuple[int, str]]:
-    """Yield (hash, token) for the tokens of a chunk that have one of these hashes."""
-    indices = np.flatnonzero(np.isin(chunk.token_hashes, hashes)).tolist()
-    return ((int(chunk.token_hashes[index]), chunk.tokens[index]) for index in indices)

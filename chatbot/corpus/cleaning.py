@@ -9,6 +9,22 @@ from collections.abc import Callable, Collection
 from chatbot.config.corpus import TEXT_RULES
 from chatbot.errors import UserError
 
+CHINESE = "\u3400-\u9fff"  # of a class of characters in a pattern
+
+# An utterance is cut into words if spaces are at this share of the places between its Chinese characters, no word is
+# longer, and one is a single character: words have 1.6 characters on average. In other text, spaces separate clauses or
+# keywords.
+FEWEST_CHARACTERS, LEAST_SHARE, LONGEST_WORD = 6, 0.4, 6
+# A corpus is cut into words if at least this many of its first utterances are, and this share of them: in some corpora
+# only the questions are.
+FEWEST_UTTERANCES, LEAST_UTTERANCES = 5, 0.4
+EXAMINED = 50_000  # characters of a text
+
+_UTTERANCE = re.compile(r'[^\t\r\n",]+')
+_CHINESE = re.compile(f"[{CHINESE}]+")
+_SPACED = re.compile(f"(?<=[{CHINESE}]) +(?=[{CHINESE}])")
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")  # of JSON
+
 # White space, lone surrogates, which UTF-8 cannot encode, and U+2581, which stands for a space in tokens.
 _SPACES = re.compile("[\\s\u2581\ud800-\udfff]+")
 _SPACE_NEXT_TO_CHINESE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\s+|(?<!\s)\s+(?=[\u3000-\u9fff\uff00-\uffef])")
@@ -34,7 +50,7 @@ _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,
 _BOLD = re.compile(r"(?<![*A-Za-z0-9_])\*\*(?=[^\s*])([^*]{0,500}[^\s*])\*\*(?![*A-Za-z0-9_])")
 # Not in a formula: \neq.
 _LINE_END = re.compile(r"(?<!\\)(?:\\r)?\\n(?![a-z])|(?<=[.!?。！？,，;；])(?:\\r)?\\n")
-_ITEM = re.compile(r"\s*\d{1,4}(?:[.．)]\s+|、\s*)(?=[\u3400-\u9fff]|\S.*\?\s*$)")  # not of "1. FC Köln"
+_ITEM = re.compile(r"\s*\d{1,4}(?:[.．)]\s+|、\s*)(?=[" + CHINESE + r"]|\S.*\?\s*$)")  # not of "1. FC Köln"
 _OTHER_ITEM = re.compile(r"\S\s*\d{1,4}(?:[.．)]\s|、)")
 _LONG_RUN = re.compile(r"…{3,}|—{3,}|([-.:*#=_+^|])\1{3,}")  # shortened to "……", "——" and "...", "---", "===", ...
 
@@ -80,6 +96,21 @@ def cleaner(rules: Collection[str], changed: Counter[str] | None = None) -> Call
         return tidy(text)
 
     return clean
+
+
+def is_cut_into_words(text: str) -> bool:
+    """Return whether spaces separate the Chinese words of a text, whatever its format."""
+    text = text[:EXAMINED]
+    if "\\u" in text:
+        text = _ESCAPED.sub(lambda match: chr(int(match.group(1), 16)), text)
+    cut = whole = 0
+    for utterance in _UTTERANCE.findall(text):
+        lengths = [len(run) for run in _CHINESE.findall(utterance)]
+        if sum(lengths) >= FEWEST_CHARACTERS:
+            spaces = len(_SPACED.findall(utterance))
+            is_cut = spaces >= LEAST_SHARE * (sum(lengths) - 1) and max(lengths) <= LONGEST_WORD and min(lengths) == 1
+            cut, whole = cut + is_cut, whole + (not is_cut)
+    return cut >= FEWEST_UTTERANCES and cut >= LEAST_UTTERANCES * (cut + whole)
 
 
 def _nfkc(text: str) -> str:

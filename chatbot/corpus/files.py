@@ -1,5 +1,6 @@
-"""Files as chunks of tokens on disk: the slow part of encoding, done once for the same files and settings."""
+"""The files of a corpus, and their chunks of tokens in the cache: the slow part, done once for equal files."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.metadata
@@ -7,56 +8,53 @@ import itertools
 import json
 import unicodedata
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatbot.config.corpus import CorpusSettings
+from chatbot.config.corpus import AUTO, NONE, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cache import content_key, is_complete, key_of, make_once
-from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_arrays, load_chunk, tokenise_chunk
+from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_chunk, load_hashes, tokenise_chunk
+from chatbot.corpus.cleaning import cleaner, is_cut_into_words
 from chatbot.corpus.history import pair_hashes, turn_rows
-from chatbot.corpus.pair_ids import Hashes, Mask
-from chatbot.corpus.reading.files.sources import Source
+from chatbot.corpus.pair_ids import Mask
+from chatbot.corpus.reading.files.sources import Parts, Source, find_parts, find_sources
+from chatbot.corpus.reading.files.text_file import open_text_files
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report, report_of
-from chatbot.corpus.selection import PairHashes, Preparation, preparation
-from chatbot.corpus.workers import in_order, progress_bar
+from chatbot.corpus.selection import PairHashes, read_block_list
+from chatbot.corpus.tokenizer import tokenizer, without_pair_rules
+from chatbot.corpus.workers import Pool, progress_bar, worker_pool
 from chatbot.errors import UserError
 
-# Increase these whenever the same files and settings give other tokens than before: without history, and with it.
-VERSION, HISTORY_VERSION = 6, 7
+# Increase this whenever the same files and settings give other tokens than before.
+VERSION = 8
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
 DESCRIPTION = "tokens.json"
-
-
-def version_of(history: bool) -> int:
-    """Return the version of the tokens. history: whether sources have the turns before the question."""
-    return HISTORY_VERSION if history else VERSION
+SPACES = "spaces"  # the cleaning rule
+TEXTS = 8  # of an archive that are examined for spaces between words
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusFiles:
-    """The files of a corpus, and how their pairs are prepared."""
+    """The files of a corpus, and the settings by which they are read, cleaned and tokenised."""
 
     sources: tuple[Source, ...]
-    options: ReadOptions
-    preparation: Preparation
-    cache: Path
+    settings: CorpusSettings
 
     @functools.cached_property
     def key(self) -> str:
         """A hash of all inputs of the tokens: the content of the files, what their names decide, and the settings."""
-        prepared = {**dataclasses.asdict(self.preparation), "dictionary": None}
-        if self.preparation.dictionary:
-            prepared["dictionary"] = content_key(Path(self.preparation.dictionary))
+        settings, rules = self.settings, [rule for rule in TEXT_RULES if rule in self.settings.clean]
+        word_lists = [path and content_key(Path(path)) for path in (settings.block_list, settings.dictionary)]
+        limits = settings.min_characters, settings.max_characters
         return key_of(
-            version=version_of(self.preparation.history),
+            version=VERSION,
             sources=[
                 (
                     source.kind,
@@ -68,12 +66,22 @@ class CorpusFiles:
                 for source in self.sources
             ],
             options=dataclasses.asdict(self.options),
-            preparation=prepared,
+            preparation=[rules, limits, word_lists, settings.tokenizer],
             jieba=importlib.metadata.version("jieba"),
             rjieba=importlib.metadata.version("rjieba"),
             unicode=unicodedata.unidata_version,
-            opencc=importlib.metadata.version("opencc") if "simplified" in self.preparation.rules else None,
+            opencc=importlib.metadata.version("opencc") if "simplified" in rules else None,
         )
+
+    @property
+    def options(self) -> ReadOptions:
+        """How the files are read."""
+        return ReadOptions(self.settings.columns, self.settings.encoding, self.settings.format, self.settings.me)
+
+    @property
+    def cache(self) -> Path:
+        """The folder of the cache."""
+        return Path(self.settings.cache)
 
     @property
     def folder(self) -> Path:
@@ -90,6 +98,66 @@ class CorpusFiles:
         if dataclasses.replace(self).key != self.key:
             names = ", ".join(source.name for source in self.sources)
             raise UserError(f"{names}: changed while it was read; run the command again when it is complete")
+
+    def renamed_reports(self, reports: Sequence[dict[str, Any]]) -> list[Report]:
+        """Restore reports from the cache, with the present names of the files."""
+        return [report_of(values, source.name) for values, source in zip(reports, self.sources, strict=True)]
+
+
+def corpus_files(sources: Sequence[Source], settings: CorpusSettings) -> CorpusFiles:
+    """Return the files of a corpus. Raises UserError if a list of words cannot be read or a library is missing."""
+    cleaner(settings.clean)
+    tokenizer(settings.tokenizer, settings.dictionary)
+    read_block_list(settings)
+    return CorpusFiles(tuple(sources), settings)
+
+
+def training_files(settings: CorpusSettings) -> CorpusFiles:
+    """Return the files to train on; of a folder, an archive or a JSON object with parts, the training part.
+
+    Raises UserError when a file cannot be used.
+    """
+    return corpus_files(_parts(settings).training, settings)
+
+
+def left_out(settings: CorpusSettings) -> list[str]:
+    """Return the names of the test parts of the files to train on, which are not read."""
+    return _parts(settings).left_out
+
+
+def validation_files(settings: CorpusSettings, validation: str = AUTO) -> CorpusFiles | None:
+    """Return the file of --validation FILE, or with auto the validation parts of the files to train on; None without.
+
+    Rules that drop pairs do not apply. Raises UserError when a file cannot be used.
+    """
+    if validation == NONE:
+        return None
+    sources = _parts(settings).validation if validation == AUTO else find_sources([validation])
+    return corpus_files(sources, without_pair_rules(settings)) if sources else None
+
+
+def _parts(settings: CorpusSettings) -> Parts:
+    return find_parts(settings.data, settings.source_file, settings.target_file)
+
+
+def without_word_spaces(settings: CorpusSettings) -> CorpusSettings:
+    """Return the settings, with the cleaning rule "spaces" if a file has spaces between its Chinese words.
+
+    Some corpora were published so, and nobody types them in a chat. The beginning of each file decides; one line names
+    the first such file. `--clean none` adds no rule. Raises UserError when a file cannot be used.
+    """
+    if SPACES in settings.clean or NONE in settings.clean:
+        return settings
+    for source in training_files(settings).sources:
+        if source.kind != "chatterbot" and any(_is_cut(path, source.name, settings) for path in source.paths):
+            print(f"{source.name}: the spaces between its Chinese words are removed, as in chat (--clean {SPACES}).")
+            return dataclasses.replace(settings, clean=(*settings.clean, SPACES))
+    return settings
+
+
+def _is_cut(path: Path, name: str, settings: CorpusSettings) -> bool:
+    with contextlib.closing(open_text_files(path, name, Report(), encoding=settings.encoding)) as texts:
+        return any(is_cut_into_words(text.sample) for text in itertools.islice(texts, TEXTS))
 
 
 class ChunkFile(NamedTuple):
@@ -109,19 +177,9 @@ class TokenisedFiles:
 
     def hashes(self, turns: int = 0) -> PairHashes:
         """Return the hashes of all pairs, with so many turns of history."""
-        none = np.zeros(0, np.uint64)
-        chunks = [_hashes(chunk.path, turns) for chunk in self.chunks]
-
-        def joined(field: str) -> Hashes:
-            return np.concatenate([none, *(getattr(chunk, field) for chunk in chunks)])
-
-        pairs, groups, answers = joined("pairs"), joined("groups"), joined("answers")
-        return PairHashes(pairs, groups, answers, joined("examples") if turns else pairs)
-
-    def usable(self) -> Mask:
-        """Return the mask of the pairs that were not dropped, [pairs]. The turns of the others are in the history."""
-        masks = [load_arrays(chunk.path, "usable") or [np.ones(chunk.pairs, np.bool_)] for chunk in self.chunks]
-        return np.concatenate([np.zeros(0, np.bool_), *(mask for (mask,) in masks)])
+        none = pair_hashes(np.zeros(0, np.uint64), np.zeros(0, np.uint8), 0)
+        of_chunks = (pair_hashes(*load_hashes(chunk.path), turns) for chunk in self.chunks)
+        return PairHashes(*map(np.concatenate, zip(none, *of_chunks, strict=True)))
 
     def by_chunk(self, mask: Mask) -> list[Mask]:
         """Split a mask of all pairs into one mask for each chunk."""
@@ -137,71 +195,70 @@ class TokenisedFiles:
     def turns(self, history: int) -> Iterator[tuple[list[list[str]], list[str]]]:
         """Yield the tokens of every question after those of the last turns before it, and the tokens of its answer.
 
-        Only of usable pairs. history: the maximum number of turns before the question.
+        history: the maximum number of turns before the question.
         """
         for path, _, pairs in self.chunks:
             chunk = load_chunk(path)
             rows = [row for pair in chunk.pairs(np.arange(pairs)) for row in pair]
-            for pair, turns in enumerate(turn_rows(chunk.links, history)):
-                if chunk.is_usable(pair):
-                    yield [rows[row] for row in turns[::-1].tolist() if row >= 0], rows[turns[0] + 1]
+            for turns in turn_rows(chunk.links, history):
+                yield [rows[row] for row in turns[::-1].tolist() if row >= 0], rows[turns[0] + 1]
 
 
-def _hashes(path: Path, turns: int) -> PairHashes:
-    pairs, questions, answers, links = load_arrays(path, "pair_hashes", "question_hashes", "answer_hashes", "links")
-    return pair_hashes(pairs, questions, answers, links, turns)
-
-
-def corpus_files(sources: Sequence[Source], settings: CorpusSettings, history: int = 0) -> CorpusFiles:
-    """Return the files of a corpus. Raises UserError if the block list cannot be read or a library is missing.
-
-    history: the maximum number of turns before a question.
-    """
-    options = ReadOptions(settings.columns, settings.encoding, settings.format, settings.me)
-    return CorpusFiles(tuple(sources), options, preparation(settings, history > 0), Path(settings.cache))
-
-
-def tokenise(files: CorpusFiles, pool: ProcessPoolExecutor) -> TokenisedFiles:
+def tokenise(files: CorpusFiles, pool: Pool | None = None) -> TokenisedFiles:
     """Read, clean and tokenise all pairs in the processes of the pool, or read their tokens from the cache.
 
     Raises UserError for files that cannot be used, or that change while they are read.
     """
     with make_once(files.folder) as part:
         if part:
-            size = sum(path.stat().st_size for source in files.sources for path in source.paths)
-            reports = [Report(source.name) for source in files.sources]
-            tasks = _tasks(files, reports, part)
-            chunks: list[tuple[str, int, int]] = []
-            with progress_bar("Tokenising", size, "B") as bar:
-                for path, source, pairs, report in in_order(_write_chunk, tasks, pool if size > SERIAL_BYTES else None):
-                    chunks.append((path.name, source, pairs))
-                    reports[source].add(report)
-                    bar.update(sum(report.read_bytes for report in reports) - bar.n)
+            with contextlib.nullcontext(pool) if pool else worker_pool() as workers:
+                chunks, reports = _write_chunks(files, part, workers)
             files.check_unchanged()
             description = {"chunks": chunks, "reports": [dataclasses.asdict(report) for report in reports]}
             (part / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
     description = json.loads((files.folder / DESCRIPTION).read_text(encoding="utf-8"))
-    return TokenisedFiles(
-        [ChunkFile(files.folder / name, source, pairs) for name, source, pairs in description["chunks"]],
-        renamed_reports(description["reports"], files.sources),
-    )
+    chunk_files = [ChunkFile(files.folder / name, source, pairs) for name, source, pairs in description["chunks"]]
+    return TokenisedFiles(chunk_files, files.renamed_reports(description["reports"]))
 
 
-def _tasks(
-    files: CorpusFiles, reports: Sequence[Report], folder: Path
-) -> Iterator[tuple[Path, int, list[Pair], int, str, Preparation]]:
-    """Yield the arguments of `_write_chunk` for every chunk. The reports grow as the files are read."""
-    for index, (source, report) in enumerate(zip(files.sources, reports, strict=True)):
-        for first, pairs in read_in_chunks(source, report, files.options):
-            yield folder / f"{index:05}-{first:09}.npz", index, pairs, first, source.name, files.preparation
+def _write_chunks(files: CorpusFiles, folder: Path, pool: Pool) -> tuple[list[tuple[str, int, int]], list[Report]]:
+    """Return (name, source, pairs) of each chunk, and the report of each source."""
+    size = sum(path.stat().st_size for source in files.sources for path in source.paths)
+    tasks = [(index, source, files, folder.absolute()) for index, source in enumerate(files.sources)]
+    chunks, reports = [], [Report(source.name) for source in files.sources]
+    with progress_bar("Tokenising", size, "B") as bar:
+        for name, source, pairs, report in pool.in_order(_write_chunk, tasks, size <= SERIAL_BYTES, _read):
+            if name:
+                reports[source].add(report)
+                reports[source].read_bytes = report.read_bytes
+            else:  # the counts of the reader come before those of the chunks
+                report.add(reports[source])
+                reports[source] = report
+            if pairs:
+                chunks.append((name, source, pairs))
+            bar.update(sum(report.read_bytes for report in reports) - bar.n)
+    return chunks, reports
+
+
+def _read(
+    index: int, source: Source, files: CorpusFiles, folder: Path
+) -> Iterator[tuple[Path, int, list[Pair], int, Report, CorpusSettings]]:
+    """Yield the arguments of `_write_chunk` for every chunk of a source; at last the reader's report without pairs."""
+    report = Report(source.name)
+    for first, pairs in read_in_chunks(source, report, files.options):
+        of_chunk = Report(source.name, read_bytes=report.read_bytes)
+        yield folder / f"{index:05}-{first:09}.npz", index, pairs, first, of_chunk, files.settings
+    yield folder, index, [], 0, report, files.settings
 
 
 def _write_chunk(
-    path: Path, source: int, pairs: list[Pair], first: int, name: str, preparation: Preparation
-) -> tuple[Path, int, int, Report]:
-    chunk, report = tokenise_chunk(pairs, first, name, preparation)
+    path: Path, source: int, pairs: list[Pair], first: int, report: Report, settings: CorpusSettings
+) -> tuple[str, int, int, Report]:
+    if not pairs:
+        return "", source, 0, report
+    chunk = tokenise_chunk(pairs, first, report, settings)
     chunk.save(path)
-    return path, source, len(chunk), report
+    return path.name, source, len(chunk), report
 
 
 def read_in_chunks(source: Source, report: Report, options: ReadOptions) -> Iterator[tuple[int, list[Pair]]]:
@@ -221,8 +278,3 @@ def read_in_chunks(source: Source, report: Report, options: ReadOptions) -> Iter
             chunk.append(pair)
         yield first, chunk
         first += len(chunk)
-
-
-def renamed_reports(reports: Sequence[dict[str, Any]], sources: Sequence[Source]) -> list[Report]:
-    """Restore reports from the cache, with the present names of the files."""
-    return [report_of(values, source.name) for values, source in zip(reports, sources, strict=True)]

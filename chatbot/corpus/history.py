@@ -5,30 +5,18 @@ spoke (`vocabulary.MARKS`). The speakers alternate: the other one has asked the 
 turns. When they are read, the oldest turns are left out until the others fit in --max-length.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.chunks import Chunk
+from chatbot.corpus.chunks import Chunk, mixed
 from chatbot.corpus.pair_ids import Hashes, Mask, Offsets, Ragged
 from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP
 from chatbot.corpus.selection import PairHashes
 from chatbot.corpus.vocabulary import MARKS, Vocabulary
 
 Links = npt.NDArray[np.uint8]
-
-
-@dataclasses.dataclass(frozen=True)
-class History:
-    """The history of the sources of a corpus."""
-
-    turns: int = 0  # the maximum number of turns before a question
-    max_length: int | None = None  # the maximum number of tokens of a source with history; None: no maximum
-
-
-NO_HISTORY = History()
 
 
 def source_of(turns: Sequence[Sequence[int]], vocabulary: Vocabulary, max_length: int) -> list[int]:
@@ -132,27 +120,19 @@ def rows_with_history(chunk: Chunk, kept: Mask, turns: int) -> Ragged:
     return Ragged.from_lengths(selected.joined(), lengths.ravel())
 
 
-def pair_hashes(pairs: Hashes, questions: Hashes, answers: Hashes, links: Links, turns: int) -> PairHashes:
-    """Return the hashes of a chunk's pairs, with so many turns of history. The other arguments are the chunk's fields.
+def pair_hashes(texts: Hashes, links: Links, turns: int) -> PairHashes:
+    """Return the hashes of a chunk's pairs, with so many turns of history.
 
     With history, examples are equal if their turns are, too. All pairs of a conversation are one group, named by its
-    first turn.
+    first turn. texts: [2 * pairs] the hashes of the alternating questions and answers.
     """
+    questions, answers = texts[::2], texts[1::2]
+    pairs = mixed(questions, answers)
     if not turns:
-        return PairHashes(pairs, questions, answers, pairs)
-    texts = np.stack([questions, answers], axis=1).ravel()  # [rows]
+        return PairHashes(questions, answers, pairs, questions, pairs)
     examples = pairs.copy()
     for column in turn_rows(links, turns).T[1:]:
         exists = column >= 0
-        examples[exists] = _mixed(examples[exists], texts[column[exists]])
+        examples[exists] = mixed(examples[exists], texts[column[exists]])
     first = np.maximum.accumulate(np.where(links == NEW, np.arange(len(links)), 0))
-    return PairHashes(pairs, questions[first], answers, examples)
-
-
-def _mixed(first: Hashes, second: Hashes) -> Hashes:
-    """Return a hash of two hashes in this order, by the multiplications of SplitMix64 (Steele et al., 2014)."""
-    mixed = first * np.uint64(0x9E3779B97F4A7C15) + second
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
+    return PairHashes(questions, answers, pairs, questions[first], examples)

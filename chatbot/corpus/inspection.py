@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import unicodedata
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from chatbot.config.corpus import NONE, CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.chunks import Counts, hashes_of, load_chunk
+from chatbot.corpus.cleaning import CHINESE
 from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, vocabulary_of_counts
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
 from chatbot.corpus.pair_ids import Hashes, Mask
@@ -27,7 +27,7 @@ from chatbot.corpus.selection import Selection, occurrences_before, select
 from chatbot.corpus.shards import SOURCE, TARGET, IdTable, encode_chunk
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import MIN_COUNT, Vocabulary, frequent_characters, longer_token_capacity
-from chatbot.corpus.workers import in_order, progress_bar, worker_pool
+from chatbot.corpus.workers import Pool, progress_bar, worker_pool
 from chatbot.flags import command_line, program
 
 # With fewer chunks, one process is faster than starting others.
@@ -38,6 +38,7 @@ VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 # The suggested vocabulary covers this share of the largest coverage; the suggested length fits this share of the pairs.
 COVERED, FITTING = 0.97, 0.99
 
+_CHINESE = re.compile(f"{SPACE}*[{CHINESE}]")
 _NOT_WORD = re.compile(r"[\W_]+")
 _REPEATED = re.compile(r"(\D)\1{2,}")  # 哈哈哈哈 counts as 哈哈
 
@@ -84,12 +85,12 @@ class Measurements:
         return sum(count for _, count in self.top_replies) / self.pairs
 
 
-def measure(files: CorpusFiles, settings: CorpusSettings) -> Measurements:
+def measure(files: CorpusFiles) -> Measurements:
     """Measure a corpus. Raises UserError when no pair is left."""
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
         hashes = tokenised.hashes()
-        kept, dropped = select(hashes, Selection.of(settings))
+        kept, dropped = select(hashes, Selection.of(files.settings))
         reports = complete_reports(tokenised, dropped)
         check_not_empty(int(kept.sum()), reports)
         counts = count_tokens(tokenised, kept, pool)
@@ -139,14 +140,12 @@ class _MeasuredChunk(NamedTuple):
     chinese_after_space: int
 
 
-def _measure_chunks(
-    tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool: ProcessPoolExecutor
-) -> list[_MeasuredChunk]:
+def _measure_chunks(tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool: Pool) -> list[_MeasuredChunk]:
     masks = tokenised.by_chunk(kept)
     tasks = ((chunk.path, mask, vocabulary) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
     measured = []
     with progress_bar("Measuring", int(kept.sum()), " pairs") as bar:
-        for chunk in in_order(_measure_chunk, tasks, pool if len(masks) > SERIAL_CHUNKS else None):
+        for chunk in pool.in_order(_measure_chunk, tasks, len(masks) <= SERIAL_CHUNKS):
             measured.append(chunk)
             bar.update(len(chunk.lengths))
     return measured
@@ -159,7 +158,7 @@ def _measure_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> _MeasuredC
     pairs = chunk.texts(np.flatnonzero(kept))
     folded_hashes = hashes_of(f"{_folded(question)}\n{_folded(answer)}" for question, answer in pairs)
     after_space = np.array([token.startswith(SPACE) for token in chunk.tokens], np.bool_)
-    chinese = np.array([token.lstrip(SPACE)[:1] >= "\u4e00" for token in chunk.tokens], np.bool_)
+    chinese = np.array([_CHINESE.match(token) is not None for token in chunk.tokens], np.bool_)
     ids = chunk.ids
     return _MeasuredChunk(lengths, folded_hashes, int(chinese[ids].sum()), int((chinese & after_space)[ids].sum()))
 

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -121,14 +121,8 @@ class Shards(Sequence[EncodedPairs]):
         """Return the number of pairs of any length in a shard, from the size of its file."""
         return (self.folder / f"{index:05}.lengths").stat().st_size // PAIR_BYTES
 
-    @overload
-    def __getitem__(self, index: int) -> EncodedPairs: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[EncodedPairs]: ...
-    def __getitem__(self, index: int | slice) -> EncodedPairs | Sequence[EncodedPairs]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.number))]
-        if not 0 <= index < self.number:
+    def __getitem__(self, index: int) -> EncodedPairs:  # type: ignore[override]  # no slices
+        if index >= self.number:
             raise IndexError(index)
         pairs = self._mapped(index)
         if self.first_mark is not None and self.source_length is not None:

@@ -1,23 +1,35 @@
-"""Worker processes on all cores, with results in order and a bounded number of pending tasks."""
+"""Work beside the caller: worker processes or Apache Beam, with results in order, and a thread that prepares ahead."""
 
 import collections
+import functools
 import itertools
+import logging
 import multiprocessing
 import os
+import pickle
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
+from chatbot.corpus.cache import temporary_folder
+from chatbot.durable import write_file
 from chatbot.errors import UserError
 from chatbot.quiet import no_bars
 
-Result = TypeVar("Result")
+T = TypeVar("T")
+Function = Callable[..., Any]
+Tasks = Iterable[tuple[Any, ...]]
+Expand = Callable[..., Iterable[tuple[Any, ...]]] | None
+
+RESULT = ".result"  # ending of a file with the result of a task on Beam
 
 
 def cores() -> int:
@@ -32,36 +44,96 @@ def progress_bar(title: str, total: int, unit: str) -> "tqdm[Any]":
     return tqdm(desc=title, total=total, unit=unit, unit_scale=True, leave=False, delay=1, disable=no_bars())
 
 
+class Pool(Protocol):
+    """What computes tasks: processes, or a runner of Apache Beam."""
+
+    def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
+        """Yield function(*task) for each task, in the order of the tasks.
+
+        serial: in this process, since there are few. expand: function from a task to the tasks to compute in its place.
+        """
+
+
+class Processes:
+    """A process for each core, started by the first tasks. A generator of tasks may be larger than memory."""
+
+    def __init__(self) -> None:
+        # Spawned, not forked: this process may have threads, which do not survive a fork.
+        self.executor = ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), _start_worker)
+
+    def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
+        """See `Pool`. At most two tasks for each core are pending. `expand` runs in this process."""
+        if expand:
+            tasks = itertools.chain.from_iterable(itertools.starmap(expand, tasks))
+        if serial:
+            yield from itertools.starmap(function, tasks)
+            return
+        pending: collections.deque[Future[Any]] = collections.deque()
+        for task in tasks:
+            pending.append(self.executor.submit(function, *task))
+            if len(pending) > 2 * cores():
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
 @contextmanager
-def worker_pool() -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of one process for each core, started by the first tasks. Raises UserError if one is killed."""
-    # Spawned, not forked: this process may have threads, which do not survive a fork.
-    pool = ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), _start_worker)
+def worker_pool() -> Iterator[Processes]:
+    """Yield a pool of processes. Raises UserError if one is killed."""
+    pool = Processes()
     try:
         yield pool
     except BrokenProcessPool:
         raise UserError("a worker process was killed, perhaps out of memory; run the same command again") from None
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.executor.shutdown(cancel_futures=True)
 
 
-def in_order(
-    function: Callable[..., Result], tasks: Iterable[tuple], pool: ProcessPoolExecutor | None
-) -> Iterator[Result]:
-    """Yield function(*task) for each task, in the order of the tasks; without a pool, in this process.
+class BeamPool:
+    """A runner of Apache Beam in place of processes. Every worker needs access to the files and to the cache."""
 
-    At most two tasks for each core are pending, so that a generator of tasks may be larger than memory.
-    """
-    if pool is None:
-        yield from (function(*task) for task in tasks)
-        return
-    pending: collections.deque[Future[Result]] = collections.deque()
-    for task in tasks:
-        pending.append(pool.submit(function, *task))
-        if len(pending) > 2 * cores():
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
+    def __init__(self, runner: str, options: str, cache: Path) -> None:
+        """options: the runner's flags, as one text. Raises UserError without Apache Beam."""
+        try:
+            import apache_beam  # noqa: F401
+        except ModuleNotFoundError:
+            raise UserError(f"--runner {runner}: Apache Beam is not installed; run `make beam`") from None
+        self._runner, self._options, self._cache = runner, [f"--runner={runner}", *shlex.split(options)], cache
+
+    def in_order(self, function: Function, tasks: Tasks, serial: bool = False, expand: Expand = None) -> Iterator[Any]:
+        """See `Pool`. Tasks must fit in memory, what they expand to need not. Results pass through the cache.
+
+        Raises UserError with the last line of the runner's error.
+        """
+        import apache_beam as beam
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        # Beam also logs its errors, with the tracebacks of all workers; the exception is enough.
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        with temporary_folder(self._cache) as folder:
+            save = functools.partial(_save_result, function, folder.absolute())
+            try:
+                with beam.Pipeline(options=PipelineOptions(self._options)) as pipeline:
+                    numbered = pipeline | beam.Create(list(enumerate(tasks)))
+                    expanded = numbered | beam.FlatMap(functools.partial(_expanded, expand))
+                    _ = expanded | beam.Reshuffle() | beam.Map(save)
+            except Exception as error:  # a runner may raise anything
+                raise UserError(f"--runner {self._runner}: {str(error).strip().splitlines()[-1]}") from error
+            for path in sorted(folder.glob(f"*{RESULT}")):
+                yield pickle.loads(path.read_bytes())
+
+
+def _expanded(expand: Expand, numbered: tuple[int, tuple]) -> Iterator[tuple[str, tuple]]:
+    """Yield each task with a name that sorts like the tasks."""
+    number, task = numbered
+    for part, expanded in enumerate(expand(*task) if expand else [task]):
+        yield f"{number:09}-{part:09}{RESULT}", expanded
+
+
+def _save_result(function: Function, folder: Path, named: tuple[str, tuple]) -> None:
+    """Write a complete file, so that a runner may repeat a task."""
+    name, task = named
+    write_file(folder / name, pickle.dumps(function(*task)))
 
 
 def _start_worker() -> None:
@@ -76,8 +148,6 @@ def _exit_with_parent() -> None:
         parent.join()
         os._exit(1)
 
-
-T = TypeVar("T")
 
 # The number of batches that are prepared ahead.
 AHEAD = 4

@@ -42,7 +42,7 @@ def main() -> int:
         format=settings.format,
         cache=settings.cache,
     )
-    files = corpus_files(sources, corpus_settings, trained.settings.encoding.history)
+    files = corpus_files(sources, corpus_settings)
     with worker_pool() as pool:
         tokenised = tokenise(files, pool)
     for report in tokenised.reports:

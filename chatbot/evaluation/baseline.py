@@ -10,8 +10,8 @@ from tqdm import tqdm
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.chunks import load_chunk
-from chatbot.corpus.dataset import training_files, training_selection
-from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise
+from chatbot.corpus.dataset import training_selection
+from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise, training_files
 from chatbot.corpus.reading.files.sources import Source
 from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.workers import worker_pool

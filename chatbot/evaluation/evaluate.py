@@ -8,7 +8,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import AUTO_TOKENIZE
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import CorpusFiles, tokenise
-from chatbot.corpus.history import History, source_of
+from chatbot.corpus.history import source_of
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import text_of, tokens_of
 from chatbot.corpus.workers import worker_pool
@@ -40,8 +40,8 @@ def evaluate(
     --tokenize; "bleu_tokenize" is the tokenisation that it names or chooses.
     Raises UserError when the report cannot be written.
     """
-    history = History(trained.settings.encoding.history, trained.settings.model.max_length)
-    corpus = encode(files, Selection(), trained.vocabulary, history)
+    turns, max_length = trained.settings.encoding.history, trained.settings.model.max_length
+    corpus = encode(files, Selection(), trained.vocabulary, turns, max_length)
     scorer = Scorer(trained.model)
     likelihood = scorer(corpus.shards)
     samples = read_samples(trained, files)

@@ -6,7 +6,6 @@ from chatbot.config.export import ExportSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode, validation_set
 from chatbot.corpus.files import corpus_files
-from chatbot.corpus.history import History
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.sources import find_parts
 from chatbot.corpus.selection import Selection
@@ -53,7 +52,7 @@ def _pairs(trained: Trained, settings: ExportSettings) -> Shards | None:
     vocabulary, max_length = trained.vocabulary, attempt.model.max_length
     if settings.data:
         corpus = dataclasses.replace(without_pair_rules(attempt.corpus), columns=(), encoding=None, format=None)
-        files = corpus_files(find_parts(settings.data).measured, corpus, attempt.encoding.history)
-        return encode(files, Selection(), vocabulary, History(attempt.encoding.history, max_length)).shards
+        files = corpus_files(find_parts(settings.data).measured, corpus)
+        return encode(files, Selection(), vocabulary, attempt.encoding.history, max_length).shards
     held_out = validation_set(attempt.corpus, attempt.encoding, vocabulary, max_length)
     return None if held_out is None else held_out.shards

@@ -12,16 +12,8 @@ from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.dataset import (
-    SPACES,
-    Corpus,
-    left_out,
-    training_set,
-    validation_parts,
-    validation_set,
-    without_word_spaces,
-)
-from chatbot.corpus.files import version_of
+from chatbot.corpus.dataset import Corpus, training_set, validation_set
+from chatbot.corpus.files import SPACES, VERSION, left_out, validation_files, without_word_spaces
 from chatbot.corpus.history import question_of, source_of, with_history
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.files.charset import CONTROL, detect_encoding
@@ -123,7 +115,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     shards = dataclasses.replace(corpus.shards, max_length=max_length)
     pairs = shards.lengths.pairs
     if validation:
-        parts = source == AUTO and validation_parts(settings.corpus) is not None
+        parts = source == AUTO and validation_files(settings.corpus) is not None
         _describe_validation(source, validation, parts, encoding.history)
     if names := left_out(settings.corpus):
         print_wrapped(f"Left out: {', '.join(names)}.")
@@ -142,7 +134,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         "fingerprint": corpus.fingerprint,
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
-        "version": version_of(encoding.history > 0),
+        "version": VERSION,
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)

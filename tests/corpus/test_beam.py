@@ -8,9 +8,10 @@ import pytest
 
 from chatbot.config.corpus import EncodeSettings
 from chatbot.corpus import files, selection, shards
-from chatbot.corpus.dataset import Corpus, training_files, training_selection, training_set
-from chatbot.corpus.history import History
+from chatbot.corpus.__main__ import encode_command
+from chatbot.corpus.dataset import Corpus, training_set
 from chatbot.corpus.selection import HELD_OUT
+from chatbot.corpus.workers import BeamPool
 from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from tests.commands import run
@@ -27,16 +28,8 @@ def encoded_corpus(settings: EncodeSettings) -> Corpus:
 
 def on_beam(settings: EncodeSettings) -> Corpus:
     """The corpus, encoded on Beam's local runner."""
-    from chatbot.corpus.beam import encode_on_beam
-
-    return encode_on_beam(
-        training_files(settings.corpus, settings.encoding.history),
-        training_selection(settings.corpus, settings.encoding),
-        settings.encoding.vocabulary_size,
-        "DirectRunner",
-        "",
-        History(settings.encoding.history),
-    )
+    pool = BeamPool("DirectRunner", "", Path(settings.corpus.cache))
+    return training_set(settings.corpus, settings.encoding, pool=pool)
 
 
 @pytest.fixture
@@ -128,8 +121,5 @@ def test_runner_error_is_one_line(work_dir: Path, file: str, runner: str, messag
 
 def test_missing_beam_error_gives_the_remedy(settings: EncodeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    monkeypatch.delitem(sys.modules, "chatbot.corpus.beam", raising=False)
-    from chatbot.corpus.__main__ import encode_command
-
     with pytest.raises(UserError, match="make beam"):
         encode_command([*settings.corpus.data, "--runner", "DirectRunner"])

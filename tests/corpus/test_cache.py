@@ -14,7 +14,7 @@ import filelock
 import pytest
 
 from chatbot.corpus import cache
-from chatbot.corpus.cache import MANIFEST, content_key, is_complete, key_of, make_once, temporary_cache
+from chatbot.corpus.cache import MANIFEST, content_key, is_complete, key_of, make_once, temporary_folder
 from chatbot.errors import UserError
 from tests.commands import ENVIRONMENT
 
@@ -185,17 +185,17 @@ def test_leftovers_of_killed_processes_are_removed_and_those_of_live_ones_stay(t
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["live.part-x", "name"]
 
 
-def test_temporary_caches_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("dead", "new"):
-        (tmp_path / f"{cache.INSPECTED}{name}").mkdir()
-        (tmp_path / f"{cache.INSPECTED}{name}" / cache.IN_USE).touch()
-    long_ago(tmp_path / f"{cache.INSPECTED}dead" / cache.IN_USE)
-    with temporary_cache() as live:
+        (tmp_path / f"{cache.TEMPORARY}{name}").mkdir()
+        (tmp_path / f"{cache.TEMPORARY}{name}" / cache.IN_USE).touch()
+    long_ago(tmp_path / f"{cache.TEMPORARY}dead" / cache.IN_USE)
+    with temporary_folder() as live:
         long_ago(live / cache.IN_USE)
-        with temporary_cache() as second:
-            assert sorted(tmp_path.iterdir()) == sorted([tmp_path / f"{cache.INSPECTED}new", live, second])
-    assert [path.name for path in tmp_path.iterdir()] == [f"{cache.INSPECTED}new"]
+        with temporary_folder() as second:
+            assert sorted(tmp_path.iterdir()) == sorted([tmp_path / f"{cache.TEMPORARY}new", live, second])
+    assert [path.name for path in tmp_path.iterdir()] == [f"{cache.TEMPORARY}new"]
 
 
 def long_ago(path: Path, days: float = 91) -> None:

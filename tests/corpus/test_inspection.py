@@ -13,7 +13,7 @@ import pytest
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.stored import train_settings
 from chatbot.corpus.__main__ import main
-from chatbot.corpus.dataset import training_files
+from chatbot.corpus.files import training_files
 from chatbot.corpus.inspection import Measurements, histogram, measure, report_lines, warnings
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
@@ -40,7 +40,7 @@ def measured(tmp_path: Path, pairs: list[tuple[str, str]], **changes: Any) -> Me
     """The measurements of these pairs, whose columns are given: some tests repeat a few values."""
     data = written(tmp_path / "pairs.tsv", pairs)
     settings = CorpusSettings(data=(data,), columns=("1", "2"), cache=str(tmp_path / "cache"), **changes)
-    return measure(training_files(settings), settings)
+    return measure(training_files(settings))
 
 
 def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> 
     notice = "2024-01-01 23:00:00 系统消息(10000)\n甲撤回了一条消息\n\n"
     chat.write_text("".join(sent) + notice * 100)
     settings = CorpusSettings(data=(str(record_file), str(chat)), cache=str(tmp_path / "cache"))
-    measurements = measure(training_files(settings), settings)
+    measurements = measure(training_files(settings))
     assert [(file.report.pairs, file.kept) for file in measurements.files] == [(500, 500), (599, 599)]
     assert warnings(measurements, settings) == []
     lines = report_lines(measurements, settings)
@@ -168,7 +168,7 @@ def test_suggested_command_parses(tmp_path: Path) -> None:
 
 def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = CorpusSettings(data=(str(chat_file),), cache=str(tmp_path))
-    measurements = measure(training_files(settings), settings)
+    measurements = measure(training_files(settings))
     assert measurements.pairs == 200
     assert measurements.top_replies[0] == ("好的", 3)
     assert (measurements.max_length, measurements.vocabulary_size, measurements.near_duplicates) == (33, 4000, 0)

@@ -11,13 +11,13 @@ import pytest
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus import dataset
 from chatbot.corpus import files as files_module
-from chatbot.corpus.dataset import corpus_folder, training_files
-from chatbot.corpus.files import CorpusFiles
+from chatbot.corpus.dataset import corpus_folder
+from chatbot.corpus.files import CorpusFiles, training_files
 from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.selection import TRAINING, VALIDATION, Preparation, Selection
+from chatbot.corpus.selection import TRAINING, VALIDATION, Selection
 from chatbot.corpus.vocabulary import Vocabulary
 
-# A change of every field of `Preparation`, by the field of `CorpusSettings` that sets it.
+# A change of every setting by which text is cleaned and tokenised.
 PREPARED = {
     "clean": ("nfkc",),
     "min_characters": 2,
@@ -51,19 +51,20 @@ def test_every_input_of_the_tokens_changes_their_key(folder: Path, changes: dict
     assert files(**changes).key != files().key
 
 
-def test_every_field_is_tried() -> None:
-    # The field `history` is no setting of the corpus: see the next test.
-    assert len(PREPARED) + 1 == len(dataclasses.fields(Preparation))
+def test_every_setting_is_tried() -> None:
+    """The others choose files, select pairs, or say where the cache is. `part` is set by a reader."""
+    others = {"data", "source_file", "target_file", "max_reply_frequency", "cache"}
+    assert PREPARED.keys() | READ.keys() | others == {field.name for field in dataclasses.fields(CorpusSettings)}
     assert READ.keys() | {"part"} == {field.name for field in dataclasses.fields(ReadOptions)}
 
 
-def test_history_changes_the_keys_and_its_absence_is_in_none(folder: Path) -> None:
-    settings = CorpusSettings(data=("pairs.csv",), cache="cache")
-    assert training_files(settings).key == training_files(settings, 0).key
-    assert training_files(settings, 2).key == training_files(settings, 3).key != training_files(settings).key
-    folders = [corpus_folder(training_files(settings, 2), Selection(), 300, turns) for turns in (2, 3)]
-    assert folders[0] != folders[1]
-    assert corpus_folder(training_files(settings), Selection(), 300, 0) == corpus_folder(files(), Selection(), 300)
+def test_rules_about_all_pairs_do_not_change_the_key_of_the_tokens(folder: Path) -> None:
+    before = files(clean=("control",)).key
+    assert files(clean=("duplicates", "control", "equal"), max_reply_frequency=2).key == before
+
+
+def test_history_changes_the_key_of_the_ids(folder: Path) -> None:
+    assert len({corpus_folder(files(), Selection(), 300, turns) for turns in (0, 2, 3)}) == 3
 
 
 def test_content_of_the_dictionary_counts_and_its_name_does_not(folder: Path) -> None:
@@ -101,17 +102,6 @@ def test_questions_and_answers_are_not_interchangeable(folder: Path) -> None:
     assert files(**given).key != files(data=("pairs.csv", "other.csv")).key
 
 
-def test_version_of_the_history_is_in_the_keys_with_history_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = CorpusSettings(data=("pairs.csv",), cache="cache")
-    before = [training_files(settings, turns).key for turns in (0, 2)]
-    monkeypatch.setattr(files_module, "HISTORY_VERSION", files_module.HISTORY_VERSION + 1)
-    without, with_history = (training_files(settings, turns).key for turns in (0, 2))
-    assert without == before[0]
-    assert with_history != before[1]
-
-
 @pytest.mark.parametrize("package", ["jieba", "rjieba", "opencc", "unicode", "this one"])
 def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before, version = files(clean=("simplified",)).key, importlib.metadata.version
@@ -127,6 +117,7 @@ def test_versions_change_the_key_of_the_tokens(folder: Path, package: str, monke
 @pytest.mark.parametrize(
     "other",
     [
+        (Selection(equal=True), 100),
         (Selection(duplicates=True), 100),
         (Selection(max_reply_frequency=3), 100),
         (Selection(held_out=frozenset({1})), 100),

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
+from chatbot.corpus.chunks import clean_pairs
 from chatbot.corpus.cleaning import tidy
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.reading.pair import NEW
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.selection import clean_pairs, preparation
 
 KEPT = ("一二", "三四")
 
@@ -23,8 +23,7 @@ def kept(
 ) -> list[tuple[str, str]]:
     """The cleaned pairs that are kept."""
     separate = ((question, answer, NEW) for question, answer in pairs)
-    cleaned = clean_pairs(separate, first, report or Report(), preparation(settings))
-    return [(pair[0], pair[1]) for pair, _ in cleaned]
+    return [(question, answer) for question, answer, _ in clean_pairs(separate, first, report or Report(), settings)]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,6 @@ def kept(
         ({}, [("", "一"), ("一", ""), (" ", "一")]),
         ({"min_characters": 2}, [("一", "二三"), ("一二", "三"), ("一 ", "二三")]),
         ({"max_characters": 2}, [("一二三", "四"), ("一", "二三四")]),
-        ({"clean": ("equal",)}, [("一二", "一二")]),
         ({"block_list": "blocked.txt"}, [("坏一", "二"), ("一", "二坏")]),
     ],
 )
@@ -76,11 +74,11 @@ def test_time_does_not_depend_on_the_number_of_blocked_words(tmp_path: Path) -> 
     def seconds(words: int) -> float:
         path = tmp_path / f"{words}.txt"
         path.write_text("\n".join(f"宇宙{chr(0x4E00 + i)}{i}\n{chr(0x4E00 + i)}坏" for i in range(words // 2)))
-        prepared = preparation(CorpusSettings(block_list=str(path)))
+        settings = CorpusSettings(block_list=str(path))
         times = []
         for _ in range(4):  # the first one prepares the words
             start = time.process_time()
-            assert len(list(clean_pairs(pairs, 1, Report(), prepared))) == len(pairs)
+            assert len(list(clean_pairs(pairs, 1, Report(), settings))) == len(pairs)
             times.append(time.process_time() - start)
         return min(times)
 

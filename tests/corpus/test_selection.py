@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from chatbot.corpus import selection as selection_module
 from chatbot.corpus.selection import (
     DUPLICATE,
+    EQUAL,
     HELD_OUT,
     IN_VALIDATION_FILE,
     TRAINING,
@@ -30,27 +31,39 @@ def slow_selection(pairs: list[tuple[int, int]], selection: Selection) -> list[s
     answers: Counter[int] = Counter()
     reasons = []
     for pair, answer in pairs:
-        reason = IN_VALIDATION_FILE if pair in selection.held_out else ""
+        reason = EQUAL if selection.equal and pair == answer else ""
+        if not reason:
+            reason = IN_VALIDATION_FILE if pair in selection.held_out else ""
         if not reason and selection.duplicates:
             reason = DUPLICATE if seen[pair] else ""
             seen[pair] += 1
         if not reason and selection.max_reply_frequency:
-            reason = selection.too_frequent if answers[answer] >= selection.max_reply_frequency else ""
+            reason = (
+                f"pairs beyond --max-reply-frequency {selection.max_reply_frequency}"
+                if answers[answer] >= selection.max_reply_frequency
+                else ""
+            )
             answers[answer] += 1
         reasons.append(reason)
     return reasons
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
-@given(PAIRS, st.booleans(), st.none() | st.integers(1, 4), st.frozensets(st.integers(0, 9), max_size=3))
+@given(PAIRS, st.booleans(), st.booleans(), st.none() | st.integers(1, 4), st.frozensets(st.integers(0, 9), max_size=3))
 def test_selection_equals_slow_loop(
-    at_once: int, pairs: list[tuple[int, int]], duplicates: bool, max_frequency: int | None, held_out: frozenset[int]
+    at_once: int,
+    pairs: list[tuple[int, int]],
+    equal: bool,
+    duplicates: bool,
+    max_frequency: int | None,
+    held_out: frozenset[int],
 ) -> None:
-    selection = Selection(duplicates, max_frequency, held_out)
+    """The first number stands for the question and the pair, the second for the answer."""
+    selection = Selection(equal, duplicates, max_frequency, held_out)
     pair_hashes, answer_hashes = (np.array([pair[side] for pair in pairs], np.uint64) for side in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection_module, "AT_ONCE", at_once)
-        hashes = PairHashes(pair_hashes, pair_hashes, answer_hashes, pair_hashes)
+        hashes = PairHashes(pair_hashes, answer_hashes, pair_hashes, pair_hashes, pair_hashes)
         kept, dropped = select(hashes, selection)
     reasons = slow_selection(pairs, selection)
     assert kept.tolist() == [not reason for reason in reasons]
@@ -69,7 +82,7 @@ def split(questions: list[int]) -> tuple[list[int], list[int]]:
     hashes = np.array(questions, np.uint64)
     numbers = np.arange(len(hashes), dtype=np.uint64)
     masks = [
-        select(PairHashes(numbers, hashes, numbers, numbers), Selection(part=part))[0]
+        select(PairHashes(numbers, numbers, numbers, hashes, numbers), Selection(part=part))[0]
         for part in (TRAINING, VALIDATION)
     ]
     assert (masks[0] ^ masks[1]).all(), "each pair is in one part"
@@ -111,7 +124,7 @@ def test_frequent_question_does_not_take_most_of_a_small_corpus() -> None:
 def test_held_out_pairs_are_counted_after_duplicates_and_before_frequent_replies() -> None:
     questions = np.array(random_questions(4_000), np.uint64)
     repeated = np.repeat(questions[:2_000], 2)
-    hashes = PairHashes(repeated, repeated, np.zeros(4_000, np.uint64), repeated)
+    hashes = PairHashes(np.arange(1, 4_001, dtype=np.uint64), np.zeros(4_000, np.uint64), repeated, repeated, repeated)
     limit = held_out_limit(questions[:2_000])
     kept, dropped = select(hashes, Selection(duplicates=True, max_reply_frequency=7, part=TRAINING))
     assert dropped[HELD_OUT].sum() == (questions[:2_000] < limit).sum() > 60

@@ -7,7 +7,8 @@ import pytest
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.dataset import is_cut_into_words, training_files, without_word_spaces
+from chatbot.corpus.cleaning import is_cut_into_words
+from chatbot.corpus.files import training_files, without_word_spaces
 from chatbot.inference.responder import Responder
 from chatbot.model.saved import load_trained
 from tests.commands import run

@@ -16,7 +16,8 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.dataset import encode, training_files
+from chatbot.corpus.dataset import encode
+from chatbot.corpus.files import training_files
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokenizer

@@ -12,7 +12,7 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.corpus.files import HISTORY_VERSION, corpus_files
+from chatbot.corpus.files import VERSION, corpus_files
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
@@ -60,7 +60,7 @@ def test_attempt_keeps_its_history(trained: Trained, capsys: pytest.CaptureFixtu
         ChatSettings("whole", history=3).turns_of(trained.settings.encoding.history)
     assert [ChatSettings(history=given).turns_of(2) for given in (None, 0, 1, 2)] == [2, 0, 1, 2]
     described = json.loads(Path("checkpoints/whole/data.json").read_text())
-    assert described["version"] == HISTORY_VERSION  # an attempt of another version goes on with other histories
+    assert described["version"] == VERSION  # an attempt of another version goes on with other histories
 
 
 def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch
 
     monkeypatch.setattr(Replier, "replies", recorded)
     settings = CorpusSettings(data=("talks.jsonl",), tokenizer="char", clean=("control",), cache="cache")
-    measures = evaluate(trained, corpus_files(find_sources(settings.data), settings, 2), DecodingSettings(beam_size=1))
+    measures = evaluate(trained, corpus_files(find_sources(settings.data), settings), DecodingSettings(beam_size=1))
     of_evaluation, sources[:] = sorted(sources), []
     assert measures["pairs"] == 3 * len(TALKS)
     responder = Responder(trained, DecodingSettings(beam_size=1))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
+from chatbot.corpus.chunks import clean_pairs
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.options import ReadOptions
 from chatbot.corpus.reading.pair import NEW, Pair
 from chatbot.corpus.reading.read import FORMATS, read
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.selection import clean_pairs, preparation
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import written
 
@@ -87,11 +87,10 @@ def test_no_line_is_slow_to_read(tmp_path: Path, name: str) -> None:
 
 def test_no_line_is_slow_to_clean() -> None:
     settings = CorpusSettings(clean=tuple(rule for rule in (*TEXT_RULES, *PAIR_RULES) if rule != "simplified"))
-    prepared = preparation(settings)
 
     def clean_line_of(unit: str) -> None:
         line = (unit * LENGTH)[:LENGTH]
-        assert list(clean_pairs([(f"x{line}x", "y", NEW)], 1, Report(), prepared))
+        assert list(clean_pairs([(f"x{line}x", "y", NEW)], 1, Report(), settings))
 
     limit = 0.1 + SLOWEST * seconds(lambda: clean_line_of(PLAIN))
     for unit in [*HOSTILE, *IN_CLEANING]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.config.corpus import FORMATS, CorpusSettings, EncodingSettings
+from chatbot.config.corpus import FORMATS, CorpusSettings
 from chatbot.config.evaluation import EvaluationSettings
-from chatbot.corpus.dataset import training_files, validation_file
+from chatbot.corpus.files import training_files, validation_files
 from chatbot.corpus.reading import read
 from chatbot.corpus.reading.files.sources import find_sources
 from chatbot.corpus.reading.options import ReadOptions
@@ -76,7 +76,7 @@ def test_encoding_and_format_are_part_of_the_cache_key_and_of_validation(tmp_pat
     keys = set()
     for encoding, format_name in ((None, None), ("utf-8", None), (None, "tsv")):
         settings = CorpusSettings(data=(path,), cache=str(tmp_path), encoding=encoding, format=format_name)
-        validation = validation_file(settings, EncodingSettings(validation=path))
+        validation = validation_files(settings, path)
         assert validation is not None
         keys |= {training_files(settings).key, validation.key + "v"}
     assert len(keys) == 6

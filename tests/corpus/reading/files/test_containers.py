@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
-from chatbot.corpus.dataset import left_out, training_files, training_set, validation_parts
-from chatbot.corpus.files import CorpusFiles, tokenise
+from chatbot.corpus.dataset import training_set
+from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
 from chatbot.corpus.reading.files import compression, containers
 from chatbot.corpus.reading.files.file_names import TEST, TRAINING, VALIDATION, is_no_data, part_of
 from chatbot.corpus.reading.files.sources import Parts, Source, find_parts, find_sources
@@ -282,7 +282,7 @@ def test_parts_have_caches_of_their_own(work_dir: Path, kind: str) -> None:
             return ["".join(answer) for _, answer in tokenise(files, pool).turns(0)]
 
     assert answers(training_files(chosen)) == ["乙", "辛"]
-    assert answers(validation_parts(chosen)) == ["丁"]
+    assert answers(validation_files(chosen)) == ["丁"]
     assert len(left_out(chosen)) == 1
 
 
