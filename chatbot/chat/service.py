@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 import functools
 import math
+import queue
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.inference.questions import Message, Piece, Question, Receive, Ticket, Usage
+
+if TYPE_CHECKING:
+    from chatbot.inference.engine import Engine
 
 # As Engine.submit.
 Submit = Callable[[Question, Receive], Ticket]
@@ -180,3 +185,17 @@ async def answers(
             watching.cancel()
         for ticket in tickets:
             ticket.cancel()
+
+
+def warm_up(engine: "Engine", searches: Iterable[DecodingSettings | None]) -> None:
+    """Ask a question by each search, and wait for the replies: the first one of a kind takes seconds longer.
+
+    Raises what the engine gives in place of a reply, after it was closed.
+    """
+    for decoding in searches:
+        answers: queue.Queue[Message] = queue.Queue()
+        engine.submit(Question("a", decoding=decoding), answers.put)
+        while not isinstance(item := answers.get(), Usage):
+            if isinstance(item, Exception):
+                engine.close()
+                raise item

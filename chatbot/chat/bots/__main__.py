@@ -2,10 +2,8 @@
 
 import asyncio
 import importlib.util
-import math
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +21,6 @@ USAGE = """usage: {program} telegram [flags]  answer messages on Telegram
        {program} webhook [flags]   answer signed messages by HTTP
 Give either --help to list its flags. --version prints the version."""
 LARGEST_SECRET, SHORTEST_SECRET = 1000, 16
-# Of HTTP connections at a time; beyond it, the response is 503.
-MOST_CONNECTIONS = 512
 
 
 def main() -> int:
@@ -72,24 +68,14 @@ def webhook_command(arguments: Sequence[str]) -> int:
     import uvicorn
 
     from chatbot.chat.bots.webhook import Verifier, webhook_app
-    from chatbot.chat.server.connection import KEEP_ALIVE, Connection
+    from chatbot.chat.server.connection import server_config
 
     verifier = Verifier(secret.encode(), Path(settings.seen_file))
     with listening_socket("--listen", *settings.address) as listener, opened(settings.bot) as conversations:
         app = webhook_app(conversations.answer, verifier, settings.callback)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it has stopped
-        config = uvicorn.Config(
-            app,
-            http=Connection,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=math.ceil(settings.bot.reply_seconds) + 1,
-        )
+        config = server_config(app, settings.bot.reply_seconds)
         address = "http://{}:{}/".format(*listener.getsockname()[:2])
         print(f"Answering at {address}. Ctrl-C exits.", file=sys.stderr, flush=True)
         uvicorn.Server(config).run(sockets=[listener])
@@ -104,16 +90,14 @@ def opened(settings: BotSettings) -> Iterator["Conversations"]:
     """
     from chatbot.chat.bots.conversations import Conversations
     from chatbot.chat.loading import limit_threads, load_chosen
+    from chatbot.chat.service import warm_up
     from chatbot.inference.engine import Engine
-    from chatbot.inference.questions import Piece, Question
 
     limit_threads()
     model = load_chosen(settings.attempt, settings.export)
     engine = Engine(model.responder_of(settings.decoding))
     try:
-        answered = threading.Event()
-        engine.submit(Question("你好"), lambda part: None if isinstance(part, Piece) else answered.set())
-        answered.wait()
+        warm_up(engine, [None])
         yield Conversations(engine.submit, settings, model.card.name, model.card.pairs, model.turns)
     finally:
         engine.close()

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import math
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 # Of the line and the headers of a request, those after a body in chunks included.
@@ -16,6 +18,8 @@ HEADER_TIMEOUT = 15.0
 # Seconds that a connection without a request stays open. Clients must close it first: one that sends a request while
 # the server closes loses it. httpx waits for 5 s, which is uvicorn's default, too, and nginx for 60 s.
 KEEP_ALIVE = 75
+# Connections that may be open at once; at least two for each request that may be answered.
+LEAST_CONNECTIONS = 512
 # Bytes that are read and parsed at a time; other connections have their turn in between.
 READ_SIZE = 1 << 14
 # Seconds that a client may keep an answer waiting, and one more for each so many bytes that it reads.
@@ -315,3 +319,22 @@ class Connection(HttpToolsProtocol):
         if self._unread_timer is not None:
             self._unread_timer.cancel()
         self._unread_timer = None
+
+
+def server_config(app: Any, seconds: float, requests: int = 256) -> uvicorn.Config:
+    """Return the settings of uvicorn for an app.
+
+    seconds: to finish what it answers when it stops. requests: the maximum number that are answered at once.
+    """
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=max(LEAST_CONNECTIONS, 2 * requests),
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(seconds) + 1,
+    )

@@ -72,7 +72,6 @@ class Gate:
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, rate_limit: RateLimit) -> None:
         self._app, self._limits, self._metrics, self._rate_limit = app, limits, metrics, rate_limit
         self._keys = Keys(limits.keys)
-        self._active = 0
         self._active_of: Counter[str] = Counter()  # by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,11 +93,9 @@ class Gate:
 
         with contextlib.ExitStack() as counted:
             try:
-                if scope["path"] not in WITHOUT_LIMIT:
-                    counted.enter_context(self._counted())
                 client = self._admitted(scope, headers)
                 if scope["path"] not in WITHOUT_LIMIT:
-                    counted.enter_context(self._counted_for(client))
+                    counted.enter_context(self._counted(client))
                 await body.read()
                 await self._app(scope, body.receive, send_and_note)
             except ClientLeftError:
@@ -130,26 +127,17 @@ class Gate:
         return client
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        """Count a request as active in the block."""
-        self._active += 1
-        self._metrics.active.set(self._active)
-        try:
-            yield
-        finally:
-            self._active -= 1
-            self._metrics.active.set(self._active)
-
-    @contextlib.contextmanager
-    def _counted_for(self, client: str) -> Iterator[None]:
+    def _counted(self, client: str) -> Iterator[None]:
         """Count a client's active request in the block. Raises ApiError for too many."""
         most = self._limits.requests
-        if self._active > most or self._active_of[client] >= math.ceil(SHARE * most):
+        if self._active_of.total() >= most or self._active_of[client] >= math.ceil(SHARE * most):
             raise ApiError(429, "Too many requests at once; try again in a second", code="busy", retry_after=1)
         self._active_of[client] += 1
+        self._metrics.active.inc()
         try:
             yield
         finally:
+            self._metrics.active.dec()
             self._active_of[client] -= 1
             if not self._active_of[client]:
                 del self._active_of[client]

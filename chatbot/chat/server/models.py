@@ -9,9 +9,8 @@ import gc
 import importlib.util
 import logging
 import math
-import queue
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,12 +19,12 @@ from chatbot.attempts.attempt import size_of
 from chatbot.chat.loading import LoadedModel, load_model, pointer_of, version_of
 from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.questions import Searches, one_hypothesis
+from chatbot.chat.service import warm_up
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, LAST
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.engine import Engine
-from chatbot.inference.questions import Piece, Question, Usage
 from chatbot.inference.text_responder import TextResponder
 from chatbot.model.checkpoint_files import read_pointer, verified_manifest
 
@@ -130,20 +129,6 @@ def opener(decoding: DecodingSettings, history: int | None, most_waiting: int) -
         return ServedModel(engine, responder, loaded, turns, searches)
 
     return open_model
-
-
-def warm_up(engine: Engine, searches: Iterable[DecodingSettings | None]) -> None:
-    """Ask a question by each search, and wait for the replies: the first one of a kind takes seconds longer.
-
-    Raises what the engine gives in place of a reply.
-    """
-    for decoding in searches:
-        answers: queue.Queue[Piece | Usage | Exception] = queue.Queue()
-        engine.submit(Question("a", decoding=decoding), answers.put)
-        while not isinstance(item := answers.get(), Usage):
-            if isinstance(item, Exception):
-                engine.close()
-                raise item
 
 
 @dataclasses.dataclass

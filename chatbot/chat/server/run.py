@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import os
 import signal
 import socket
@@ -12,11 +11,10 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
 
 from chatbot.chat.conversation import RATINGS
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.connection import KEEP_ALIVE, Connection
+from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.gate import Limits, read_keys
 from chatbot.chat.server.models import Models, models_of, opener
 from chatbot.chat.server.state import ServerState
@@ -28,7 +26,6 @@ from chatbot.export.manifest import MANIFEST, read_manifest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SHOWN_MODELS = 5
-LEAST_CONNECTIONS = 512  # that may be open at once; at least two for each request that may be answered
 
 
 def serve(settings: ChatSettings) -> int:
@@ -74,24 +71,6 @@ def print_line(line: str) -> None:
     if sys.stdout is None:
         raise OSError("standard output is closed")
     print(line, flush=True)
-
-
-def server_config(app: FastAPI, request_timeout: float, requests: int = Limits.requests) -> uvicorn.Config:
-    """Return the settings of uvicorn for an app.
-
-    request_timeout: seconds to finish what it answers when it stops. requests: most that are answered at once.
-    """
-    return uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=max(LEAST_CONNECTIONS, 2 * requests),
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=math.ceil(request_timeout) + 1,
-    )
 
 
 def _named(settings: ChatSettings) -> Path | None:

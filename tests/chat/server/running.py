@@ -9,7 +9,8 @@ from typing import Any
 
 import uvicorn
 
-from chatbot.chat.server.run import server_config, url_of
+from chatbot.chat.server.connection import server_config
+from chatbot.chat.server.run import url_of
 from chatbot.chat.service import listening_socket
 
 

@@ -131,6 +131,8 @@ def test_many_bodies_at_once_keep_no_other_request_waiting(tmp_path: Path, name:
             fake_models({"a": FakeEngine(lambda question: FakeEngine().answer(short(question)))}, tmp_path)
         )
         waits.append(asyncio.run(longest_wait(app, path, body, requests=12))[1])
+        if waits[-1] < LONGEST_WAIT:
+            break
     assert min(waits) < LONGEST_WAIT
 
 

@@ -214,13 +214,13 @@ def test_memory_is_flat(tmp_path: Path) -> None:
 
     engine = FakeEngine()
     with client_of(tmp_path, engine, Limits(rate=10**6)) as client:
-        found = [ask(client, 20)]
+        found = [ask(client, 5)]
         for _ in range(3):
             engine.questions.clear()
             engine.tickets.clear()
-            found.append(ask(client, 40))
+            found.append(ask(client, 10))
     # A test's client leaves an object or two, the fake engine two a question, and the event loop timers for a while.
-    assert min(after - before for before, after in itertools.pairwise(found)) < 200
+    assert min(after - before for before, after in itertools.pairwise(found)) < 50
 
 
 def test_body_of_an_error() -> None:

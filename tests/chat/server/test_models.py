@@ -31,6 +31,13 @@ from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
 
+@pytest.fixture(autouse=True)
+def _few_collections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collections of a test's process take seconds, since it has everything in memory; only their test has them."""
+    if "collections" not in request.node.name:
+        monkeypatch.setattr(module, "leave_out_of_collections", lambda: None)
+
+
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
 
@@ -184,7 +191,6 @@ def test_models_in_memory_never_exceed_the_limit_whatever_happens_in_which_order
     with monkeypatch.context() as patch:
         patch.setattr(module, "estimated_bytes", lambda directory: sizes[directory.name])
         patch.setattr(module, "checked_step", checked_step)
-        patch.setattr(module, "leave_out_of_collections", lambda: None)
         patch.setattr(asyncio, "to_thread", to_thread)
         run(test())
 

@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 from chatbot.chat.server.app import create_app
+from chatbot.chat.server.connection import server_config
 from chatbot.chat.server.run import (
     _Server,
     is_loopback,
     memory_limit,
     serve,
-    server_config,
     url_of,
     warning_of,
 )

@@ -16,7 +16,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.history import question_of
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
-from chatbot.errors import UserError
+from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
 from chatbot.inference.questions import Ticket
 from chatbot.inference.ranking import Reply
@@ -110,4 +110,4 @@ def renamed(model: LoadedModel, step: int) -> LoadedModel:
 if __name__ == "__main__":
     from chatbot.chat.terminal.start import chat
 
-    sys.exit(chat(fake_model(turns=2), chat_settings(sys.argv[1:])))
+    sys.exit(exit_code_of(lambda: chat(fake_model(turns=2), chat_settings(sys.argv[1:]))))

@@ -77,18 +77,3 @@ def test_another_seed_or_number_of_replies_is_not_traced_again(attempt: Path) ->
         replies |= {reply.text for reply in responder.n_best("你好")}
     assert len(replies) > 2
     assert responder.replier.traces == 1  # type: ignore[attr-defined]
-
-
-def test_closed_output_ends_chat_without_traceback(attempt: Path) -> None:
-    chat = " ".join(command("chat.py"))
-    output, status = pexpect.run(
-        f"bash -c 'yes 你好 | {chat} | head -n 1; echo codes ${{PIPESTATUS[1]}}'",
-        cwd=str(attempt),
-        env=ENVIRONMENT,
-        withexitstatus=True,
-        timeout=120,
-        encoding="utf-8",
-    )
-    assert status == 0
-    assert "Traceback" not in output
-    assert "codes 1" in output

@@ -96,11 +96,11 @@ def test_warnings_of_tensorflow_about_many_graphs_are_not_shown() -> None:
 
 
 def test_history_and_reset(capsys: Printed) -> None:
-    questions: list[Line] = [f"q{n}" for n in range(1000)]
+    questions: list[Line] = [f"q{n}" for n in range(40)]
     out, err = printed(capsys, [*questions, "/history 2", "/new", "/history", "q", "/reset", "q"], turns=2)
-    assert out[1000:] == ["999 > q998", "      q998/1+2", "1000 > q999", "      q999/1+2", "q/1", "q/1"]
+    assert out[40:] == [" 39 > q38", "      q38/1+2", " 40 > q39", "      q39/1+2", "q/1", "q/1"]
     assert err == [
-        "998 earlier; /history 1000 shows all.",
+        "38 earlier; /history 40 shows all.",
         "A new conversation.",
         "No questions yet.",
         "A new conversation.",

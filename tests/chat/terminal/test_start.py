@@ -2,19 +2,22 @@
 
 import io
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pexpect
 import pytest
 
 from chatbot.chat.terminal.start import answer_lines, raised_again, set_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import RAW, fake_model
+from tests.chat.terminal.pseudo_terminal import FAKE
 from tests.chat.terminal.typed import piped
-from tests.commands import ENVIRONMENT, run
+from tests.commands import ENVIRONMENT
 from tests.inference.texts import EMPTY, UNUSUAL
 
 
@@ -25,14 +28,13 @@ class Console(io.TextIOWrapper):
         return True
 
 
-def test_pipe_gets_one_utf8_reply_per_line(attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_gets_one_utf8_reply_per_line(tmp_path: Path) -> None:
     """Also where the encoding of the locale is ASCII."""
-    monkeypatch.chdir(attempt)
-    monkeypatch.delitem(ENVIRONMENT, "PYTHONIOENCODING", raising=False)
-    for name, value in {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}.items():
-        monkeypatch.setitem(ENVIRONMENT, name, value)
+    ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "PYTHONIOENCODING"} | ascii_locale
     texts = [*EMPTY, *UNUSUAL, "a\rb"]
-    completed = run("chat.py", "--follow", stdin="\n".join(texts).encode() + b"\n\xff\xfe\r\nlast")
+    text = "\n".join(texts).encode() + b"\n\xff\xfe\r\nlast"
+    completed = subprocess.run(FAKE, input=text, capture_output=True, cwd=tmp_path, env=environment, timeout=120)
     assert (completed.returncode, completed.stderr) == (0, b"")
     *lines, remainder = completed.stdout.decode().split("\n")
     assert lines[: len(EMPTY)] == [EMPTY_QUESTION_REPLY] * len(EMPTY)
@@ -142,3 +144,18 @@ def test_other_errors_of_destructors_are_shown() -> None:
         with raised_again():
             Faulty()
     assert shown == [ValueError]
+
+
+def test_closed_output_ends_chat_without_traceback(tmp_path: Path) -> None:
+    chat = " ".join(FAKE)
+    output, status = pexpect.run(
+        f"bash -c 'yes 你好 | {chat} | head -n 1; echo codes ${{PIPESTATUS[1]}}'",
+        cwd=str(tmp_path),
+        env=ENVIRONMENT,
+        withexitstatus=True,
+        timeout=120,
+        encoding="utf-8",
+    )
+    assert status == 0
+    assert "Traceback" not in output
+    assert "codes 1" in output
