@@ -187,7 +187,7 @@ INVALID_ARGUMENTS: list[tuple[dict[str, Any], str, bool]] = [
     ({"steps": "many"}, "--steps 'many': expected a whole number", False),
     ({"learning_rate": "fast"}, "--learning-rate 'fast': expected a number", False),
     ({"stepz": 1}, "unrecognized arguments: --stepz; the nearest is --steps", False),
-    ({"min_character": 1}, "unrecognized arguments: --min-character; the nearest is --min-characters", True),
+    ({"block_lists": 1}, "unrecognized arguments: --block-lists; the nearest is --block-list", True),
     ({"steps": 1, "epochs": 1}, "give one of the two", False),
     ({"keep_prob": 0.0}, "--keep-prob 0.0: must be above 0", False),
     ({"cell": "rnn"}, "--cell rnn: choose one of lstm, gru", False),

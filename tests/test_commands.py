@@ -1,6 +1,8 @@
 """The commands as processes: fast help, and a one-line error with exit code 2 for invalid input."""
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from chatbot.chat.loading import LoadedModel
 from chatbot.config.chat import ChatSettings
 from chatbot.config.training import Settings
 from chatbot.version import __version__
-from tests.commands import run
+from tests.commands import ENVIRONMENT, run
 
 TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
 
@@ -139,7 +141,13 @@ CONTROL_FLOW = {"Enter", "Exit", "Merge", "NextIteration", "Switch"}
 
 
 def test_each_tower_runs_on_its_own_device(work_dir: Path) -> None:
-    completed = run("train.py", *TINY, "--towers", "2", "--log-device-placement")
+    program = "import sys, tensorflow as tf; tf.debugging.set_log_device_placement(True); import chatbot.commands as c"
+    completed = subprocess.run(
+        [sys.executable, "-c", f"{program}; sys.exit(c.train())", *TINY, "--towers", "2"],
+        capture_output=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
     assert completed.returncode == 0
     assert b"NO GPU: training on the CPU" in completed.stderr
     out = completed.stdout.decode()

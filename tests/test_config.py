@@ -151,7 +151,6 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
         ({"data": ("\udcff.tsv",)}, "expected printable text"),
         ({"attempt": "字" * 100}, "a short name"),
         ({"steps": 1, "epochs": 1}, "give one of the two"),
-        ({"encoder_layers": 2, "attention": "none"}, "2 layers of the encoder cannot pass their states to 1"),
         ({"input_feeding": True, "attention": "none"}, "--input-feeding: feeds the result of attention"),
         ({"residual": True}, "--residual: the first recurrent layer has none; use --num-layers 2 or more"),
         ({"label_smoothing": 0.1, "copy": True}, "--label-smoothing and --copy exclude each other"),

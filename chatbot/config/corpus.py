@@ -82,8 +82,6 @@ class CorpusSettings(Flags):
         fixed=True,
         metavar="RULE",
     )
-    min_characters: int = setting(1, "drop pairs with a shorter question or answer; spaces do not count", least=1)
-    max_characters: int | None = setting(None, "drop pairs with a longer question or answer", least=1)
     max_reply_frequency: int | None = setting(None, "keep at most this many pairs with the same answer", least=1)
     block_list: str | None = setting(
         None, "file of words, one per line; pairs that contain one are dropped", metavar="FILE"
@@ -105,8 +103,6 @@ class CorpusSettings(Flags):
             raise UserError(f"--clean {' '.join(self.clean)}: {NONE} excludes all other values")
         if len(self.columns) not in (0, 2):
             raise UserError(f"--columns {' '.join(self.columns)}: give two, the question's and the answer's")
-        if self.max_characters is not None and self.max_characters < self.min_characters:
-            raise UserError(f"--max-characters {self.max_characters}: less than --min-characters {self.min_characters}")
         if self.dictionary is not None and self.tokenizer != "jieba":
             raise UserError(f"--dictionary: --tokenizer {self.tokenizer} has none; use --tokenizer jieba")
 

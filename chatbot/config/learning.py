@@ -4,19 +4,13 @@ import dataclasses
 from collections.abc import Collection
 
 from chatbot.errors import UserError
-from chatbot.flags import Flags, flag_of, setting
+from chatbot.flags import Flags, setting
 
 LEARNING, SPEED = "learning", "speed"
 # The values of --schedule.
 CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE = "constant", "inverse-square-root", "cosine", "one-cycle"
 # The parts of the model for --freeze.
 PARTS = ("embedding", "encoder", "decoder", "attention", "projection")
-# Settings that have an effect only with these values of another.
-NEEDED = {
-    "beta_1": ("optimizer", ("adam",)),
-    "beta_2": ("optimizer", ("adam",)),
-    "least_rate": ("schedule", (INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE)),
-}
 
 NATS, QUESTION_NATS = "nats_per_character", "question_nats_per_character"
 # The measures that --best-by takes.
@@ -44,11 +38,10 @@ class LearningSettings(Flags):
     schedule: str = setting(
         CONSTANT,
         "learning rate after the warm-up. constant: stays; inverse-square-root: falls with 1 / the square root of the "
-        "step, needs --warm-up; cosine: falls along half a cosine to --least-rate, needs --steps or --epochs; "
+        "step, needs --warm-up; cosine: falls along half a cosine to zero, needs --steps or --epochs; "
         "one-cycle: rises for 30% of the run, or for --warm-up steps, then falls as cosine",
         choices=(CONSTANT, INVERSE_SQUARE_ROOT, COSINE, ONE_CYCLE),
     )
-    least_rate: float = setting(0.0, "lower bound of the learning rate of a schedule", least=0)
     max_gradient_norm: float = setting(
         5.0, "clip gradients: scale them down where their global norm exceeds R", above=0
     )
@@ -58,8 +51,6 @@ class LearningSettings(Flags):
         "adam, this is AdamW",
         least=0,
     )
-    beta_1: float = setting(0.9, "Adam: decay of the moving average of the gradient", least=0)
-    beta_2: float = setting(0.999, "Adam: decay of the moving average of the squared gradient", least=0)
     label_smoothing: float = setting(
         0.0,
         "share of each target's probability that the loss spreads evenly over the vocabulary, against overconfidence; "
@@ -135,14 +126,8 @@ class LearningSettings(Flags):
         super().__post_init__()
         if self.steps is not None and self.epochs is not None:
             raise UserError("--steps and --epochs: give one of the two")
-        for name, (other, values) in NEEDED.items():
-            value = getattr(self, other)
-            if value not in values and getattr(self, name) != getattr(LearningSettings, name):
-                raise UserError(
-                    f"{flag_of(name)}: not used with {flag_of(other)} {value}; leave it out, or choose "
-                    f"{flag_of(other)} {' or '.join(values)}"
-                )
-        check_below_one(self, "beta_1", "beta_2", "average")
+        if self.average >= 1:
+            raise UserError(f"--average {self.average}: must be below 1")
         self._check_schedule()
         check_parts(self.frozen, PARTS)
         if self.weight_decay * self.learning_rate >= 1:
@@ -156,14 +141,12 @@ class LearningSettings(Flags):
             )
 
     def _check_schedule(self) -> None:
-        """Raise UserError when a setting that the schedule needs is missing or of no effect."""
+        """Raise UserError when a setting that the schedule needs is missing."""
         schedule = f"--schedule {self.schedule}"
         if self.schedule in (COSINE, ONE_CYCLE) and self.steps is None and self.epochs is None:
             raise UserError(f"{schedule}: it needs the length of the run; give --steps or --epochs")
         if self.schedule == INVERSE_SQUARE_ROOT and not self.warm_up and self.scale_learning_rate == "none":
             raise UserError(f"{schedule}: the rate falls from the end of the warm-up on; give --warm-up, such as 1000")
-        if self.least_rate > self.learning_rate:
-            raise UserError(f"--least-rate {self.least_rate}: above --learning-rate {self.learning_rate}")
 
     @property
     def frozen(self) -> tuple[str, ...]:
@@ -178,10 +161,3 @@ def check_parts(frozen: Collection[str], parts: Collection[str]) -> None:
             raise UserError(f"--freeze {part}: no such part; the parts of the model are {', '.join(parts)}")
     if set(frozen) == set(parts):
         raise UserError(f"--freeze {','.join(frozen)}: nothing is left to train; leave out a part")
-
-
-def check_below_one(settings: LearningSettings, *names: str) -> None:
-    """Raise UserError for the first of these settings that is 1 or more."""
-    for name in names:
-        if getattr(settings, name) >= 1:
-            raise UserError(f"{flag_of(name)} {getattr(settings, name)}: must be below 1")

@@ -25,17 +25,8 @@ class ModelSettings(Flags):
     cell: str = setting("lstm", "type of the recurrent layers", group=MODEL, choices=("lstm", "gru"), fixed=True)
     rnn_size: int = setting(256, "units of each recurrent layer", least=1, fixed=True)
     num_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", least=1, fixed=True)
-    encoder_layers: int | None = setting(
-        None, "recurrent layers of the encoder; default: --num-layers", least=1, fixed=True
-    )
-    decoder_layers: int | None = setting(
-        None, "recurrent layers of the decoder; default: --num-layers", least=1, fixed=True
-    )
     residual: bool = setting(
         False, "from the second recurrent layer on, add the inputs of a layer to its outputs", fixed=True
-    )
-    layer_normalisation: bool = setting(
-        False, "apply layer normalisation to the outputs of each recurrent layer", fixed=True
     )
     embedding_size: int = setting(256, "size of the embedding vector of a token", least=1, fixed=True)
     word_vectors: str | None = setting(
@@ -96,27 +87,11 @@ class ModelSettings(Flags):
             raise UserError("--copy and --sampled-softmax exclude each other; leave out one of the two")
         if self.ngrams == 1:
             raise UserError("--ngrams 1: the length of the longest n-grams; give 2 to 5, or 0 for none")
-        encoder, decoder = self.encoder_depth, self.decoder_depth
-        if encoder != decoder and self.attention == NONE:
-            raise UserError(
-                f"--attention none: {encoder} layer{'s' * (encoder > 1)} of the encoder cannot pass their states to "
-                f"{decoder} of the decoder; use an attention, or as many layers on both sides"
-            )
         if self.input_feeding and self.attention == NONE:
             raise UserError("--input-feeding: feeds the result of attention; choose another --attention than none")
-        if self.residual and max(encoder, decoder) == 1:
+        if self.residual and self.num_layers == 1:
             raise UserError("--residual: the first recurrent layer has none; use --num-layers 2 or more")
         if self.bidirectional and self.rnn_size % 2:
             raise UserError(
                 f"--rnn-size {self.rnn_size}: both directions share it; make it even or add --no-bidirectional"
             )
-
-    @property
-    def encoder_depth(self) -> int:
-        """The recurrent layers of the encoder."""
-        return self.encoder_layers or self.num_layers
-
-    @property
-    def decoder_depth(self) -> int:
-        """The recurrent layers of the decoder."""
-        return self.decoder_layers or self.num_layers

@@ -23,7 +23,6 @@ class ParallelSettings(Flags):
         stored=False,
     )
     towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers", least=1, stored=False)
-    log_device_placement: bool = setting(False, "print the device of each operation", stored=False)
     selftest: bool = setting(
         False, "check that several towers on these devices train as one does, print the verdict and exit", stored=False
     )

@@ -52,7 +52,6 @@ class CorpusFiles:
         """A hash of all inputs of the tokens: the content of the files, what their names decide, and the settings."""
         settings, rules = self.settings, [rule for rule in TEXT_RULES if rule in self.settings.clean]
         word_lists = [path and content_key(Path(path)) for path in (settings.block_list, settings.dictionary)]
-        limits = settings.min_characters, settings.max_characters
         return key_of(
             version=VERSION,
             sources=[
@@ -66,7 +65,7 @@ class CorpusFiles:
                 for source in self.sources
             ],
             options=dataclasses.asdict(self.options),
-            preparation=[rules, limits, word_lists, settings.tokenizer],
+            preparation=[rules, word_lists, settings.tokenizer],
             jieba=importlib.metadata.version("jieba"),
             rjieba=importlib.metadata.version("rjieba"),
             unicode=unicodedata.unidata_version,

@@ -36,26 +36,17 @@ def pair_filter(settings: CorpusSettings) -> Callable[[str, str], str]:
 
     Raises UserError when the block list cannot be read.
     """
-    least, most = settings.min_characters, settings.max_characters
     blocked = read_block_list(settings)
     is_blocked = _blocker(settings.clean, blocked) if blocked else None
 
     def reason_to_drop(question: str, answer: str) -> str:
         if not question or not answer:
             return "pairs with an empty side"
-        if least > 1 and min(_visible(question), _visible(answer)) < least:
-            return f"pairs with fewer than {least:,} characters on a side"
-        if most is not None and max(_visible(question), _visible(answer)) > most:
-            return f"pairs with more than {most:,} characters on a side"
         if is_blocked is not None and (is_blocked(question) or is_blocked(answer)):
             return "pairs with a blocked word"
         return ""
 
     return reason_to_drop
-
-
-def _visible(text: str) -> int:
-    return len(text) - text.count(" ")
 
 
 def read_block_list(settings: CorpusSettings) -> tuple[str, ...]:

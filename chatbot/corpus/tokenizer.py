@@ -71,8 +71,6 @@ def without_pair_rules(settings: CorpusSettings) -> CorpusSettings:
     return dataclasses.replace(
         settings,
         clean=tuple(rule for rule in settings.clean if rule in TEXT_RULES) or (NONE,),
-        min_characters=1,
-        max_characters=None,
         max_reply_frequency=None,
         block_list=None,
     )

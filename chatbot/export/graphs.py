@@ -96,7 +96,7 @@ def step(model: Seq2Seq, settings: ModelSettings, last: tf.Tensor, state: dict[s
 def _cells(settings: ModelSettings) -> list[Any]:
     """Return the structure of the cells, with any values."""
     states = 2 if settings.cell == "lstm" else 1
-    cells = [[0] * states] * settings.decoder_depth
+    cells = [[0] * states] * settings.num_layers
     return [*cells, [0]] if settings.input_feeding else cells
 
 

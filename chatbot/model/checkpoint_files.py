@@ -116,7 +116,7 @@ def check_model_size(directory: Path, settings: ModelSettings, tokens: int = len
 
     tokens: the size of the vocabulary, or less. The bound counts the recurrent and the output matrices only.
     """
-    matrices = (settings.encoder_depth + settings.decoder_depth) * settings.rnn_size**2
+    matrices = 2 * settings.num_layers * settings.rnn_size**2
     of_tokens = tokens * settings.embedding_size * (1 if settings.tied_embeddings else 2)
     least = 4 * (matrices + of_tokens)
     data = [path.stat().st_size for path in directory.glob("ckpt-*.data-*")]

@@ -47,7 +47,7 @@ class Decoder(keras.layers.Layer):
         super().__init__()
         units = settings.rnn_size
         inputs = settings.embedding_size * (2 if settings.input_feeding else 1)
-        self.stack = Stack(settings, settings.decoder_depth, inputs, units, DECODER, precision)
+        self.stack = Stack(settings, settings.num_layers, inputs, units, DECODER, precision)
         attention = ATTENTIONS.get(settings.attention)  # None for "none"
         self.attention = attention(units, precision, settings.input_feeding) if attention else None
         self.combine = keras.layers.Dense(settings.embedding_size, use_bias=False, dtype=policy(precision))
@@ -60,12 +60,8 @@ class Decoder(keras.layers.Layer):
     def start(self, memory: tf.Tensor, mask: tf.Tensor, states: list[State]) -> DecoderState:
         """Return the state before the first token.
 
-        memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer. If
-        encoder and decoder have different depths, the decoder starts from zeros, as in tensorflow/nmt (Luong et al.,
-        2017), and knows the question by attention.
+        memory: [rows, source, rnn_size]. mask: [rows, source] bool. states: the last state of each encoder layer.
         """
-        if len(states) != self._settings.decoder_depth:
-            states = self.stack.zero_states(tf.shape(memory)[0], memory.dtype)
         if self._settings.input_feeding:
             states = [*states, [tf.zeros([tf.shape(memory)[0], self._settings.embedding_size], memory.dtype)]]
         keys = memory if self.attention is None else self.attention.keys(memory)

@@ -99,8 +99,7 @@ class Stack(keras.layers.Layer):
     """Recurrent layers, with dropout before each.
 
     settings.residual adds its inputs, before dropout, to the outputs of each layer but the first, whose inputs are of
-    another size (Wu et al., 2016). settings.layer_normalisation normalises the sum (Ba et al., 2016). Both are outside
-    the layers.
+    another size (Wu et al., 2016). It is outside the layers.
 
     layers: their number. inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`; the
     others follow.
@@ -118,9 +117,6 @@ class Stack(keras.layers.Layer):
         super().__init__()
         sizes = [inputs, *[units] * (layers - 1)]
         self.recurrent = [recurrent_layer(settings.cell, size, units, precision) for size in sizes]
-        self.norms = [keras.layers.LayerNormalization() for _ in sizes if settings.layer_normalisation]
-        for norm in self.norms:
-            norm.build((None, units))
         numbers = range(first_dropout, first_dropout + layers)
         self.dropouts = [Dropout(settings.keep_prob, number) for number in numbers]
         self._settings = settings
@@ -148,12 +144,8 @@ class Stack(keras.layers.Layer):
         outputs = inputs
         for i, (layer, first) in enumerate(zip(self.recurrent, initial, strict=True)):
             of_layer, state = self._layer(layer, self.dropouts[i](outputs, key), first, sequences, last)
-            outputs = self._normalised(i, outputs, of_layer)
+            outputs = outputs + of_layer if self._settings.residual and i > 0 else of_layer
             states.append(state)
-        if self.norms and is_packed(self._settings):
-            # `unpack` leaves the gradient with respect to fillers undefined; the norms' gradients must not include it.
-            tokens = tf.shape(outputs)[0]
-            outputs *= tf.cast(tf.range(tokens) < tokens - sequences.packing.fillers, outputs.dtype)[:, None]
         return outputs, states
 
     def zero_states(self, rows: tf.Tensor, dtype: tf.DType) -> list[State]:
@@ -161,12 +153,6 @@ class Stack(keras.layers.Layer):
         states_of_layer = 2 if self._settings.cell == "lstm" else 1
         zeros = tf.zeros([rows, self.recurrent[0].units], dtype)
         return [[zeros] * states_of_layer] * len(self.recurrent)
-
-    def _normalised(self, number: int, inputs: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return what layer `number` passes on, [..., units]. inputs, outputs: its own."""
-        if self._settings.residual and number > 0:
-            outputs += inputs
-        return self.norms[number](outputs) if self.norms else outputs
 
     def _layer(
         self,
@@ -209,7 +195,8 @@ class Stack(keras.layers.Layer):
         outputs = inputs
         for i, (layer, state) in enumerate(zip(self.recurrent, states, strict=True)):
             results, new_state = layer.cell(outputs if scales is None else outputs * scales[i], state)
-            outputs = self._normalised(i, outputs, tf.cast(results, inputs.dtype))
+            results = tf.cast(results, inputs.dtype)
+            outputs = outputs + results if self._settings.residual and i > 0 else results
             new_states.append([tf.cast(x, inputs.dtype) for x in _as_list(new_state)])
         return outputs, new_states
 
@@ -226,7 +213,7 @@ class Encoder(keras.layers.Layer):
         units = settings.rnn_size // 2 if settings.bidirectional else settings.rnn_size
 
         def stack(first_dropout: int) -> Stack:
-            return Stack(settings, settings.encoder_depth, settings.embedding_size, units, first_dropout, precision)
+            return Stack(settings, settings.num_layers, settings.embedding_size, units, first_dropout, precision)
 
         self.forward = stack(FORWARD_ENCODER)
         self.backward = stack(BACKWARD_ENCODER) if settings.bidirectional else None

@@ -19,7 +19,7 @@ from chatbot.config.learning import LearningSettings
 from chatbot.model.seq2seq import Seq2Seq
 
 MOMENTUM = 0.9
-EPSILON = 1e-7  # Adam's, as in Keras
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7  # Adam's, as in Keras
 TINY = 1e-37  # less than the weight of any token, also times the smallest loss scale; its inverse is finite
 
 NUM_SLOTS = {"adam": 2, "momentum": 1, "sgd": 0}
@@ -76,7 +76,7 @@ class Scalars(NamedTuple):
     applied: tf.Tensor  # 1, or 0 for an update that changes nothing
 
 
-def update_scalars(settings: LearningSettings, rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Scalars:
+def update_scalars(rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Scalars:
     """Return the scalars of an update, or if `finite` is false those of an update that changes nothing.
 
     number: int64, of the update, counted from 1.
@@ -88,10 +88,10 @@ def update_scalars(settings: LearningSettings, rate: tf.Tensor, number: tf.Tenso
 
     return Scalars(
         unless_skipped(rate, 0.0),
-        unless_skipped(settings.beta_1, 1.0),
-        unless_skipped(settings.beta_2, 1.0),
-        settings.beta_1**exponent,
-        settings.beta_2**exponent,
+        unless_skipped(BETA_1, 1.0),
+        unless_skipped(BETA_2, 1.0),
+        BETA_1**exponent,
+        BETA_2**exponent,
         unless_skipped(MOMENTUM, 1.0),
         tf.cast(finite, tf.float32),
     )

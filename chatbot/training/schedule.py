@@ -34,9 +34,9 @@ class Schedule:
 
     - constant: the rate stays;
     - inverse-square-root: it falls with the inverse square root of the step (Vaswani et al., 2017);
-    - cosine: it falls along half a cosine to `least` at `length` (Loshchilov and Hutter, 2017, without restarts).
+    - cosine: it falls along half a cosine to zero at `length` (Loshchilov and Hutter, 2017, without restarts).
 
-    one-cycle rises from a 25th of the highest rate and falls to `least`, both along half a cosine (Smith and Topin,
+    one-cycle rises from a 25th of the highest rate and falls to zero, both along half a cosine (Smith and Topin,
     2018).
     """
 
@@ -44,7 +44,6 @@ class Schedule:
     warm_up: int  # steps
     kind: str = CONSTANT
     length: int = 0  # steps of the run, for cosine and one-cycle
-    least: float = 0.0
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -52,13 +51,13 @@ class Schedule:
             peak = self.warm_up - 1
             if step < peak:
                 return _half_cosine(self.highest * FIRST_SHARE, self.highest, step / peak)
-            return _half_cosine(self.highest, self.least, (step - peak) / (self.length - peak))
+            return _half_cosine(self.highest, 0.0, (step - peak) / (self.length - peak))
         if step + 1 < self.warm_up:
             return self.highest * ((step + 1) / self.warm_up)
         if self.kind == COSINE:
-            return _half_cosine(self.highest, self.least, (step - self.warm_up) / (self.length - self.warm_up))
+            return _half_cosine(self.highest, 0.0, (step - self.warm_up) / (self.length - self.warm_up))
         if self.kind == INVERSE_SQUARE_ROOT:
-            return max(self.least, self.highest * math.sqrt(self.warm_up / (step + 1)))
+            return self.highest * math.sqrt(self.warm_up / (step + 1))
         return self.highest
 
 
@@ -83,7 +82,7 @@ def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) 
         warm_up = min(steps_per_epoch, MOST_WARM_UP) if settings.scale_learning_rate != "none" else 0
     if settings.schedule in (COSINE, ONE_CYCLE) and warm_up >= length:
         raise UserError(f"--warm-up {warm_up}: the run has {counted(length, 'step')}; choose less, or a longer run")
-    return Schedule(settings.learning_rate * factor, warm_up, settings.schedule, length, settings.least_rate)
+    return Schedule(settings.learning_rate * factor, warm_up, settings.schedule, length)
 
 
 def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
@@ -99,8 +98,8 @@ def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> st
             line or f"Learning rate {schedule.highest:.4g}"
         ) + f", reached after {counted(schedule.warm_up, 'step')}"
     falls = {
-        COSINE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",
-        ONE_CYCLE: f"falls to {schedule.least:.4g} at step {schedule.length:,}",
+        COSINE: f"falls to 0 at step {schedule.length:,}",
+        ONE_CYCLE: f"falls to 0 at step {schedule.length:,}",
         INVERSE_SQUARE_ROOT: "falls with the square root of the step",
     }
     if schedule.kind in falls:

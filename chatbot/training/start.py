@@ -235,7 +235,7 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
 
 def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
     """Train as the chief of an asynchronous cluster."""
-    open_towers([], None, settings.parallel.log_device_placement)  # the chief only validates, on the CPU
+    open_towers([], None)  # the chief only validates, on the CPU
     import tensorflow as tf
 
     from chatbot.training.machines.team import Team
@@ -275,7 +275,7 @@ def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
     for number, reason in silent_gpus().items():
         print(f"GPU {number} does not answer, and is left out: {reason}", file=sys.stderr)
     count = parallel.towers or (fewest if len(gpus) < fewest else None)
-    towers = open_towers(gpus, count, parallel.log_device_placement)
+    towers = open_towers(gpus, count)
     if settings.learning.deterministic:
         import tensorflow as tf
 

@@ -83,8 +83,9 @@ def test_beam_writes_the_bytes_of_the_built_in_encoder(
     assert built_in.reports == beam.reports
 
 
-def test_empty_corpus_gives_the_same_error(settings: EncodeSettings) -> None:
-    settings = replace(settings, min_characters=99, validation="none")
+def test_empty_corpus_gives_the_same_error(settings: EncodeSettings, tmp_path: Path) -> None:
+    (tmp_path / "blocked.txt").write_text("第\n")
+    settings = replace(settings, block_list=str(tmp_path / "blocked.txt"), validation="none")
     messages = []
     for encode in (encoded_corpus, on_beam):
         with pytest.raises(UserError) as error:

@@ -124,7 +124,6 @@ def test_pairs_are_tokenised_again_only_after_relevant_changes(tmp_path: Path, m
     assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
     dictionary.write_text("你好呀\n")
     assert calls_for(PAIRS, dictionary=str(dictionary)) == 1
-    assert calls_for(PAIRS, min_characters=2) == 1
     assert calls_for(PAIRS[:-1]) == 1
     assert calls_for(PAIRS) == 0
 
@@ -136,14 +135,12 @@ def test_max_reply_frequency_caps_replies(tmp_path: Path) -> None:
     assert corpus.reports[0].lines() == ["pairs beyond --max-reply-frequency 3: 7"]
 
 
-def test_blocked_words_and_character_limits_drop_pairs(tmp_path: Path) -> None:
+def test_blocked_words_drop_pairs(tmp_path: Path) -> None:
     (tmp_path / "blocked.txt").write_text("\ufeff广告\n\n+V\n", encoding="utf-8")
-    pairs = [("看广告吗", "不看"), ("你好", "加+V信"), ("好", "好的"), ("你好", "你好呀" * 9), ("你好", "你好呀")]
-    corpus = encoded_corpus(
-        settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt"), min_characters=2, max_characters=20)
-    )
+    pairs = [("看广告吗", "不看"), ("你好", "加+V信"), ("你好", "你好呀")]
+    corpus = encoded_corpus(settings(tmp_path, pairs, block_list=str(tmp_path / "blocked.txt")))
     assert texts(corpus) == [("你好", "你好呀")]
-    assert [entry.count for entry in corpus.reports[0].dropped.values()] == [2, 1, 1]
+    assert [entry.count for entry in corpus.reports[0].dropped.values()] == [2]
 
 
 def test_block_list_is_cleaned_like_pairs(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from chatbot.corpus.vocabulary import Vocabulary
 # A change of every setting by which text is cleaned and tokenised.
 PREPARED = {
     "clean": ("nfkc",),
-    "min_characters": 2,
-    "max_characters": 9,
     "block_list": "words.txt",
     "tokenizer": "char",
     "dictionary": "words.txt",

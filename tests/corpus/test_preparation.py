@@ -30,8 +30,6 @@ def kept(
     ("flags", "dropped"),
     [
         ({}, [("", "一"), ("一", ""), (" ", "一")]),
-        ({"min_characters": 2}, [("一", "二三"), ("一二", "三"), ("一 ", "二三")]),
-        ({"max_characters": 2}, [("一二三", "四"), ("一", "二三四")]),
         ({"block_list": "blocked.txt"}, [("坏一", "二"), ("一", "二坏")]),
     ],
 )
@@ -43,13 +41,6 @@ def test_filter_applies_to_both_sides(work_dir: Any, flags: dict[str, Any], drop
     ((reason, entry),) = report.dropped.items()
     assert entry.count == len(dropped)
     assert report.lines() == [f"{reason}: {len(dropped)} (first: a.tsv, pair 12)"]
-
-
-def test_limits_are_inclusive_and_spaces_do_not_count() -> None:
-    settings = CorpusSettings(min_characters=2, max_characters=3, clean=("none",))
-    pairs = [("一二", "一二三"), ("a b c", "a  bc")]
-    assert len(kept(pairs, settings)) == 2
-    assert not kept([("a b c d", "二三")], settings)
 
 
 SHORT = st.text("好坏a\u2581 ", max_size=6)

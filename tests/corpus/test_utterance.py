@@ -7,8 +7,6 @@ from chatbot.corpus.tokenizer import without_pair_rules
 
 DROPPING = CorpusSettings(
     clean=("nfkc", "control", "equal", "duplicates"),
-    min_characters=2,
-    max_characters=9,
     max_reply_frequency=3,
     block_list="blocked.txt",
 )

@@ -117,16 +117,14 @@ def test_engine_answers_in_batches_as_the_responder_alone(preset: Path) -> None:
 
 GRU = {
     "cell": "gru",
-    "encoder_layers": 1,
-    "decoder_layers": 2,
+    "num_layers": 2,
     "residual": True,
-    "layer_normalisation": True,
     "attention": "bahdanau",
     "tied_embeddings": False,
     "ngrams": 2,
 }
 # With more than ten tensors of state, their names are not in the order of their numbers.
-FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False, "decoder_layers": 6}
+FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False, "num_layers": 6}
 NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": "off"}
 
 

@@ -32,12 +32,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "lstm-none-uni": {"attention": "none", "bidirectional": False},
     "gru-none-bi": {"cell": "gru", "attention": "none"},
     "lstm-residual-untied": {"residual": True, "tied_embeddings": False},
-    "lstm-normalised-deep-encoder": {"layer_normalisation": True, "encoder_layers": 3},
-    "gru-residual-normalised-deep-decoder": {
+    "lstm-deep": {"num_layers": 3},
+    "gru-residual-deep": {
         "cell": "gru",
         "residual": True,
-        "layer_normalisation": True,
-        "decoder_layers": 3,
+        "num_layers": 3,
         "bidirectional": False,
     },
     "lstm-fed-copy": {"input_feeding": True, "copy": True, "tied_embeddings": False},

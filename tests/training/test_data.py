@@ -103,7 +103,7 @@ def test_every_validation_pair_is_scored_as_it_is_trained(work_dir: Path) -> Non
     """Text is cleaned and tokenised in the same way. Rules that drop pairs, and --max-length, do not apply."""
     data = write("pairs.tsv", ("ＡＢ好", "好吗"), ("你好吗", "ＡＢ吗"))
     held_out = write("held_out.tsv", ("你好吗好", "好"), ("吗", "吗"), ("ＡＢ", "ＡＢ"), ("ＡＢ", "ＡＢ"))
-    rules = {"clean": ("nfkc", "equal", "duplicates"), "min_characters": 2, "tokenizer": "char", "max_length": 3}
+    rules = {"clean": ("nfkc", "equal", "duplicates"), "tokenizer": "char", "max_length": 3}
     prepared = prepare(small_settings(data=(data,), validation=held_out, both_directions="off", **rules))
     assert prepared.validation is not None
     (validation,), text = prepared.validation.shards, prepared.vocabulary.text
@@ -177,12 +177,12 @@ def test_token_batches_train_and_resume(work_dir: Path) -> None:
 
 
 def test_cause_of_changed_pairs_is_reported(work_dir: Path) -> None:
-    Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n去哪\t不去\n")
+    Path("pairs.tsv").write_text("你好\t你好呀\n吃了吗\t吃了\n去哪\t吃了\n")
     settings: dict[str, Any] = {"data": ("pairs.tsv",), "clean": ("control", "equal")}
     train_small(1, **settings, steps=1)
     assert train_small(1, **{**settings, "clean": ("equal", "control")}, steps=2) == 0  # their order does not matter
-    with pytest.raises(UserError, match=r"\(3 then, 1 now; changed were --max-characters None -> 2\)"):
-        train_small(1, **settings, max_characters=2, steps=3)
+    with pytest.raises(UserError, match=r"\(3 then, 2 now; changed were --max-reply-frequency None -> 1\)"):
+        train_small(1, **settings, max_reply_frequency=1, steps=3)
     Path("pairs.tsv").write_text("你好\t你好呀\n")
     with pytest.raises(UserError, match="the flags are the same, a file has changed"):
         train_small(1, **settings, steps=3)

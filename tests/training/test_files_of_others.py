@@ -166,7 +166,6 @@ def test_attempt_is_loaded_or_refused_in_one_line(whole: Path, tmp_path_factory:
         {"rnn_size": 10**9},
         {"embedding_size": 10**9},
         {"num_layers": 10**9},
-        {"decoder_layers": 10**12},
         {"tied_embeddings": False, "embedding_size": 10**9},
     ],
 )

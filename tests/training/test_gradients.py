@@ -102,7 +102,7 @@ def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list
 
 # A GRU has the same layout of a batch, and so the same masks, on every path.
 GRU = {"cell": "gru", "keep_prob": 0.8}
-STACKS = {"residual": True, "layer_normalisation": True, "encoder_layers": 3}
+STACKS = {"residual": True, "num_layers": 3}
 
 
 @pytest.mark.parametrize(

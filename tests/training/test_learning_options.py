@@ -15,7 +15,7 @@ from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.gradients import gradient_function
-from chatbot.training.optimizer import EPSILON, trained_indices
+from chatbot.training.optimizer import BETA_1, BETA_2, EPSILON, trained_indices
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
 from chatbot.training.variable_update.choose import open_update
 from chatbot.training.variable_update.graph import Graph
@@ -28,8 +28,6 @@ OPTIONS = replace(
     SETTINGS,
     freeze="encoder,attention",
     weight_decay=0.5,
-    beta_1=0.8,
-    beta_2=0.95,
     average=0.3,
     max_gradient_norm=0.05,
 )
@@ -68,9 +66,9 @@ def slow_weights(settings: Settings) -> tuple[list[np.ndarray], list[np.ndarray]
         gradients, number = [t * g for t, g in zip(trained, pending.pop(0), strict=True)], number + 1
         norm = np.sqrt(sum((g**2).sum() for g in gradients))
         gradients = [g * min(1, learning.max_gradient_norm / norm) for g in gradients]
-        means = [learning.beta_1 * m + (1 - learning.beta_1) * g for m, g in zip(means, gradients, strict=True)]
-        squares = [learning.beta_2 * s + (1 - learning.beta_2) * g**2 for s, g in zip(squares, gradients, strict=True)]
-        rate = learning.learning_rate * np.sqrt(1 - learning.beta_2**number) / (1 - learning.beta_1**number)
+        means = [BETA_1 * m + (1 - BETA_1) * g for m, g in zip(means, gradients, strict=True)]
+        squares = [BETA_2 * s + (1 - BETA_2) * g**2 for s, g in zip(squares, gradients, strict=True)]
+        rate = learning.learning_rate * np.sqrt(1 - BETA_2**number) / (1 - BETA_1**number)
         kept = [1 - learning.learning_rate * learning.weight_decay * (w.ndim > 1) for w in weights]
         steps = [rate * m / (np.sqrt(s) + EPSILON) for m, s in zip(means, squares, strict=True)]
         weights = [k * w - step if t else w for t, k, w, step in zip(trained, kept, weights, steps, strict=True)]

@@ -72,33 +72,34 @@ def test_scaled_learning_rate_is_described() -> None:
     assert line == "Learning rate 0.008: 0.002 scaled by linear of 256/64 pairs in a batch, reached after 300 steps."
     plain = dataclasses.replace(settings, scale_learning_rate="none")
     assert describe(plain, schedule_of(plain, 256, 300), 256) == ""
-    cosine = dataclasses.replace(plain, schedule="cosine", epochs=2, least_rate=1e-5)
-    assert describe(cosine, schedule_of(cosine, 256, 300), 256) == "Learning rate 0.002; falls to 1e-05 at step 600."
+    cosine = dataclasses.replace(plain, schedule="cosine", epochs=2)
+    assert describe(cosine, schedule_of(cosine, 256, 300), 256) == "Learning rate 0.002; falls to 0 at step 600."
 
 
-RATE, WARM_UP, LENGTH, LEAST = 0.8, 4, 20, 0.1
+RATE, WARM_UP, LENGTH = 0.8, 4, 20
 SLOW = {
     "constant": lambda step: RATE,
-    "inverse-square-root": lambda step: max(LEAST, RATE * sqrt(WARM_UP) / sqrt(step + 1)),
-    "cosine": lambda step: LEAST + (RATE - LEAST) * (1 + cos(pi * (step - WARM_UP) / (LENGTH - WARM_UP))) / 2,
-    "one-cycle": lambda step: LEAST + (RATE - LEAST) * (1 + cos(pi * (step - 3) / (LENGTH - 3))) / 2,
+    "inverse-square-root": lambda step: RATE * sqrt(WARM_UP) / sqrt(step + 1),
+    "cosine": lambda step: RATE * (1 + cos(pi * (step - WARM_UP) / (LENGTH - WARM_UP))) / 2,
+    "one-cycle": lambda step: RATE * (1 + cos(pi * (step - 3) / (LENGTH - 3))) / 2,
 }
 
 
 @pytest.mark.parametrize("kind", SLOW)
 def test_schedules_equal_their_formulas(kind: str) -> None:
-    least = 0.0 if kind == "constant" else LEAST
-    settings = LearningSettings(learning_rate=RATE, warm_up=WARM_UP, schedule=kind, epochs=2, least_rate=least)
+    settings = LearningSettings(learning_rate=RATE, warm_up=WARM_UP, schedule=kind, epochs=2)
     schedule = schedule_of(settings, 64, LENGTH // 2)
     rising = [RATE * (step + 1) / WARM_UP for step in range(WARM_UP)]
     if kind == "one-cycle":
         rising = [RATE / 25 + RATE * 24 / 25 * (1 - cos(pi * step / 3)) / 2 for step in range(WARM_UP)]
     expected = [*rising, *map(SLOW[kind], range(WARM_UP, LENGTH))]
     assert [schedule.rate(step) for step in range(LENGTH)] == pytest.approx(expected)
-    # From the last step on, the rate stays, or falls to the least.
+    # From the last step on, the rate stays, or falls on.
     last = schedule.rate(LENGTH)
-    assert schedule.rate(20 * LENGTH) == (last if kind != "inverse-square-root" else LEAST)
-    assert last == pytest.approx(RATE if kind == "constant" else max(LEAST, SLOW[kind](LENGTH)))
+    assert schedule.rate(20 * LENGTH) == (
+        last if kind != "inverse-square-root" else pytest.approx(SLOW[kind](20 * LENGTH))
+    )
+    assert last == pytest.approx(SLOW[kind](LENGTH))
 
 
 def test_one_cycle_rises_in_30_percent_of_the_run() -> None:
@@ -115,8 +116,6 @@ def test_one_cycle_rises_in_30_percent_of_the_run() -> None:
         ({"schedule": "cosine"}, "--schedule cosine: it needs the length of the run; give --steps or --epochs"),
         ({"schedule": "one-cycle"}, "--schedule one-cycle: it needs the length of the run"),
         ({"schedule": "inverse-square-root"}, "--schedule inverse-square-root: .* give --warm-up"),
-        ({"least_rate": 0.1}, "--least-rate: not used with --schedule constant; .* --schedule .* or cosine or"),
-        ({"schedule": "cosine", "steps": 9, "least_rate": 0.5}, "--least-rate 0.5: above --learning-rate 0.002"),
         ({"schedule": "cosine", "steps": 9, "warm_up": 9}, "--warm-up 9: the run has 9 steps"),
     ],
 )

@@ -68,9 +68,8 @@ def test_four_towers_equal_one_device(cpus: list[Tower], update: str, name: str)
 # Options of the model whose result does not depend on the key of a tower.
 OPTIONS = {
     "tied_embeddings": False,
-    "encoder_layers": 2,
+    "num_layers": 2,
     "residual": True,
-    "layer_normalisation": True,
 }
 
 

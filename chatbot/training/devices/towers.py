@@ -113,7 +113,7 @@ def _visible(found: list[Gpu]) -> list[Gpu]:
     return chosen
 
 
-def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False) -> list[Tower]:
+def open_towers(gpus: list[Gpu], towers: int | None) -> list[Tower]:
     """Create TensorFlow's logical devices and return the tower of each.
 
     Sets GPU visibility, memory growth and soft placement. Without a GPU, or with a single one, the device is split
@@ -130,8 +130,7 @@ def open_towers(gpus: list[Gpu], towers: int | None, log_placement: bool = False
     import_tensorflow()
     import tensorflow as tf
 
-    tf.debugging.set_log_device_placement(log_placement)
-    tf.config.set_soft_device_placement(True)  # the line above ends it if TensorFlow was used before in this process
+    tf.config.set_soft_device_placement(True)
     if not gpus:
         count = towers or 1
         (cpu,) = tf.config.list_physical_devices("CPU")

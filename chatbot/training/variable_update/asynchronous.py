@@ -112,7 +112,7 @@ class ServerShard:
                         if self.loss_scale is not None:
                             used, overflow = scaling
                             updates.append(self.loss_scale.update(used, finite, overflow))
-                        scalars = update_scalars(self._settings, rate, number + 1, finite)
+                        scalars = update_scalars(rate, number + 1, finite)
                         for i, gradient in zip(self.trained, gradients, strict=True):
                             updates.append(
                                 apply_update(

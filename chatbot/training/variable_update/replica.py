@@ -95,7 +95,7 @@ class Replica:
                 called = self.calls.assign_add(1, read_value=False)
             with tf.control_dependencies([called]):
                 number = self.updates.assign_add(tf.cast(clipped.finite, tf.int64), read_value=True)
-            scalars = update_scalars(self._settings, rate, number, clipped.finite)
+            scalars = update_scalars(rate, number, clipped.finite)
             if self.loss_scale is not None:
                 with tf.control_dependencies([number]):
                     used = self.loss_scale.read()
