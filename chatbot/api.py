@@ -157,7 +157,7 @@ def _train_with_others(settings: Settings) -> TrainingResult:
         raise UserError(f"{directory}: training failed with exit code {code}; the lines above say why")
     if settings.parallel.selftest:
         return TrainingResult(directory, 0, "the self-test has passed", 0, None)
-    from chatbot.model.checkpoint_files import read_pointer
+    from chatbot.model.checkpoint import read_pointer
 
     last = read_pointer(directory / LAST)
     stopped = INTERRUPTED if code == EXIT_INTERRUPTED else "all processes have ended"

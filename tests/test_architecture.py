@@ -43,7 +43,7 @@ READING = {
     "dialogues": {"files", "tables", "values"},
 }
 READING_BASE = {"pair", "options", "report", "display", "weights", "chat_messages"}
-# Commands that need no TensorFlow; average imports it when the checkpoints are found to be whole.
+# Commands that need no TensorFlow.
 ATTEMPTS = {f"chatbot.attempts.{name}" for name in ("__main__", "table", "compare", "prune", "rename", "average")}
 
 

@@ -7,15 +7,13 @@ import hashlib
 import json
 import math
 import os
-import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import filelock
 
-from chatbot.attempts.variables import Variable, count, read_variables
 from chatbot.config.attempts import (
-    BEST,
     CHECKPOINTS,
     CONFIG,
     DATA,
@@ -30,7 +28,7 @@ from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import read_pointer, step_of, with_manifest
+from chatbot.model.checkpoint import first_whole, group_sizes, pointed_steps, read_pointer, resumable_steps, saved_steps
 
 # The states of an attempt. READY: it can be resumed. WEIGHTS: it has no state of the optimizer to be resumed with.
 # EMPTY: no checkpoint was saved yet. DAMAGED: so is a checkpoint, and another one takes its place.
@@ -93,7 +91,7 @@ def _reason(error: UserError, directory: Path) -> str:
 
 def _read(directory: Path, attempt: Attempt) -> str:
     """Set what the files say, and return the state. Raises UserError for a file that is missing or damaged."""
-    saved = checkpoints_of(directory)
+    saved = saved_steps(directory)
     if not (directory / CONFIG).exists() and not saved:
         return EMPTY
     settings = stored_settings(directory / CONFIG)
@@ -107,32 +105,27 @@ def _read(directory: Path, attempt: Attempt) -> str:
     if isinstance(nats, int | float) and math.isfinite(nats):
         attempt.best_nats_per_character, attempt.best_step = nats, int(last.get("best_step", 0))
     _read_words(directory, settings, attempt)
-    pointers = [last, *([read_pointer(directory / BEST)] if (directory / BEST).exists() else [])]
-    variables, attempt.problem = _first_whole(directory, [pointer["step"] for pointer in pointers])
-    attempt.weights = count(variables, "weights")
+    sizes = _read_checkpoints(directory, attempt)
+    attempt.weights = sizes["weights"]
     if attempt.problem:
         return DAMAGED
-    return READY if count(variables, "optimizer") else WEIGHTS
+    return READY if "optimizer" in sizes else WEIGHTS
 
 
-def _first_whole(directory: Path, pointed: list[int]) -> tuple[list[Variable], str]:
-    """Return the variables of the checkpoint that is used, and why it is not one that a pointer names, "" if it is.
+def _read_checkpoints(directory: Path, attempt: Attempt) -> Counter[str]:
+    """Return the sizes of the checkpoint that training resumes from, and set what is wrong with one that is named.
 
-    pointed: the steps that `last` and `best` name. Where one of these is damaged, training and chat fall back to
-    another one. Raises UserError if none is left.
+    Where one that `last` or `best` names is damaged, training or chat falls back to another one. Raises UserError if
+    none is left.
     """
-    older = {step_of(name) for name in with_manifest(directory)} - {*pointed}
-    damaged = ""
-    whole: dict[int, list[Variable]] = {}
-    for step in (*dict.fromkeys(pointed), *sorted((step for step in older if step < pointed[0]), reverse=True)):
-        try:
-            whole[step] = read_variables(directory / f"ckpt-{step}")
-        except UserError as error:
-            damaged = damaged or _reason(error, directory)
-    if not whole:
-        raise UserError(damaged)
-    used = next(iter(whole))
-    return whole[used], f"{damaged}; ckpt-{used} is used" if damaged else ""
+    for_training = resumable_steps(directory)
+    for_chat = [*reversed(pointed_steps(directory).values()), *for_training]
+    resumed, sizes, damage = first_whole(directory, for_training, group_sizes)
+    chatting, _, other_damage = first_whole(directory, for_chat, group_sizes)
+    for used, error in ((resumed, damage), (chatting, other_damage)):
+        if error is not None:
+            attempt.problem = attempt.problem or f"{_reason(error, directory)}; ckpt-{used} is used"
+    return sizes
 
 
 def _read_words(directory: Path, settings: Settings, attempt: Attempt) -> None:
@@ -171,15 +164,6 @@ def data_names(settings: Settings) -> tuple[str, ...]:
     corpus = settings.corpus
     files = corpus.data or tuple(file for file in (corpus.source_file, corpus.target_file) if file)
     return tuple(Path(file).name for file in files) or (DEFAULT_CORPUS,)
-
-
-def checkpoints_of(directory: Path) -> dict[int, list[Path]]:
-    """Return the files of each checkpoint by its step, the oldest first, whether they are complete or not."""
-    found: dict[int, list[Path]] = {}
-    for path in directory.iterdir():
-        if match := re.match(r"ckpt-(\d+)[._]", path.name):
-            found.setdefault(int(match[1]), []).append(path)
-    return dict(sorted(found.items()))
 
 
 def size_of(path: Path) -> int:

@@ -5,8 +5,9 @@ import re
 import shutil
 from pathlib import Path
 
-from chatbot.attempts.attempt import check_saved, checkpoints_of, read_attempt
-from chatbot.attempts.variables import Variable, read_variables
+import numpy as np
+
+from chatbot.attempts.attempt import check_saved, read_attempt
 from chatbot.config.attempts import (
     BEST,
     CHECKPOINTS,
@@ -24,7 +25,15 @@ from chatbot.config.stored import read_settings
 from chatbot.durable import write_json
 from chatbot.errors import UserError
 from chatbot.flags import program
-from chatbot.model.checkpoint_files import manifest_of, manifest_path, verified_manifest
+from chatbot.model.checkpoint import (
+    Array,
+    checkpoint_path,
+    read_group,
+    saved_steps,
+    verified_manifest,
+    write_checkpoint,
+)
+from chatbot.training.checkpoints.progress import Progress
 
 
 def average(settings: AverageSettings) -> None:
@@ -35,21 +44,23 @@ def average(settings: AverageSettings) -> None:
         raise UserError(f"average {source.name}: {target} exists already; give another name with --to")
     check_saved(read_attempt(source), "average")
     steps = chosen_steps(source, settings.checkpoints[1:])
-    shapes = common_shapes(source, steps)
+    means = mean_weights(source, steps)
     values = {**read_settings(source / CONFIG), "attempt": target.name}
 
     part = target.with_name(f".{target.name}.part")  # a hidden folder is not an attempt
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     try:
-        write_mean(source, steps, shapes, part / f"ckpt-{steps[-1]}")
+        progress = Progress(step=steps[-1])
+        path = checkpoint_path(part, progress.step)
+        write_checkpoint(path, {"weights": means}, {"progress": dataclasses.asdict(progress)})
         for name in (VOCABULARY, DATA, DICTIONARY, NGRAMS):
             if (source / name).exists():
                 shutil.copy(source / name, part / name)
         write_json(part / CONFIG, values)
         # `best` also says that the search is the one of validated attempts (chatbot.config.stored).
         for name in (LAST, BEST) if is_validated(source) else (LAST,):
-            write_json(part / name, {"checkpoint": f"ckpt-{steps[-1]}", "step": steps[-1]})
+            write_json(part / name, {"checkpoint": path.name, **dataclasses.asdict(progress)})
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -64,7 +75,7 @@ def chosen_steps(source: Path, names: tuple[str, ...]) -> list[int]:
 
     Raises UserError for one that is missing, and for fewer than two.
     """
-    there = [step for step in checkpoints_of(source) if (source / f"ckpt-{step}.index").exists()]
+    there = saved_steps(source)[::-1]
     have = f"there are: {', '.join(f'ckpt-{step}' for step in there) or 'none'}"
     steps = there
     if names:
@@ -78,44 +89,23 @@ def chosen_steps(source: Path, names: tuple[str, ...]) -> list[int]:
     return steps
 
 
-def common_shapes(source: Path, steps: list[int]) -> list[tuple[int, ...]]:
-    """Return the shapes of the weights of these checkpoints. Raises UserError if they differ."""
-    shapes = {step: _shapes(read_variables(source / f"ckpt-{step}")) for step in steps}
-    for step in steps:
-        if shapes[step] != shapes[steps[0]]:
-            raise UserError(
-                f"average {source.name}: ckpt-{step} does not have the weights of ckpt-{steps[0]}; average "
-                "checkpoints of one model"
-            )
-    return shapes[steps[0]]
+def mean_weights(source: Path, steps: list[int]) -> list[Array]:
+    """Return the mean of the weights of these checkpoints, computed in float64.
 
-
-def _shapes(variables: list[Variable]) -> list[tuple[int, ...]]:
-    return [variable.shape for variable in variables if variable.group == "weights"]
-
-
-def write_mean(source: Path, steps: list[int], shapes: list[tuple[int, ...]], path: Path) -> None:
-    """Write a checkpoint whose weights are the mean of those of these steps, computed in float64.
-
-    Raises UserError for a checkpoint that does not have the checksums of its manifest.
+    Raises UserError for a checkpoint that is damaged, or has other weights.
     """
-    for step in steps:
-        verified_manifest(source / f"ckpt-{step}")
-    from chatbot.quiet import import_tensorflow
-
-    import_tensorflow()
-    import numpy as np
-
-    from chatbot.model.saved import read_values, tensor_name
-    from chatbot.training.checkpoints.content import Snapshot
-    from chatbot.training.checkpoints.progress import Progress
-
-    sums = [np.zeros(shape, np.float64) for shape in shapes]
-    for step in steps:
-        values = read_values(source / f"ckpt-{step}", "weights", shapes)
-        sums = [total + value for total, value in zip(sums, values, strict=True)]
-    means = [(total / len(steps)).astype(value.dtype) for total, value in zip(sums, values, strict=True)]
-    progress = Progress(step=steps[-1])
-    tensors = {tensor_name("weights", number): mean for number, mean in enumerate(means)}
-    Snapshot(progress, False, tensors).write_tensors(path)
-    write_json(manifest_path(path), manifest_of(path, {"progress": dataclasses.asdict(progress)}))
+    paths = [checkpoint_path(source, step) for step in steps]
+    for path in paths:
+        verified_manifest(path)
+    first = read_group(paths[0], "weights")
+    sums = [value.astype(np.float64) for value in first]
+    for path in paths[1:]:
+        values = read_group(path, "weights")
+        if [value.shape for value in values] != [value.shape for value in first]:
+            raise UserError(
+                f"average {source.name}: {path.name} does not have the weights of {paths[0].name}; average checkpoints "
+                "of one model"
+            )
+        for total, value in zip(sums, values, strict=True):
+            total += value
+    return [(total / len(steps)).astype(value.dtype) for total, value in zip(sums, first, strict=True)]

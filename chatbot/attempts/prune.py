@@ -3,24 +3,24 @@
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from chatbot.attempts.attempt import check_not_training, checkpoints_of, is_training, size_of
+from chatbot.attempts.attempt import check_not_training, is_training, size_of
 from chatbot.attempts.columns import aligned
 from chatbot.attempts.table import megabytes
-from chatbot.attempts.variables import read_variables
-from chatbot.config.attempts import BEST, CHECKPOINTS, CONFIG, LAST, TENSORBOARD, PruneSettings
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, PruneSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.stored import read_settings
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import read_pointer, verified_manifest
+from chatbot.model.checkpoint import checkpoint_path, group_sizes, pointed_steps, saved_steps, verified_manifest
 
 # What a run may leave in the folder of an attempt that never saved a checkpoint. A folder with anything else is kept.
 OWN = re.compile(
     r"config\.json|vocabulary\.txt|dictionary\.txt|data\.json|ngrams\.npz|metrics\.jsonl|curves\.png"
-    r"|lock|saving|.*\.part|ckpt-\d+(_temp.*|\..*)"
+    r"|lock|saving|.*\.part|ckpt-\d+\..*"
 )
 # What a run leaves in the folder of its curves, below it or below one of its folders.
 OWN_CURVES = re.compile(
@@ -87,26 +87,23 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
     Raises UserError for an attempt whose pointers, settings or named checkpoints are damaged: what it needs is not
     known.
     """
-    checkpoints = checkpoints_of(directory)
-    complete = [step for step, paths in checkpoints.items() if any(path.suffix == ".index" for path in paths)]
-    if not (directory / LAST).exists() and not (directory / BEST).exists():
-        contents = [path for path in directory.iterdir() if not OWN.fullmatch(path.name)]
-        if not contents and not complete:
+    steps, named = saved_steps(directory), {*pointed_steps(directory).values()}
+    if not named:
+        if not steps and all(OWN.fullmatch(path.name) for path in directory.iterdir()):
             curves, others = curve_files(TENSORBOARD / directory.name)
             yield Unneeded(str(directory), "never saved a checkpoint", [directory, *curves], others)
         return
-    named = {read_pointer(directory / name)["step"] for name in (LAST, BEST) if (directory / name).exists()}
     for step in named:
-        prefix = directory / f"ckpt-{step}"
-        verified_manifest(prefix)  # if it is damaged, an older one may be the only whole one
-        read_variables(prefix)
-    kept = named | {*complete[-(keep or _own_keep(directory)) :]}
-    for step, paths in checkpoints.items():
-        partial = [path for path in paths if path.is_dir()]
-        if step not in kept:
-            yield Unneeded(str(directory / f"ckpt-{step}"), "neither last nor best", paths)
-        elif partial:
-            yield Unneeded(str(partial[0]), "of a process that was killed", partial)
+        path = checkpoint_path(directory, step)
+        verified_manifest(path)  # if it is damaged, an older one may be the only whole one
+        group_sizes(path)
+    kept = named | {*steps[: keep or _own_keep(directory)]}
+    files = defaultdict(list)
+    for path in directory.iterdir():
+        if match := re.match(r"ckpt-(\d+)\.", path.name):
+            files[int(match[1])].append(path)
+    for step in sorted(files.keys() - kept):
+        yield Unneeded(str(checkpoint_path(directory, step)), "neither last nor best", files[step])
     if parts := sorted(directory.glob("*.part")):
         yield Unneeded(str(parts[0]), "of a process that was killed", parts)
 

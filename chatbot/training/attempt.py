@@ -4,8 +4,8 @@
                           vocabulary.txt   one token a line
                           dictionary.txt   a copy of the user dictionary, if there is one
                           data.json        a description of the training data
-                          ckpt-<step>.*    weights and optimizer state, of the last steps and of the best step, and a
-                                           manifest, ckpt-<step>.json
+                          ckpt-<step>.*    weights and optimizer state, of the last steps and of the best step:
+                                           .safetensors, and .json, the manifest
                           last, best       JSON: the name of a checkpoint, its step, and the best validation
                           lock             held while a process trains the attempt
                           saving           there while the first checkpoint is written, which `last` does not name yet
@@ -54,7 +54,7 @@ from chatbot.corpus.vocabulary import BYTES, SPECIALS, Vocabulary, load_vocabula
 from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import flatten, program, replace
-from chatbot.model.checkpoint_files import check_model_size
+from chatbot.model.checkpoint import check_model_size
 from chatbot.training.streams import print_wrapped
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
@@ -129,7 +129,7 @@ def has_checkpoint(settings: Settings) -> bool:
         return False
     if (directory / SAVING).exists() and not (directory / LAST).exists():
         return False  # a process was killed while it saved the first checkpoint
-    pattern = rf"ckpt-\d+\.index|{BEST}|{LAST}"
+    pattern = rf"ckpt-\d+\.json|{BEST}|{LAST}"
     saved = sorted(path.name for path in directory.iterdir() if re.fullmatch(pattern, path.name))
     for name in (LAST, CONFIG):
         if saved and not (directory / name).exists():

@@ -28,8 +28,8 @@ from chatbot.model.new_model import built_model, start_from_frequencies, start_f
 from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import other_attempt, write_attempt
-from chatbot.training.checkpoints.content import Provenance
 from chatbot.training.checkpoints.progress import Progress, read_progress, shown
+from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.durable import write_json
 from chatbot.flags import compose
+from chatbot.model.checkpoint import write_checkpoint
 from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
@@ -28,10 +29,9 @@ def save_attempt(name: str, steps: dict[int, float], best: int | None = None, **
     write_attempt(whole, vocabulary, description)
     model = Seq2Seq(whole.model, len(vocabulary))
     for step, value in steps.items():
-        for weight in model.trainable_variables:
-            weight.assign(tf.fill(weight.shape, value))
-        optimizer = [tf.Variable(tf.constant(step, tf.int64))]
-        tf.train.Checkpoint(weights=weights_of(model), optimizer=optimizer).write(str(directory / f"ckpt-{step}"))
+        weights = [np.full(weight.shape, value, np.float32) for weight in weights_of(model)]
+        tensors = {"weights": weights, "optimizer": [np.asarray(step, np.int64)]}
+        write_checkpoint(directory / f"ckpt-{step}", tensors, {"progress": {"step": step}})
     values = {"best_step": best or 0, "best_nats": 4.5 if best else None, "validation": "v" if best else None}
     for pointer, step in {"last": max(steps), **({"best": best} if best else {})}.items():
         write_json(directory / pointer, {"checkpoint": f"ckpt-{step}", "step": step, **values})

@@ -12,9 +12,8 @@ import pytest
 from chatbot.attempts.__main__ import main
 from chatbot.durable import write_json
 from chatbot.errors import UserError, exit_code_of
-from chatbot.model.checkpoint_files import manifest_of, manifest_path
 from chatbot.model.saved import load_trained, weights_of
-from chatbot.training.checkpoints.content import read_checkpoint
+from chatbot.training.checkpoints.store import read_checkpoint
 from tests.attempts.folders import save_attempt
 
 Run = Callable[..., str]
@@ -76,7 +75,7 @@ def test_compare_warns_of_different_validation_pairs(run: Run) -> None:
 
 def test_prune_removes_what_nothing_names_and_only_with_yes(run: Run) -> None:
     save_attempt("a", {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}, best=2)
-    Path("checkpoints/a/ckpt-5_temp").mkdir()
+    Path("checkpoints/a/ckpt-5.safetensors").touch()
     Path("checkpoints/a/last.part").touch()
     save_attempt("training", {1: 1.0, 2: 1.0})
     for folder in ("never", "with notes"):
@@ -103,7 +102,7 @@ def test_prune_removes_what_nothing_names_and_only_with_yes(run: Run) -> None:
         shutil.rmtree("checkpoints/keeps")
         assert run("prune", "training", "--yes").startswith("error: training: another process is training it")
         assert run("prune", "--yes").splitlines()[-1].startswith("Removed: ")
-        assert names("checkpoints/training").count("ckpt-1.index") == 1
+        assert names("checkpoints/training").count("ckpt-1.json") == 1
     kept = [
         name for name in before["checkpoints/a"] if not name.startswith(("ckpt-1", "ckpt-3", "ckpt-5", "last.part"))
     ]
@@ -146,20 +145,16 @@ def test_prune_leaves_damaged_attempts(run: Run) -> None:
     assert run("prune", "--yes") == "Nothing to remove.\n"
 
 
-@pytest.mark.parametrize("manifest", [True, False])
-def test_prune_keeps_what_a_damaged_checkpoint_is_replaced_by(run: Run, manifest: bool) -> None:
+@pytest.mark.parametrize("cut", [True, False])
+def test_prune_keeps_what_a_damaged_checkpoint_is_replaced_by(run: Run, cut: bool) -> None:
     save_attempt("a", {1: 1.0, 2: 1.0})
-    data = Path("checkpoints/a/ckpt-2.data-00000-of-00001")
-    if manifest:
-        write_json(manifest_path(Path("checkpoints/a/ckpt-2")), manifest_of(Path("checkpoints/a/ckpt-2"), {}))
-        data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
-    else:
-        data.write_bytes(data.read_bytes()[:-1])
+    data = Path("checkpoints/a/ckpt-2.safetensors")
+    data.write_bytes(data.read_bytes()[:-1] if cut else data.read_bytes()[:-1] + b"1")
     refused = run("prune", "a", "--keep", "1", "--yes")
     assert refused.startswith("error: ")
     assert "ckpt-2" in refused
     assert "damaged" in refused
-    assert "ckpt-1.index" in names("checkpoints/a")
+    assert "ckpt-1.safetensors" in names("checkpoints/a")
 
 
 def test_average_of_a_broken_attempt_is_refused(run: Run) -> None:
@@ -205,12 +200,9 @@ def test_average_cannot_be_resumed_and_damage_is_not_averaged(run: Run) -> None:
     with pytest.raises(UserError, match=r"it has no optimizer state.* begin another attempt with --init-from b"):
         read_checkpoint(prefix, shapes, [()], None)
 
-    for name in ("ckpt-1", "ckpt-2"):  # as training writes them, with a manifest
-        path = Path("checkpoints/a", name)
-        write_json(manifest_path(path), manifest_of(path, {}))
-    data = Path("checkpoints/a/ckpt-1.data-00000-of-00001")
+    data = Path("checkpoints/a/ckpt-1.safetensors")
     data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
-    assert "ckpt-1: checkpoint damaged (ckpt-1.data-00000-of-00001 does not have the checksum" in run("average", "a")
+    assert "ckpt-1: checkpoint damaged (ckpt-1.safetensors does not have the checksum" in run("average", "a")
     assert names("checkpoints") == ["a", "b"]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from chatbot.config.attempts import BEST, CONFIG, LAST, NGRAMS, VOCABULARY
 from chatbot.config.stored import storable
@@ -14,6 +13,7 @@ from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import BYTES, MARKS, Vocabulary
 from chatbot.flags import compose
+from chatbot.model.checkpoint import write_checkpoint
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import weights_of
@@ -50,7 +50,7 @@ def write_attempt(directory: Path, validated: bool = True, **settings: Any) -> P
         if len(variable.shape) > 1:  # larger than at the start of training, so that replies differ
             variable.assign(variable + generator.normal(size=variable.shape, scale=0.4))
     model.bias.assign(np.where(np.arange(len(vocabulary)) < vocabulary.first_byte, 3.0, -1.0))
-    tf.train.Checkpoint(weights=weights_of(model)).write(str(directory / "ckpt-2"))
+    write_checkpoint(directory / "ckpt-2", {"weights": [weight.numpy() for weight in weights_of(model)]}, {})
     for name in (LAST, BEST) if validated else (LAST,):
         (directory / name).write_text(json.dumps({"checkpoint": "ckpt-2", "step": 2}))
     return directory

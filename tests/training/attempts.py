@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+from safetensors.numpy import load_file
 
 
 def metrics(attempt: str = "default") -> list[dict[str, Any]]:
@@ -24,6 +24,6 @@ def saved_step(attempt: str = "default") -> int:
 def weights(attempt: str = "default") -> list[np.ndarray]:
     """All weights and slots in the last checkpoint."""
     directory = Path("checkpoints", attempt)
-    reader = tf.train.load_checkpoint(str(directory / json.loads((directory / "last").read_text())["checkpoint"]))
-    names = sorted(n for n in reader.get_variable_to_shape_map() if n.endswith("VARIABLE_VALUE"))
-    return [reader.get_tensor(name) for name in names]
+    name = json.loads((directory / "last").read_text())["checkpoint"]
+    tensors = load_file(directory / f"{name}.safetensors")
+    return [tensors[name] for name in sorted(tensors)]

@@ -19,6 +19,7 @@ from chatbot.model.saved import load_trained
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.data import prepare
 from tests.commands import ENVIRONMENT
+from tests.training.checkpoints.step_checkpoints import edit_manifest
 from tests.training.small_run import small_settings, train_small
 
 
@@ -49,10 +50,11 @@ def test_mismatch_with_the_attempt_is_refused_and_changes_nothing(pairs_file: Pa
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda d: (d / "ckpt-1.index").unlink(), "checkpoint missing"),
-        (lambda d: (d / "ckpt-1.index").write_bytes(b"damaged"), "checkpoint damaged"),
-        (lambda d: next(d.glob("ckpt-1.data*")).write_bytes(b""), "checkpoint damaged"),
-        (lambda d: next(d.glob("ckpt-1.data*")).write_bytes(bytes(90_000)), "checkpoint damaged"),
+        (lambda d: (d / "ckpt-1.safetensors").unlink(), "checkpoint missing"),
+        (lambda d: (d / "ckpt-1.json").unlink(), "checkpoint missing"),
+        (lambda d: (d / "ckpt-1.json").write_bytes(b"damaged"), "checkpoint damaged"),
+        (lambda d: (d / "ckpt-1.safetensors").write_bytes(b""), "checkpoint damaged"),
+        (lambda d: (d / "ckpt-1.safetensors").write_bytes(bytes(90_000)), "checkpoint damaged"),
         (lambda d: (d / "last").write_text("{"), "last: damaged"),
         (lambda d: (d / "last").write_text("[]"), "last: damaged"),
         (lambda d: (d / "last").unlink(), "last: missing, though there are checkpoints beside it"),
@@ -102,10 +104,10 @@ def test_damaged_attempt_is_not_overwritten(
 
 def test_leftovers_of_a_killed_process_are_removed(pairs_file: Path) -> None:
     train_small(data=(str(pairs_file),), steps=1)
-    Path("checkpoints/default/ckpt-2_temp").mkdir()
-    Path("checkpoints/default/ckpt-2_temp/part").touch()
+    leftover = Path("checkpoints/default/ckpt-2.safetensors")
+    leftover.touch()
     assert train_small(data=(str(pairs_file),), steps=3) == 0
-    assert not Path("checkpoints/default/ckpt-2_temp").exists()
+    assert not leftover.exists()
 
 
 def test_attempt_without_checkpoint_starts_from_scratch(pairs_file: Path) -> None:
@@ -240,8 +242,8 @@ def test_attempt_begun_before_a_change_of_the_cleaning_is_resumed(
         earlier.setattr("chatbot.corpus.cleaning._without_control", lambda text: text.replace("\u200b", " "))
         train_small(1, data=("pairs.tsv",), steps=1)
     description = Path("checkpoints/default/data.json")
-    description.write_text(json.dumps({k: v for k, v in json.loads(description.read_text()).items() if k != "version"}))
-    Path("checkpoints/default/ckpt-1.json").unlink()
+    description.write_text(json.dumps({**json.loads(description.read_text()), "version": 0}))
+    edit_manifest(description.with_name("ckpt-1.json"), lambda manifest: manifest["data"].update(version=0))
     shutil.rmtree("data/cache")
     assert train_small(1, data=("pairs.tsv",), steps=2) == 0
     assert "was begun by an earlier version, which cleaned some pairs otherwise (9 pairs then, 9 now)" in (

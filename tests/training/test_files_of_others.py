@@ -21,15 +21,14 @@ from chatbot.corpus.ngrams import load_ngrams, ngrams_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import read_pointer, verified_manifest
-from chatbot.model.saved import load_trained, read_values, weights_of
+from chatbot.model.checkpoint import read_group, read_pointer
+from chatbot.model.saved import load_trained, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import check_data, check_settings, write_attempt
-from chatbot.training.checkpoints.content import Provenance, read_checkpoint
 from chatbot.training.checkpoints.progress import Progress, read_progress
-from chatbot.training.checkpoints.store import Checkpoints
+from chatbot.training.checkpoints.provenance import Provenance
+from chatbot.training.checkpoints.store import Checkpoints, read_checkpoint
 from chatbot.training.reporting.metrics_file import MetricsFile
-from tests.training.checkpoints.step_checkpoints import edit_manifest
 from tests.training.small_run import small_settings
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")
@@ -103,8 +102,8 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
 
 
 def read_weights(directory: Path, shapes: list[tuple[int, ...]]) -> None:
-    """Read a checkpoint whose manifest was made to fit, or is of an earlier version."""
-    read_values(directory / "ckpt-1", "weights", shapes)
+    """Read a checkpoint whose manifest was made to fit."""
+    read_group(directory / "ckpt-1", "weights", shapes)
 
 
 @contextmanager
@@ -128,8 +127,7 @@ READERS: dict[str, Callable[[Path, Any], object]] = {
     "ckpt-1.json": lambda directory, shapes: read_checkpoint(
         directory / "ckpt-1", shapes, [()], Provenance(SETTINGS, DATA)
     ),
-    "ckpt-1.index": read_weights,
-    "ckpt-1.data-00000-of-00001": read_weights,
+    "ckpt-1.safetensors": read_weights,
 }
 
 
@@ -154,7 +152,7 @@ def test_attempt_is_loaded_or_refused_in_one_line(whole: Path, tmp_path_factory:
     """One file is damaged, the manifest included; the others are whole."""
     directory = tmp_path_factory.mktemp("damaged") / "default"
     shutil.copytree(whole, directory)
-    name = data.draw(st.sampled_from(["best", "config.json", "ckpt-1.json", "ckpt-1.index"]))
+    name = data.draw(st.sampled_from(["best", "config.json", "ckpt-1.json", "ckpt-1.safetensors"]))
     (directory / name).write_bytes(data.draw(damaged((directory / name).read_bytes())))
     with reads_or_refuses():
         assert load_trained(directory).step == 1
@@ -229,12 +227,6 @@ def test_n_grams_of_objects_are_not_unpickled(tmp_path: Path) -> None:
     np.savez(path, **{**arrays, "ids_2": np.array([print], dtype=object)}, allow_pickle=True)
     with pytest.raises(UserError, match=r"ids_2\.npy is not an array of numbers"):
         load_ngrams(path, 9, 2)
-
-
-def test_manifest_names_files_of_its_checkpoint_only(attempt: Path) -> None:
-    edit_manifest(attempt / "ckpt-1.json", lambda manifest: manifest["files"].update({"../../secret": {"bytes": 1}}))
-    with pytest.raises(UserError, match=r"ckpt-1\.json: it names no files of this checkpoint"):
-        verified_manifest(attempt / "ckpt-1")
 
 
 def test_nothing_that_is_read_is_executed() -> None:

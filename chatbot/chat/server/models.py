@@ -26,7 +26,7 @@ from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.engine import Engine
 from chatbot.inference.text_responder import TextResponder
-from chatbot.model.checkpoint_files import read_pointer, verified_manifest
+from chatbot.model.checkpoint import checkpoint_path, largest_checkpoint, read_pointer, verified_manifest
 
 log = logging.getLogger(__name__)
 MOST_NAMES = 5  # in a message
@@ -76,8 +76,7 @@ def estimated_bytes(directory: Path) -> int:
     """Return about how many bytes of memory a model takes: those of the files of its weights, and some more."""
     if (directory / MANIFEST).exists():
         return size_of(directory) + BESIDE_WEIGHTS
-    sizes = [path.stat().st_size for path in directory.glob("ckpt-*.data-*")]
-    return max(sizes, default=0) + BESIDE_WEIGHTS
+    return largest_checkpoint(directory) + BESIDE_WEIGHTS
 
 
 def checked_step(directory: Path) -> int | None:
@@ -88,7 +87,7 @@ def checked_step(directory: Path) -> int | None:
     if (directory / MANIFEST).exists():
         return None
     pointer = read_pointer(pointer_of(directory))
-    verified_manifest(directory / pointer["checkpoint"])
+    verified_manifest(checkpoint_path(directory, pointer["step"]))
     return int(pointer["step"])
 
 

@@ -24,7 +24,7 @@ from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST, read_manifest
 from chatbot.inference.text_responder import TextResponder
-from chatbot.model.checkpoint_files import read_pointer
+from chatbot.model.checkpoint import read_pointer
 
 log = logging.getLogger(__name__)
 MOST_CHARACTERS, MOST_TURNS = 20_000, 200

@@ -16,7 +16,7 @@ from chatbot.errors import UserError
 from chatbot.export.manifest import MANIFEST
 from chatbot.inference.ranking import Reply
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
-from chatbot.model.checkpoint_files import read_pointer
+from chatbot.model.checkpoint import read_pointer
 
 if TYPE_CHECKING:
     from chatbot.chat.terminal.screen import Screen

@@ -8,10 +8,7 @@ from typing import Any, get_type_hints
 
 from chatbot.config.learning import LOWER_IS_BETTER, NATS
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import read_pointer
-
-# Increase this when the meaning of a field of Progress changes. A new field needs no new version, only a default.
-VERSION = 1
+from chatbot.model.checkpoint import read_pointer
 
 
 @dataclasses.dataclass
@@ -23,7 +20,6 @@ class Progress:
     best_nats: float | None = None  # per character
     without_best: int = 0  # validations since the best
     validation: str | None = None  # fingerprint of the validation pairs of the best values
-    version: int = VERSION
     best_by: str = NATS  # the measure that chose the best
     best_value: float | None = None  # of that measure
     unvalidated: bool = False  # a signal has abandoned the validation of this step
@@ -87,7 +83,7 @@ def shown(value: float, measure: str) -> str:
 def read_progress(path: Path) -> tuple[str, Progress]:
     """Read the name of a checkpoint and its progress from `last` or `best`.
 
-    Raises UserError for a file that is damaged, or of the future.
+    Raises UserError for a file that is damaged, or of another version.
     """
     pointer = read_pointer(path)
     return pointer.pop("checkpoint"), progress_of(pointer, path)
@@ -95,15 +91,13 @@ def read_progress(path: Path) -> tuple[str, Progress]:
 
 def progress_of(values: dict[str, Any], path: Path) -> Progress:
     """Return the progress with these values, which are from a file. Raises UserError as `read_progress` does."""
-    values.setdefault("best_value", values.get("best_nats"))  # earlier versions chose by nats alone
     kinds = get_type_hints(Progress)
     unknown = sorted(values.keys() - kinds)
-    newer = isinstance(values.get("version"), int) and values["version"] > VERSION
-    if newer or unknown:
-        what = f"it has {', '.join(map(repr, unknown))}" if unknown else f"its version is {values['version']}"
+    if unknown:
         raise UserError(
-            f"{path}: written by a newer version of this program ({what}); update the program, or use another --attempt"
+            f"{path}: written by another version of the program (it has {unknown[0]!r:.40}); update this one, or use "
+            "another --attempt"
         )
     if not all(isinstance(value, kinds[field]) for field, value in values.items()):
         raise UserError(f"{path}: damaged; restore it from a backup, or use another --attempt")
-    return Progress(**{**values, "version": VERSION})
+    return Progress(**values)

@@ -1,44 +1,71 @@
 """The checkpoints of one attempt: weights, optimizer and progress, written atomically while training goes on."""
 
 import dataclasses
+import errno
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
+import numpy.typing as npt
 
 from chatbot.config.attempts import BEST, LAST, SAVING
 from chatbot.durable import write_file, write_json
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import (
+from chatbot.model.checkpoint import (
     DamagedError,
-    manifest_of,
+    checkpoint_path,
+    first_whole,
+    group_sizes,
     manifest_path,
+    pointed_steps,
+    read_group,
     read_pointer,
-    step_of,
+    resumable_steps,
+    saved_steps,
     verified_manifest,
-    with_manifest,
+    write_checkpoint,
 )
-from chatbot.model.saved import assign_weights, tensor_name, weights_of
+from chatbot.model.saved import assign_weights, weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
-from chatbot.training.checkpoints.content import (
-    LOSS_SCALE,
-    TRAINED,
-    Provenance,
-    Snapshot,
-    cause_of,
-    is_finite,
-    read_checkpoint,
-)
-from chatbot.training.checkpoints.progress import Progress
+from chatbot.training.checkpoints.progress import Progress, progress_of, read_progress
+from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.variable_update.replica import Averages, Values
+
+# Errors of the system that say that the disk is full.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+# The groups of a checkpoint. WEIGHTS: those of the model, averages with --average. TRAINED: then the trained weights.
+# LOSS_SCALE: of float16; it has a group of its own because a run may be resumed at another precision.
+WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE = "weights", "optimizer", "trained", "loss_scale"
+
+Shapes = Sequence[Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint that is not on the disk yet. tensors: by group."""
+
+    progress: Progress
+    best: bool
+    tensors: dict[str, Values]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """The content of a checkpoint."""
+
+    progress: Progress
+    optimizer: Values  # with the loss scale
+    weights: Values
+    trained: Values  # empty without averages
+    changes: list[str]  # since it was written, one a line
 
 
 class Checkpoints:
@@ -89,33 +116,26 @@ class Checkpoints:
         self._snapshot = None
         if not self.exist:
             return Progress(), self._averages.joined(self._averages.split(new)[1])
-        pointed = {path.name: read_pointer(path)["step"] for path in pointers_in(self.directory)}
-        last = pointed[LAST]
-        older = {step_of(name) for name in with_manifest(self.directory)} | {*pointed.values()}
+        pointed = pointed_steps(self.directory)
         shapes = [weight.shape for weight in self._weights], [value.shape for value in self._averages.split(new)[1]]
-        damaged: list[DamagedError] = []
-        for step in (last, *sorted((step for step in older if step < last), reverse=True)):
-            try:
-                content = read_checkpoint(self.directory / f"ckpt-{step}", *shapes, self._provenance, self._float16)
-            except DamagedError as error:
-                damaged.append(error)
-                continue
-            print(*content.changes, sep="\n", end="\n" if content.changes else "")
-            progress = content.progress
-            with suppress(OSError):  # the run goes on, and reports it at the next save
-                if damaged:
-                    warning = f"Warning: {damaged[0].found}; the checkpoint of step {step:,} is used instead."
-                    print(warning, file=sys.stderr)
-                    self._return_to(progress, pointed)
-                elif progress.best_step and progress.best_step == step != pointed.get(
-                    BEST
-                ):  # killed after `last` was written, before `best`
-                    self._point(BEST, progress)
-            self._best = dataclasses.replace(progress)
-            for weight, value in zip(self._weights, content.weights, strict=True):
-                weight.assign(value)
-            return progress, self._averages.joined(content.optimizer, content.trained)
-        raise damaged[0]
+        step, content, damage = first_whole(
+            self.directory,
+            resumable_steps(self.directory),
+            lambda path: read_checkpoint(path, *shapes, self._provenance, self._float16),
+        )
+        print(*content.changes, sep="\n", end="\n" if content.changes else "")
+        progress = content.progress
+        with suppress(OSError):  # the run goes on, and reports it at the next save
+            if damage is not None:
+                print(f"Warning: {damage.found}; the checkpoint of step {step:,} is used instead.", file=sys.stderr)
+                self._return_to(progress, pointed)
+            elif progress.best_step and progress.best_step == step != pointed.get(BEST):
+                # The process was killed between the two pointers.
+                self._point(BEST, progress)
+        self._best = dataclasses.replace(progress)
+        for weight, value in zip(self._weights, content.weights, strict=True):
+            weight.assign(value)
+        return progress, self._averages.joined(content.optimizer, content.trained)
 
     def check_space(self, state: Values, keeps_best: bool) -> None:
         """Raise UserError when the disk has no space for the checkpoints of the run.
@@ -124,7 +144,7 @@ class Checkpoints:
         """
         weights = sum(4 * weight.shape.num_elements() for weight in self._weights)
         size = weights + sum(value.nbytes for value in state)
-        count = 1 + self._keep + keeps_best - len(list(self.directory.glob("ckpt-*.index")))
+        count = 1 + self._keep + keeps_best - len(saved_steps(self.directory))
         disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(disk).free
         if free < size * count:
@@ -143,11 +163,13 @@ class Checkpoints:
         """
         self.wait()
         self._saved_at = time.monotonic()
+        trained, optimizer = self._averages.split(state)
+        loss_scale = [optimizer.pop()] if self._float16 else []
         weights = [weight.numpy() for weight in self._weights]
-        tensors = self._tensors(weights, state)
-        for name, value in tensors.items():
-            if not is_finite(value):
-                what = "a state of the optimizer" if name.startswith("optimizer/") else "a weight"
+        tensors = {WEIGHTS: weights, OPTIMIZER: optimizer, TRAINED: trained, LOSS_SCALE: loss_scale}
+        for group, values in tensors.items():
+            if not all(map(is_finite, values)):
+                what = "a state of the optimizer" if group == OPTIMIZER else "a weight"
                 raise UserError(
                     f"{what} is not a number at step {progress.step}; {self._kept()}: start again with a lower "
                     "--learning-rate"
@@ -222,19 +244,12 @@ class Checkpoints:
         """Load the weights of the best checkpoint into the model, if there is one; a damaged one gives a warning."""
         if (self.directory / BEST).exists() and progress.best_step != progress.step:
             try:
-                best = self.directory / read_pointer(self.directory / BEST)["checkpoint"]
+                best = checkpoint_path(self.directory, read_pointer(self.directory / BEST)["step"])
                 verified_manifest(best)
                 assign_weights(best, self._weights)
             except UserError as error:
                 found = error.found if isinstance(error, DamagedError) else str(error)
                 print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.", file=sys.stderr)
-
-    def _tensors(self, weights: Values, state: Values) -> dict[str, Any]:
-        """Return the arrays of a checkpoint by their names."""
-        trained, optimizer = self._averages.split(state)
-        loss_scale = [optimizer.pop()] if self._float16 else []
-        groups = {"weights": weights, "optimizer": optimizer, TRAINED: trained, LOSS_SCALE: loss_scale}
-        return {tensor_name(group, i): value for group, values in groups.items() for i, value in enumerate(values)}
 
     def _write_or_report(self) -> None:
         assert self._snapshot is not None
@@ -246,7 +261,7 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> None:
         """Write a checkpoint and its pointers, then remove old ones. Raises UserError when it cannot be written."""
         progress = snapshot.progress
-        path = self.directory / f"ckpt-{progress.step}"
+        path = checkpoint_path(self.directory, progress.step)
         try:
             if self._write_attempt is not None and not self.directory.exists():
                 self._write_attempt()
@@ -257,20 +272,16 @@ class Checkpoints:
                 )
             if not self.exist:
                 write_file(self.directory / SAVING, b"")
-            if manifest_path(path).exists():  # of a damaged checkpoint
-                manifest_path(path).unlink()
-            snapshot.write_tensors(path)
             content = self._provenance.content() if self._provenance else {}
-            manifest = manifest_of(path, {"progress": dataclasses.asdict(progress), **content})
-            write_json(manifest_path(path), manifest)
+            write_checkpoint(path, snapshot.tensors, {"progress": dataclasses.asdict(progress), **content})
             self._point(LAST, progress)
             if snapshot.best:
                 self._point(BEST, progress)
                 self._best = progress
-        except (tf.errors.OpError, OSError) as error:
+        except OSError as error:
             with suppress(OSError, UserError):
                 remove_unnamed(self.directory, self._keep)  # what was written in part takes space
-            full, reason = cause_of(error)
+            full, reason = error.errno in FULL, error.strerror or error
             cannot = "no space left on the disk" if full else "cannot be written"
             remedy = "free some space" if full else "check the folder and its permissions"
             raise _UnsavedError(f"{path}: {cannot} ({reason}); {self._kept()}: {remedy}") from None
@@ -311,25 +322,66 @@ class _UnsavedError(UserError):
         super().__init__(f"{found}, and run the same command again")
 
 
-def remove_unnamed(directory: Path, keep: int) -> None:
-    """Remove old checkpoints of an attempt, and what a killed process or a failed save leaves of others.
+def read_checkpoint(
+    path: Path, weights: Shapes, optimizer: Shapes, provenance: Provenance | None, float16: bool = False
+) -> Content:
+    """Read a checkpoint.
 
-    keep: the number of the newest ones that stay, beside those that `last` and `best` name.
+    weights, optimizer: the shapes of these variables. provenance: of the run that resumes it. float16: the last
+    variable of the optimizer is the loss scale; one that the checkpoint lacks is zeros, as in a new run. Raises
+    DamagedError; UserError for a damaged `last` or `best` that names it, and for one of another run, and for one
+    without a state of the optimizer.
     """
-    steps = [read_pointer(path)["step"] for path in pointers_in(directory)]
-    older = [name for name in with_manifest(directory) if steps and step_of(name) <= steps[0]]
-    kept = {*(f"ckpt-{step}" for step in steps), *older[:keep]}
+    manifest = verified_manifest(path)
+    changes = provenance.check(manifest, path) if provenance else []
+    progress = _progress_at(path, manifest)
+    groups = group_sizes(path)
+    if OPTIMIZER not in groups:
+        raise UserError(
+            f"{path}: it has no optimizer state, as after `attempts average`, and cannot be resumed; begin another "
+            f"attempt with --init-from {path.parent.name}"
+        )
+    end = len(optimizer) - float16
+    state = read_group(path, OPTIMIZER, optimizer[:end])
+    if float16:
+        state += read_group(path, LOSS_SCALE, optimizer[end:]) if LOSS_SCALE in groups else [np.zeros(optimizer[end])]
+    trained = read_group(path, TRAINED, weights) if TRAINED in groups else []
+    return Content(progress, state, read_group(path, WEIGHTS, weights), trained, changes)
+
+
+def _progress_at(path: Path, manifest: Mapping[str, Any]) -> Progress:
+    """Return the progress in the pointer that names a checkpoint, else in its manifest."""
+    for pointer in (path.with_name(LAST), path.with_name(BEST)):
+        if pointer.exists() and read_pointer(pointer)["checkpoint"] == path.name:
+            return read_progress(pointer)[1]
+    own = manifest_path(path)
+    try:
+        progress = progress_of(dict(manifest["progress"]), own)
+    except (UserError, ValueError, KeyError, TypeError):
+        raise DamagedError(path, "damaged", f"no progress in {own.name}") from None
+    if f"ckpt-{progress.step}" != path.name:
+        raise DamagedError(path, "damaged", f"{own.name} is of step {progress.step:,}")
+    return progress
+
+
+def is_finite(values: npt.NDArray[Any]) -> bool:
+    """Return whether all elements are finite numbers, without an array of them."""
+    return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
+
+
+def remove_unnamed(directory: Path, keep: int) -> None:
+    """Remove the checkpoints of an attempt that neither `last` nor `best` names.
+
+    keep: the number of the newest ones up to `last` that stay, too. Raises OSError and UserError.
+    """
+    pointed = pointed_steps(directory)
+    older = [step for step in saved_steps(directory) if step <= pointed.get(LAST, -1)]
+    kept = {*pointed.values(), *older[:keep]}
     for path in directory.iterdir():
-        found = re.match(r"ckpt-\d+(?=[._])", path.name)
-        if found and (path.is_dir() or found[0] not in kept or re.search(r"\.(tempstate\d+|part)$", path.name)):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if (directory / SAVING).exists():
-        (directory / SAVING).unlink()
-
-
-def pointers_in(directory: Path) -> list[Path]:
-    """Return the files of an attempt that name a checkpoint: `last`, then `best`."""
-    return [path for path in (directory / LAST, directory / BEST) if path.exists()]
+        found = re.match(r"ckpt-(\d+)\.", path.name)
+        if found and int(found[1]) not in kept:
+            path.unlink()
+    (directory / SAVING).unlink(missing_ok=True)
 
 
 def _megabytes(size: int) -> str:

@@ -28,6 +28,7 @@ from chatbot.chat.server.models import (
 )
 from chatbot.config.attempts import CONFIG, LAST
 from chatbot.errors import UserError
+from chatbot.model.checkpoint import checkpoint_path, write_checkpoint
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
 
 
@@ -44,6 +45,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 def point(directory: Path, step: int, whole: bool = True) -> None:
     """Let an attempt have a newer checkpoint. whole: its manifest is not damaged."""
+    write_checkpoint(checkpoint_path(directory, step), {}, {})
     if not whole:
         (directory / f"ckpt-{step}.json").write_text("{", encoding="utf-8")
     (directory / LAST).write_text(f'{{"checkpoint": "ckpt-{step}", "step": {step}, "x": "{"y" * step}"}}')

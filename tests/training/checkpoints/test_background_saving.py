@@ -9,14 +9,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from chatbot.attempts.attempt import is_training
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import read_pointer, verified_manifest
-from chatbot.training.checkpoints.content import Snapshot
+from chatbot.model.checkpoint import read_pointer, verified_manifest
+from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.window import Window
@@ -29,13 +30,13 @@ from tests.training.small_run import train_small
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """No checkpoint is written before this event."""
-    write, event = Snapshot.write_tensors, threading.Event()
+    write, event = store.write_checkpoint, threading.Event()
 
-    def write_after_the_event(snapshot: Snapshot, prefix: Path) -> None:
+    def write_after_the_event(*arguments: Any) -> None:
         assert event.wait(60)
-        write(snapshot, prefix)
+        write(*arguments)
 
-    monkeypatch.setattr(Snapshot, "write_tensors", write_after_the_event)
+    monkeypatch.setattr(store, "write_checkpoint", write_after_the_event)
     yield event
     event.set()
 
@@ -54,7 +55,7 @@ def test_training_changes_the_weights_while_they_are_written(work_dir: Path, gat
     assert read_pointer(DIRECTORY / "last")["step"] >= 1
     checkpoints.finish()
     assert (restored().step, steps_on_disk()) == (2, {1, 2})
-    (DIRECTORY / "ckpt-2.index").unlink()
+    (DIRECTORY / "ckpt-2.safetensors").unlink()
     assert restored().step == 1
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chatbot.errors import UserError
-from chatbot.model.checkpoint_files import read_pointer
+from chatbot.model.checkpoint import read_pointer
 from chatbot.model.saved import load_trained
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
@@ -31,8 +31,8 @@ def flip_a_bit(path: Path) -> None:
 
 
 def files_of(step: int) -> list[Path]:
-    """The data, the index and the manifest of a checkpoint."""
-    return [DIRECTORY / f"ckpt-{step}{ending}" for ending in (".data-00000-of-00001", ".index", ".json")]
+    """The tensors and the manifest of a checkpoint."""
+    return [DIRECTORY / f"ckpt-{step}{ending}" for ending in (".safetensors", ".json")]
 
 
 def test_newest_checkpoints_stay_beside_the_best(directory: Path) -> None:
@@ -41,13 +41,12 @@ def test_newest_checkpoints_stay_beside_the_best(directory: Path) -> None:
         save(step, best=step == 2, keep=2)
         kept.append(steps_on_disk())
     assert kept == [{1}, {1, 2}, {2, 3}, {2, 3, 4}, {2, 4, 5}]
-    (directory / "ckpt-6.index").touch()  # of a process that was killed
-    (directory / "ckpt-5.data-00000-of-00001.tempstate12").touch()
+    (directory / "ckpt-6.safetensors").touch()  # of a process that was killed
     save(7, best=False, keep=1)
     assert {path.name for path in directory.glob("ckpt-*")} == {path.name for step in (2, 7) for path in files_of(step)}
 
 
-@pytest.mark.parametrize("file", range(3), ids=["data", "index", "manifest"])
+@pytest.mark.parametrize("file", range(2), ids=["tensors", "manifest"])
 @pytest.mark.parametrize("damage", [flip_a_bit, lambda path: path.write_bytes(path.read_bytes()[:-20])])
 def test_damaged_checkpoint_is_replaced_by_the_one_before(
     directory: Path, file: int, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
@@ -103,32 +102,17 @@ def test_no_whole_checkpoint_is_an_error_that_changes_nothing(directory: Path) -
         save(step, best=False, keep=2)
         flip_a_bit(files_of(step)[0])
     before = {path: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(UserError, match=r"ckpt-2: checkpoint damaged \(ckpt-2.data.*; restore it from a backup"):
+    with pytest.raises(UserError, match=r"ckpt-2: checkpoint damaged \(ckpt-2.safetensors .*; restore it from"):
         restored()
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_checkpoint_of_an_earlier_version_has_no_manifest(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(1)
-    (directory / "ckpt-1.json").unlink()
-    assert restored().step == 1
-    save(2, best=False)
-    Checkpoints(DIRECTORY, model_of(2)).load_best(Progress(step=2, best_step=1))
-    assert capsys.readouterr().err == ""
-    flip_a_bit(files_of(2)[0])
-    assert restored().step == 1
-    save(3)
-    assert steps_on_disk() == {3}
-
-
-def test_missing_manifest_of_a_newer_checkpoint_gives_a_warning(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoint_without_a_manifest_is_not_whole(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (1, 2):
         save(step, best=False, keep=2)
     (directory / "ckpt-2.json").unlink()
-    assert restored().step == 2
-    assert capsys.readouterr().err == f"Warning: {directory}/ckpt-2: not verified, ckpt-2.json is missing.\n"
+    assert restored().step == 1
+    assert f"{directory}/ckpt-2: checkpoint missing (no file ckpt-2.json)" in capsys.readouterr().err
 
 
 def test_run_keeps_resumes_and_replies_from_whole_checkpoints(

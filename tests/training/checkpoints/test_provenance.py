@@ -9,7 +9,7 @@ import pytest
 from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
-from chatbot.training.checkpoints import content
+from chatbot.training.checkpoints import provenance
 from tests.training.checkpoints.step_checkpoints import edit_manifest
 from tests.training.small_run import train_small
 
@@ -21,8 +21,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the attempt default of one step, written with TensorFlow 2.20 and chatbot 0.0.1."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory := tmp_path_factory.mktemp("trained"))
-        versions = {**content.versions(), "tensorflow": "2.20.0", "chatbot": "0.0.1"}
-        patch.setattr(content, "versions", lambda: versions)
+        versions = {**provenance.versions(), "tensorflow": "2.20.0", "chatbot": "0.0.1"}
+        patch.setattr(provenance, "versions", lambda: versions)
         Path("pairs.tsv").write_text("你好\t你好呀\n你好\t你\n你好\t你好呀\n")
         train_small(1, data=("pairs.tsv",), steps=1)
         return directory
@@ -45,7 +45,7 @@ def test_changes_that_are_allowed_are_printed(capsys: pytest.CaptureFixture[str]
     assert train_small(1, data=("pairs.tsv",), steps=2, learning_rate=0.005) == 0
     out = capsys.readouterr().out
     assert "\nChanged since step 1: --learning-rate 0.002 -> 0.005; --steps 1 -> 2.\n" in out
-    now = content.versions()
+    now = provenance.versions()
     assert f"with chatbot 0.0.1 (now {now['chatbot']}), TensorFlow 2.20.0 (now {now['tensorflow']}): results may" in out
     versions = json.loads((ATTEMPT / "ckpt-2.json").read_text())["versions"]
     assert versions == now
@@ -55,7 +55,7 @@ def test_pairs_that_another_version_reads_otherwise_are_left_to_data_json() -> N
     manifest = json.loads((ATTEMPT / "ckpt-1.json").read_text())
     now = {**manifest["data"], "fingerprint": "another", "version": manifest["data"]["version"] + 1}
     assert (
-        content.Provenance(stored_settings(ATTEMPT / "config.json"), now).check(
+        provenance.Provenance(stored_settings(ATTEMPT / "config.json"), now).check(
             {"data": manifest["data"]}, ATTEMPT / "ckpt-1"
         )
         == []

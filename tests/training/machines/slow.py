@@ -22,7 +22,7 @@ run_process = start.run_process
 def run_slowly(settings: Settings) -> int:
     """Train in this process."""
     import_tensorflow()
-    from chatbot.training.checkpoints.content import Snapshot
+    from chatbot.training.checkpoints import store
     from chatbot.training.validator import Validator
 
     def slow(function: Any) -> Any:
@@ -32,7 +32,7 @@ def run_slowly(settings: Settings) -> int:
 
         return slow_function
 
-    Snapshot.write_tensors = slow(Snapshot.write_tensors)  # type: ignore[method-assign]
+    store.write_checkpoint = slow(store.write_checkpoint)
     Validator.validate = slow(Validator.validate)  # type: ignore[method-assign]
     start.Heartbeat = functools.partial(Heartbeat, timeout=TIMEOUT)  # type: ignore[misc, assignment]
     return run_process(settings)

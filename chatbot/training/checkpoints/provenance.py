@@ -1,0 +1,85 @@
+"""What the checkpoints of a run are trained with, compared when it is resumed."""
+
+import dataclasses
+import platform
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from chatbot.config.stored import changed_values, storable
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.model.checkpoint import DamagedError, check_vocabulary, manifest_path, step_of
+from chatbot.version import __version__
+
+OTHER = "restore this attempt's own from a backup, or use another --attempt"
+SOFTWARE = {"chatbot": "chatbot", "tensorflow": "TensorFlow", "keras": "Keras", "numpy": "NumPy", "python": "Python"}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the bits of a result may depend on."""
+    return {
+        "chatbot": __version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """What the checkpoints of a run are trained with. data: the content of data.json."""
+
+    settings: Settings
+    data: dict[str, Any]
+
+    def content(self) -> dict[str, Any]:
+        """Return the part of a manifest that `check` compares."""
+        return {"data": self.data, "settings": storable(self.settings), "versions": versions()}
+
+    def check(self, manifest: dict[str, Any], path: Path) -> list[str]:
+        """Compare the manifest of a checkpoint that is resumed; return the differences that are allowed, one a line.
+
+        A part that the manifest lacks is not compared. Raises UserError when the pairs, the vocabulary or a fixed
+        setting differ, and DamagedError for a part of another form.
+        """
+        try:
+            self._check_data(manifest, path)
+            return [*self._changed_settings(manifest, path), *_changed_versions(manifest)]
+        except (AttributeError, TypeError):
+            raise DamagedError(path, "damaged", f"{manifest_path(path).name} is of another form") from None
+
+    def _check_data(self, manifest: dict[str, Any], path: Path) -> None:
+        data = manifest.get("data", {})
+        check_vocabulary(manifest, self.data["vocabulary"], path)
+        # With another version of the reader, check_data has compared the pairs with data.json.
+        if data.get("version") == self.data["version"] and data.get("fingerprint") != self.data["fingerprint"]:
+            raise UserError(f"{manifest_path(path)}: a checkpoint of other training pairs; {OTHER}")
+
+    def _changed_settings(self, manifest: dict[str, Any], path: Path) -> list[str]:
+        try:
+            fixed, free = changed_values(manifest.get("settings", {}), self.settings)
+        except UserError as error:
+            raise DamagedError(path, "damaged", f"{manifest_path(path).name}: {error}") from None
+        if fixed:
+            raise UserError(f"{manifest_path(path)}: a checkpoint of other settings: {'; '.join(fixed)}; {OTHER}")
+        return [f"Changed since step {step_of(path):,}: {'; '.join(free)}."] if free else []
+
+
+def _changed_versions(manifest: dict[str, Any]) -> list[str]:
+    then, now = manifest.get("versions", {}), versions()
+    changed = [
+        f"{SOFTWARE[name]} {then[name]!s:.20} (now {now[name]})"
+        for name in now
+        if then.get(name) not in (None, now[name])
+    ]
+    if not changed:
+        return []
+    return [
+        f"The checkpoint was written with {', '.join(changed)}: results may differ in the last bits from those of one "
+        "version."
+    ]
