@@ -44,7 +44,7 @@ READING = {
 }
 READING_BASE = {"pair", "options", "report", "display", "weights", "chat_messages"}
 # Commands that need no TensorFlow.
-ATTEMPTS = {f"chatbot.attempts.{name}" for name in ("__main__", "table", "compare", "prune", "rename", "average")}
+ATTEMPTS = {"chatbot.attempts.__main__"}
 
 
 def package_of(path: Path) -> str:

@@ -6,8 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.attempts.attempt import Attempt, check_saved, read_attempt
-from chatbot.attempts.columns import aligned, column_widths, end_of, terminal_width, total_width
-from chatbot.attempts.table import NONE, megabytes, millions, nats, number
+from chatbot.attempts.table import (
+    NONE,
+    aligned,
+    column_widths,
+    end_of,
+    megabytes,
+    millions,
+    nats,
+    number,
+    terminal_width,
+    total_width,
+)
 from chatbot.config.attempts import CONFIG, LAST, CompareSettings, trained_directory
 from chatbot.config.stored import storable, stored_settings
 from chatbot.config.training import Settings

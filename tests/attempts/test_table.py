@@ -11,8 +11,8 @@ import pytest
 
 from chatbot.attempts.__main__ import main
 from chatbot.attempts.attempt import Attempt, all_attempts
-from chatbot.attempts.columns import shortened, width_of
-from chatbot.attempts.table import table
+from chatbot.attempts.table import shortened, table
+from chatbot.corpus.reading.display import width as width_of
 from chatbot.errors import exit_code_of
 from tests.attempts.folders import save_attempt
 

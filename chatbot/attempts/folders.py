@@ -1,4 +1,4 @@
-"""Removes what no attempt needs."""
+"""Renames the folders of an attempt, and removes what no attempt needs."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chatbot.attempts.attempt import check_not_training, is_training, size_of
-from chatbot.attempts.columns import aligned
-from chatbot.attempts.table import megabytes
-from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, PruneSettings
+from chatbot.attempts.table import aligned, megabytes
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, PruneSettings, RenameSettings
 from chatbot.config.run import RunSettings
 from chatbot.config.stored import read_settings
+from chatbot.durable import write_json
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import checkpoint_path, group_sizes, pointed_steps, saved_steps, verified_manifest
 
@@ -141,3 +141,35 @@ def remove(path: Path) -> None:
 
 def _folders(path: Path) -> list[Path]:
     return [folder for folder in path.iterdir() if folder.is_dir()] if path.is_dir() else []
+
+
+def rename(settings: RenameSettings) -> None:
+    """Rename the folders of an attempt in checkpoints/ and tensorboard/, and its name in config.json.
+
+    Raises UserError if there is no such attempt, if a process trains it, or if the new name is taken.
+    """
+    old, new = settings.names
+    attempt, renamed = CHECKPOINTS / old, CHECKPOINTS / new
+    if not attempt.is_dir():
+        raise UserError(f"rename {old}: no such attempt in {CHECKPOINTS.absolute()}; check the name")
+    for folder in (renamed, TENSORBOARD / new):
+        if folder.exists():
+            raise UserError(f"rename {old} {new}: {folder} exists already; choose another name")
+    check_not_training(attempt)
+    try:
+        values = read_settings(attempt / CONFIG)
+    except UserError:  # a damaged attempt can be renamed, too
+        values = {}
+    curves = (TENSORBOARD / old).is_dir()
+    if curves:
+        (TENSORBOARD / old).rename(TENSORBOARD / new)
+    try:
+        attempt.rename(renamed)
+    except OSError:
+        if curves:
+            (TENSORBOARD / new).rename(TENSORBOARD / old)
+        raise
+    # The name of the folder counts, so an attempt with the old name in its settings works, too.
+    if "attempt" in values:
+        write_json(renamed / CONFIG, {**values, "attempt": new})
+    print(f"{attempt} is now {renamed}" + (f", and {TENSORBOARD / old} is {TENSORBOARD / new}" if curves else ""))
