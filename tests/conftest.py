@@ -32,10 +32,23 @@ config.set_logical_device_configuration(
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, then those of training: a long file at the end would keep one process busy."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, "training" not in item.path.parts))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --all."""
+    parser.addoption("--all", action="store_true", help="also run the tests marked slow, as CI does")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests out, unless --all or -m is given or each argument names a test.
+
+    Files with slow tests come first, then those of training: a long file at the end would keep one process busy.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    named = all("::" in argument for argument in config.args)
+    if not (config.getoption("--all") or config.getoption("-m") or named):
+        items[:] = [item for item in items if item not in set(slow)]
+        config.hook.pytest_deselected(items=slow)
+    files = {item.path for item in slow}
+    items.sort(key=lambda item: (item.path not in files, "training" not in item.path.parts))
 
 
 @pytest.hookimpl(wrapper=True)

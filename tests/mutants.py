@@ -25,7 +25,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).parents[1]
 # These mostly raise an error when the file is imported, which any test notices: `int | None` is an operator, too.
 LOUD = "BitOr", "BitAnd", "BitXor", "ExceptionReplacer", "RemoveDecorator", "MatMul"
-FAST = "not slow and not long and not gpu"
+FAST = "not slow and not gpu"
 LONGEST_TESTS = 900  # seconds; a mistake without an end is noticed
 
 

@@ -37,6 +37,7 @@ def steps_counted() -> int:
     return int(Path("steps").read_text() or 0) if Path("steps").exists() else 0
 
 
+@pytest.mark.slow
 def test_every_step_is_applied_exactly_once_when_workers_are_killed(pairs_folder: Path) -> None:
     """At random times, also while they start; once both at the same time."""
     command = module("tests.training.machines.counting")
@@ -70,7 +71,7 @@ def wait_for_checkpoint(attempt: str, command: Command, after: int = 0) -> None:
     assert command.process.poll() is None, command.output
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_lost_worker_is_restarted_and_lost_server_resumes_from_checkpoint(pairs_folder: Path) -> None:
     command = train(*LOCAL, "--restarts", "1", "--steps", "800", "--attempt", "again")
     wait_for_checkpoint("again", command)
@@ -90,6 +91,7 @@ def test_lost_worker_is_restarted_and_lost_server_resumes_from_checkpoint(pairs_
     until(lambda: not running_processes(), 3)
 
 
+@pytest.mark.slow
 def test_lost_server_ends_run_and_resumed_run_saves_at_ctrl_c(pairs_folder: Path) -> None:
     """The loss of one pair overflows: one update in each epoch of four steps is skipped."""
     flags = (*LOCAL, "--steps", "100000", "--attempt", "lost")
@@ -147,7 +149,7 @@ def test_separately_started_processes_end_with_the_chief(pairs_folder: Path) -> 
         assert "The chief has ended." in command.output
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_asynchronous_run_memorises_chatterbot_corpus(work_dir: Path) -> None:
     """With the defaults and the threshold of the synchronous run."""
     completed = run("train.py", "--asynchronous")

@@ -141,6 +141,7 @@ def test_busy_worker_is_not_lost(pairs_folder: Path) -> None:
     assert [report in command.output for command in commands] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_stopped_worker_of_a_run_ends_the_others(pairs_folder: Path) -> None:
     """With TensorFlow: the port is the one of its server."""
     flags = worker_flags()
