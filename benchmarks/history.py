@@ -16,9 +16,9 @@ from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise
+from chatbot.corpus.reading.conversation import NEW
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.files.sources import find_sources
-from chatbot.corpus.reading.pair import NEW
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
-from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.tokenizer import tokens_of

@@ -34,15 +34,9 @@ MAY_IMPORT = {
     "__init__": {"api", "errors", "version"},
     "commands": BASE | {"corpus", "model", "inference", "training", "chat", "attempts", "export"},
 }
-# Between the sub-packages of reading. Its own files, read.py and format_detection.py, use them all; they use its basic
-# files, such as pair.py.
-READING = {
-    "files": set(),
-    "tables": {"files"},
-    "values": {"files", "tables"},
-    "dialogues": {"files", "tables", "values"},
-}
-READING_BASE = {"pair", "options", "report", "display", "weights", "chat_messages"}
+# Between the sub-packages of reading. Its own files, read.py and detect.py, use them all; they use its basic files.
+READING = {"open": set(), "formats": {"open"}}
+READING_BASE = {"conversation", "report", "display"}
 # Commands that need no TensorFlow.
 ATTEMPTS = {"chatbot.attempts.__main__"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from tests.commands import run

@@ -13,7 +13,7 @@ LEAST_VOCABULARY = 262  # special tokens, 256 bytes, and the token of a space
 HISTORY_MARKS = 2  # tokens of a vocabulary with history
 MOST_HISTORY = 1_000
 
-# Formats of files of pairs. `chatbot.corpus.reading.read.FORMATS` has their readers.
+# Formats of files of pairs. `chatbot.corpus.reading.detect.FORMATS` has their readers.
 FORMATS = (
     *("tsv", "csv", "conv", "jsonl", "json", "yaml", "douban", "qa", "lines", "messages"),
     *("whatsapp", "telegram", "qq", "discord", "kakaotalk", "line", "imessage", "srt", "ass"),

@@ -22,7 +22,7 @@ from typing import Any
 import filelock
 import xxhash
 
-from chatbot.corpus.reading.files.file_names import CACHE_TAG
+from chatbot.corpus.reading.open.file_kinds import CACHE_TAG
 from chatbot.errors import UserError
 
 MANIFEST = "manifest.json"

@@ -19,7 +19,7 @@ import xxhash
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import Hashes, Mask, Ragged
-from chatbot.corpus.reading.pair import NEW, RESUMED, Pair
+from chatbot.corpus.reading.conversation import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import pair_filter
 from chatbot.corpus.tokenizer import Tokenizer, text_of, tokenizer
@@ -33,8 +33,8 @@ PAIRS_PER_CHUNK = 16384
 class Chunk:
     """Tokenised pairs. Rows 2i and 2i + 1 are the question and the answer of pair i.
 
-    The links keep the turns of a conversation: see `chatbot.corpus.reading.pair` for the turns before a question. They
-    never lead to another chunk: the first pair of a chunk is NEW.
+    The links keep the turns of a conversation: see `corpus/reading/conversation.py` for the turns before a question.
+    They never lead to another chunk: the first pair of a chunk is NEW.
     """
 
     token_text: npt.NDArray[np.uint8]  # the distinct tokens, in UTF-8, with a line break between them

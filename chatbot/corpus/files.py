@@ -19,12 +19,11 @@ from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_chunk, load_hashes, toke
 from chatbot.corpus.cleaning import cleaner, is_cut_into_words
 from chatbot.corpus.history import pair_hashes, turn_rows
 from chatbot.corpus.pair_ids import Mask
-from chatbot.corpus.reading.files.sources import Parts, Source, find_parts, find_sources
-from chatbot.corpus.reading.files.text_file import open_text_files
-from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.pair import NEW, Pair
+from chatbot.corpus.reading.conversation import NEW, Pair
+from chatbot.corpus.reading.open.sources import Parts, Source, find_parts, find_sources
+from chatbot.corpus.reading.open.text_file import open_text_files
 from chatbot.corpus.reading.read import read
-from chatbot.corpus.reading.report import Report, report_of
+from chatbot.corpus.reading.report import ReadOptions, Report, report_of
 from chatbot.corpus.selection import PairHashes, read_block_list
 from chatbot.corpus.tokenizer import tokenizer, without_pair_rules
 from chatbot.corpus.workers import Pool, progress_bar, worker_pool
@@ -155,7 +154,7 @@ def without_word_spaces(settings: CorpusSettings) -> CorpusSettings:
 
 
 def _is_cut(path: Path, name: str, settings: CorpusSettings) -> bool:
-    with contextlib.closing(open_text_files(path, name, Report(), encoding=settings.encoding)) as texts:
+    with contextlib.closing(open_text_files(path, name, Report(), charset=settings.encoding)) as texts:
         return any(is_cut_into_words(text.sample) for text in itertools.islice(texts, TEXTS))
 
 

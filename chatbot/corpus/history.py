@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from chatbot.corpus.chunks import Chunk, mixed
 from chatbot.corpus.pair_ids import Hashes, Mask, Offsets, Ragged
-from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP
+from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP
 from chatbot.corpus.selection import PairHashes
 from chatbot.corpus.vocabulary import MARKS, Vocabulary
 

@@ -17,10 +17,10 @@ from chatbot.corpus.cleaning import CHINESE
 from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, vocabulary_of_counts
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
 from chatbot.corpus.pair_ids import Hashes, Mask
-from chatbot.corpus.reading.chat_messages import NO_TEXT, NOTICES
-from chatbot.corpus.reading.dialogues.douban import FALSE_RESPONSES
-from chatbot.corpus.reading.dialogues.subtitles import NO_SPEECH
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.formats.chat import NO_TEXT, NOTICES
+from chatbot.corpus.reading.formats.corpora import FALSE_RESPONSES
+from chatbot.corpus.reading.formats.subtitles import NO_SPEECH
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import Selection, occurrences_before, select
@@ -205,7 +205,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
     lines = []
     for file in measured.files:
         report = file.report
-        kind = f"{', '.join(report.formats)}; {', '.join(report.encodings)}"
+        kind = f"{', '.join(report.formats)}; {', '.join(report.charsets)}"
         lines.append(f"{report.file}: {kind}; {counted(report.pairs, 'pair')}, {file.kept:,} kept")
         lines += [f"  {columns}" for columns in report.columns]
         lines += [f"  left out: {line}" for line in report.lines()]
@@ -286,7 +286,7 @@ def json_line(file: File) -> str:
         {
             "file": report.file,
             "format": ", ".join(report.formats),
-            "encoding": ", ".join(report.encodings),
+            "encoding": ", ".join(report.charsets),
             "pairs": report.pairs,
             "kept": file.kept,
             "dropped": {reason: entry.count for reason, entry in report.dropped.items()},

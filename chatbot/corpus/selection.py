@@ -12,7 +12,7 @@ import numpy.typing as npt
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import Hashes, Mask
-from chatbot.corpus.reading.files.word_list import read_word_list
+from chatbot.corpus.reading.open.text_file import read_word_list
 
 # The maximum number of hashes sorted at once, which bounds the memory.
 AT_ONCE = 4_000_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from chatbot.config.corpus import NONE, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.reading.files.word_list import read_word_list
+from chatbot.corpus.reading.open.text_file import read_word_list
 from chatbot.errors import UserError
 
 # Precedes a word that follows a space, as in SentencePiece (Kudo and Richardson, 2018).

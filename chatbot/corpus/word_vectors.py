@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.files.text_file import OpenFile, open_files
+from chatbot.corpus.reading.open.text_file import OpenFile, open_files
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import SPECIALS, Vocabulary

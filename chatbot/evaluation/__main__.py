@@ -16,7 +16,7 @@ def main() -> int:
     settings = evaluation_settings()
     directory = trained_directory(settings.attempt)
     decoding = with_default_search(settings.decoding, directory)
-    from chatbot.corpus.reading.files.sources import find_parts
+    from chatbot.corpus.reading.open.sources import find_parts
 
     if settings.report is not None:
         check_report(settings.report)

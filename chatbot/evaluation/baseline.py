@@ -12,7 +12,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import training_selection
 from chatbot.corpus.files import CorpusFiles, corpus_files, tokenise, training_files
-from chatbot.corpus.reading.files.sources import Source
+from chatbot.corpus.reading.open.sources import Source
 from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError

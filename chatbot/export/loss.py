@@ -7,7 +7,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode, validation_set
 from chatbot.corpus.files import corpus_files
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.files.sources import find_parts
+from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import without_pair_rules

@@ -16,8 +16,8 @@ from chatbot.corpus.dataset import Corpus, training_set, validation_set
 from chatbot.corpus.files import SPACES, VERSION, left_out, validation_files, without_word_spaces
 from chatbot.corpus.history import question_of, source_of, with_history
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.files.charset import CONTROL, detect_encoding
-from chatbot.corpus.reading.files.lines import UNDECODABLE
+from chatbot.corpus.reading.open.charset import CONTROL, detect_charset
+from chatbot.corpus.reading.open.text_file import UNDECODABLE
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import text_of, tokens_of
@@ -215,7 +215,7 @@ def _print_reports(reports: list[Report]) -> None:
     for report in reports:
         if not report.dropped and not report.unused and len(reports) > FILES_SHOWN:
             continue  # of many files, only those with dropped pairs are shown
-        kinds = ", ".join([*report.formats, *report.encodings])
+        kinds = ", ".join([*report.formats, *report.charsets])
         print_wrapped(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
         for columns in report.columns:
             print_wrapped(f"    {columns}")
@@ -265,7 +265,7 @@ def read_probe(file: str | None) -> list[str]:
             content = opened.read(MOST_BYTES)
     except OSError as error:
         raise UserError(f"--probe {file}: cannot be read ({error.strerror}); {remedy}") from None
-    codec, name = detect_encoding(content)
+    codec, name = detect_charset(content)
     text = codecs.getincrementaldecoder(codec)("replace").decode(content)
     questions = [line.strip() for line in text.splitlines() if line.strip()][:MOST_QUESTIONS]
     if not questions:

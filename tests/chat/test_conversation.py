@@ -8,8 +8,8 @@ import pytest
 
 from chatbot.chat import conversation as ratings
 from chatbot.chat.conversation import Conversation, Rating, append_rating, comparison_of, rate_last, rating_of
-from chatbot.corpus.reading.files.sources import find_sources
-from chatbot.corpus.reading.pair import NEXT
+from chatbot.corpus.reading.conversation import NEXT
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError

@@ -16,7 +16,7 @@ from chatbot.corpus import dataset, files, selection, shards
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
 from chatbot.corpus.history import questions_alone, source_of, turn_rows, turns_that_fit
 from chatbot.corpus.pair_ids import Ragged, lengths_of
-from chatbot.corpus.reading.pair import NEW, NEXT, OVERLAP, RESUMED
+from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, RESUMED
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import ASK, BYTES, MARKS, SPECIALS, Vocabulary, spelling_automaton
 from chatbot.errors import UserError

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jieba import finalseg
 
-from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.tokenizer import Tokenizer, jieba_segmenter

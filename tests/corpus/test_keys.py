@@ -13,7 +13,7 @@ from chatbot.corpus import dataset
 from chatbot.corpus import files as files_module
 from chatbot.corpus.dataset import corpus_folder
 from chatbot.corpus.files import CorpusFiles, training_files
-from chatbot.corpus.reading.options import ReadOptions
+from chatbot.corpus.reading.report import ReadOptions
 from chatbot.corpus.selection import TRAINING, VALIDATION, Selection
 from chatbot.corpus.vocabulary import Vocabulary
 
@@ -24,7 +24,7 @@ PREPARED = {
     "tokenizer": "char",
     "dictionary": "words.txt",
 }
-# The same for `ReadOptions`. A reader sets its `part`.
+# The same for `ReadOptions`, where --encoding is `charset`. A reader sets its `part`.
 READ = {"columns": ("1", "3"), "encoding": "gb18030", "format": "csv", "me": "甲"}
 
 
@@ -53,7 +53,7 @@ def test_every_setting_is_tried() -> None:
     """The others choose files, select pairs, or say where the cache is. `part` is set by a reader."""
     others = {"data", "source_file", "target_file", "max_reply_frequency", "cache"}
     assert PREPARED.keys() | READ.keys() | others == {field.name for field in dataclasses.fields(CorpusSettings)}
-    assert READ.keys() | {"part"} == {field.name for field in dataclasses.fields(ReadOptions)}
+    assert READ.keys() - {"encoding"} | {"charset", "part"} == {field.name for field in dataclasses.fields(ReadOptions)}
 
 
 def test_rules_about_all_pairs_do_not_change_the_key_of_the_tokens(folder: Path) -> None:

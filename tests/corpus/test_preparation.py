@@ -12,7 +12,7 @@ from chatbot.config.corpus import CorpusSettings, EncodingSettings
 from chatbot.corpus.chunks import clean_pairs
 from chatbot.corpus.cleaning import tidy
 from chatbot.corpus.dataset import training_set
-from chatbot.corpus.reading.pair import NEW
+from chatbot.corpus.reading.conversation import NEW
 from chatbot.corpus.reading.report import Report
 
 KEPT = ("一二", "三四")

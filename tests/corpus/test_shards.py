@@ -17,7 +17,7 @@ def test_pairs_are_encoded_and_dropped_pairs_are_counted(tmp_path: Path) -> None
     corpus = encoded_corpus(settings(tmp_path, PAIRS))
     assert texts(corpus) == [PAIRS[0], PAIRS[1], ("hello world", "hi there"), PAIRS[6]]
     (report,) = corpus.reports
-    assert (report.pairs, corpus.pairs, report.formats, report.encodings) == (7, 4, ["tsv"], ["UTF-8"])
+    assert (report.pairs, corpus.pairs, report.formats, report.charsets) == (7, 4, ["tsv"], ["UTF-8"])
     assert report.lines() == [
         f"pairs with an empty side: 1 (first: {tmp_path / 'pairs.tsv'}, pair 6)",
         "pairs whose answer equals the question: 1",

@@ -8,7 +8,7 @@ import pytest
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.training import Settings
-from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation import baseline as baseline_module
 from chatbot.evaluation.__main__ import main

@@ -13,7 +13,7 @@ from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.files import VERSION, corpus_files
-from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.replier import Replier

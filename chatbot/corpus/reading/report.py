@@ -1,7 +1,23 @@
-"""Counts of the pairs that were found in a file and of what was dropped, by reason."""
+"""What the user gives about files, and the counts of what was found in them and of what was dropped, by reason."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How the files of a corpus are read. Hashable, and part of the cache's key."""
+
+    columns: tuple[str, ...] = ()  # of question and answer, by name or by number from 1; () to detect them
+    charset: str | None = None  # one of Python's codecs
+    format: str | None = None  # one of FORMATS in read.py
+    me: str | None = None  # the name or number of the person whose replies in chat exports are learned; None for all
+    part: str | None = None  # of a JSON object, the part whose keys are read; None for all keys
+
+
+DETECTED = ReadOptions()
+
 
 # Reasons that count parts of records whose pairs were read. They are counted apart from what was dropped.
 UNUSED_FIELDS, UNUSED_TURNS = "fields that are not used", "turns that no pair uses"
@@ -21,7 +37,7 @@ class Report:
 
     file: str = ""  # the name that the user gave
     formats: list[str] = dataclasses.field(default_factory=list)  # distinct, in order; an archive may contain several
-    encodings: list[str] = dataclasses.field(default_factory=list)
+    charsets: list[str] = dataclasses.field(default_factory=list)
     columns: list[str] = dataclasses.field(default_factory=list)  # of tables, distinct, and whether they have headers
     doubt: str = ""  # why the reading may be wrong, and the flag that settles it; set before the first pair of a text
     pairs: int = 0  # parsed, before cleaning
@@ -29,6 +45,12 @@ class Report:
     dropped: dict[str, Dropped] = dataclasses.field(default_factory=dict)
     unused: dict[str, Dropped] = dataclasses.field(default_factory=dict)  # fields and turns beside the pairs
     changed: dict[str, int] = dataclasses.field(default_factory=dict)  # utterances changed, by cleaning rule
+
+    def note(self, format_name: str, charset: str) -> None:
+        """Add a format and a charset, once each."""
+        for names, name in ((self.formats, format_name), (self.charsets, charset)):
+            if name not in names:
+                names.append(name)
 
     def drop(self, reason: str, place: str = "", count: int = 1) -> None:
         """Count items dropped for this reason. place: the place of the first, such as 'chats.tsv, line 7'."""

@@ -10,7 +10,7 @@ import pytest
 from chatbot.chat.conversation import Exchange, rating_of
 from chatbot.chat.terminal import transcript
 from chatbot.chat.terminal.transcript import load, save
-from chatbot.corpus.reading.files.sources import find_sources
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import zstandard
 
-from chatbot.corpus.reading.files.sources import find_sources
-from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.pair import NEXT, OVERLAP, Pair
+from chatbot.corpus.reading.conversation import NEXT, OVERLAP, Pair
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
 
 Pairs = list[tuple[str, str]]

@@ -11,11 +11,11 @@ import pytest
 
 from chatbot.config.corpus import PAIR_RULES, TEXT_RULES, CorpusSettings
 from chatbot.corpus.chunks import clean_pairs
-from chatbot.corpus.reading.files.sources import find_sources
-from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.pair import NEW, Pair
-from chatbot.corpus.reading.read import FORMATS, read
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.conversation import NEW, Pair
+from chatbot.corpus.reading.detect import FORMATS
+from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import written
 

@@ -7,10 +7,9 @@ import pytest
 from chatbot.config.corpus import FORMATS, CorpusSettings
 from chatbot.config.evaluation import EvaluationSettings
 from chatbot.corpus.files import training_files, validation_files
-from chatbot.corpus.reading import read
-from chatbot.corpus.reading.files.sources import find_sources
-from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading import detect, read
+from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import COMPRESSORS, Pairs, pairs_of, pairs_or_one_line, texts, written
 
@@ -18,18 +17,18 @@ WELL = "well, hello\noh, hi\nyes, I do\n"
 
 
 def test_settings_know_the_formats_of_the_readers() -> None:
-    assert set(FORMATS) == set(read.FORMATS)
+    assert set(FORMATS) == set(detect.FORMATS)
 
 
 @pytest.mark.parametrize(
     ("content", "options", "expected"),
     [
-        ("焊烹\t赂赂\n".encode("gbk"), {"encoding": "gb18030"}, [("焊烹", "赂赂")]),
-        ("a\tb\n".encode("cp037"), {"encoding": "cp037"}, [("a", "b")]),
-        ("一上三\t上\n".encode("utf-16-le"), {"encoding": "utf-16-le"}, [("一上三", "上")]),
-        ("\ufeff好\t上\n".encode("utf-16-be"), {"encoding": "utf-16-be"}, [("好", "上")]),
-        ("\ufeff好\t上\n".encode(), {"encoding": "utf8"}, [("好", "上")]),
-        ("\ufeff好\t上\n".encode(), {"encoding": "utf-8-sig"}, [("好", "上")]),
+        ("焊烹\t赂赂\n".encode("gbk"), {"charset": "gb18030"}, [("焊烹", "赂赂")]),
+        ("a\tb\n".encode("cp037"), {"charset": "cp037"}, [("a", "b")]),
+        ("一上三\t上\n".encode("utf-16-le"), {"charset": "utf-16-le"}, [("一上三", "上")]),
+        ("\ufeff好\t上\n".encode("utf-16-be"), {"charset": "utf-16-be"}, [("好", "上")]),
+        ("\ufeff好\t上\n".encode(), {"charset": "utf8"}, [("好", "上")]),
+        ("\ufeff好\t上\n".encode(), {"charset": "utf-8-sig"}, [("好", "上")]),
         (WELL.encode(), {"format": "csv"}, [("well", "hello"), ("oh", "hi"), ("yes", "I do")]),
         (b"[1\t2\n", {"format": "tsv"}, [("[1", "2")]),
         (b"E\tM\nM a\nM b\n", {"format": "conv"}, [("a", "b")]),
@@ -41,21 +40,21 @@ def test_given_encoding_and_format_override_detection(
     for compress in (bytes, COMPRESSORS["gz"], COMPRESSORS["zip"]):
         pairs, report = pairs_of(written(tmp_path, "a", compress(content)), **options)
         assert pairs == expected
-        assert options.items() <= {"encoding": report.encodings[0], "format": report.formats[0]}.items()
+        assert options.items() <= {"charset": report.charsets[0], "format": report.formats[0]}.items()
 
 
 def test_given_encoding_is_that_of_parallel_files(tmp_path: Path) -> None:
     files = [str(written(tmp_path, name, text.encode("cp037"))) for name, text in (("q", "a\nb"), ("a", "c\nd"))]
     (source,) = find_sources([], *files)
-    assert texts(read.read(source, Report(), ReadOptions(encoding="cp037"))) == [("a", "c"), ("b", "d")]
+    assert texts(read.read(source, Report(), ReadOptions(charset="cp037"))) == [("a", "c"), ("b", "d")]
 
 
 def test_unusable_lines_under_a_given_encoding_name_the_flag(tmp_path: Path) -> None:
     path = written(tmp_path, "a", "早上好\t晚安\n".encode("gbk"))
     with pytest.raises(UserError, match=r"a: read as utf-8, .*; name the encoding with --encoding, or save"):
-        pairs_of(path, encoding="utf-8", format="tsv")
+        pairs_of(path, charset="utf-8", format="tsv")
     with pytest.raises(UserError, match=r"a: cannot be read as utf-16 .*; give --encoding utf-16-le or utf-16-be"):
-        pairs_of(path, encoding="utf-16")
+        pairs_of(path, charset="utf-16")
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

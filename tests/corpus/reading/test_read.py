@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.files.lines import MAX_LINE
-from chatbot.corpus.reading.files.sources import Source
+from chatbot.corpus.reading.open.sources import Source
+from chatbot.corpus.reading.open.text_file import MAX_LINE
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError

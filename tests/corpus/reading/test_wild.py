@@ -22,11 +22,10 @@ import pytest
 
 from chatbot.config.corpus import TEXT_RULES, CorpusSettings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.reading.files.sources import find_sources
-from chatbot.corpus.reading.options import ReadOptions
-from chatbot.corpus.reading.pair import Pair
+from chatbot.corpus.reading.conversation import Pair
+from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
-from chatbot.corpus.reading.report import Report
+from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
 from tests.corpus.reading.wild_binaries import BINARIES
 

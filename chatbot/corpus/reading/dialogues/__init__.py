@@ -1,1 +1,0 @@
-"""Layouts of conversations: chat exports, subtitles, labelled lines, published corpora."""

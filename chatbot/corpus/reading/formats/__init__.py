@@ -1,0 +1,1 @@
+"""From a text to its pairs, by format: tables, nested values, conversations."""

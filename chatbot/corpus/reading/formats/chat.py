@@ -1,0 +1,280 @@
+"""From the messages of a chat export to pairs.
+
+Consecutive messages of one person are one turn, and adjacent turns are a pair. A conversation ends with the chat, or
+with a pause.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
+from chatbot.corpus.reading.display import listing, one_line
+from chatbot.corpus.reading.open.text_file import TextFile, lines
+from chatbot.corpus.reading.report import UNUSED_TURNS, ReadOptions, Report
+from chatbot.errors import UserError
+
+PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
+MAX_TURN = 10_000  # characters; a longer turn is no reply
+FIRST = 50  # messages, whose times tell whether the newest comes first
+MAX_HELD = 100_000  # messages that are turned around at once; a longer chat is divided there
+MAX_NAMES = 1000  # of people, for the message about a name that does not occur
+NO_TEXT = "messages without text, such as pictures"
+NOTICES = "notices of the application, such as calls and deleted messages"
+ME = "me"  # the name for --me where an export marks the messages of the user, but has no name for them
+
+# Names of what the application wrote, in place of a sender's or as the kind of a message, in Discord's, Slack's,
+# Messenger's and WeChat's exports.
+SYSTEM = frozenset({"系统消息", "系統消息", "系统通知"})
+NOTICE_KINDS = SYSTEM.union(
+    ("call", "guildmemberjoin", "channelpinnedmessage", "recipientadd", "recipientremove", "threadcreated"),
+    ("channelnamechange", "channeliconchange", "subscribe", "unsubscribe", "service", "system"),
+    ("系统", "拍一拍", "10000", "10002"),
+)
+# Media as they are shown within a message.
+_MEDIA = re.compile(
+    r"\[(?:图片|圖片|照片|表情|动画表情|動畫表情|自定义表情|语音|語音|视频|視頻|影片|文件|位置|链接|红包|QQ红包|转账|名片"
+    r"|聊天记录|合并转发|小程序|音乐|闪照|戳一戳|卡片消息|视频通话|语音通话|貼圖|贴纸"
+    r"|スタンプ|写真|動画|ボイスメッセージ|アルバム"
+    r"|Photo|Image|Picture|Sticker|Video|Voice|Audio|File|GIF|Location)\]"
+    r"|!\[[^\[\]]{0,200}\]\([^()\s]{1,300}\)|\[[^\[\]]{0,200}\]\(\./media/[^()]{1,300}\)",
+    re.IGNORECASE,
+)
+# Messages that the application wrote, in full.
+_NOTICE = re.compile(
+    r".{0,40}(?:撤回了一条|已收回|收回了)(?:成员)?(?:消息|訊息).{0,20}|.{0,40}加入(?:了)?(?:本群|群聊|群组).{0,10}|对方已成功接收了你发送的离线文件.*|你已下载文件.*"
+    r"|(?:此|這則|您已|你已)(?:消息|訊息)?(?:已)?(?:删除|刪除)(?:此|這則)?(?:消息|訊息)?"
+    r"|未接(?:语音|视频|語音|視訊)(?:通话|通話).{0,20}|(?:☎ ?)?(?:通话时长|通話時間).{0,12}|☎ ?\D{0,20}"
+    r"|对方已取消|已取消|对方已拒绝|已拒绝|对方无应答|通话中断"
+    r"|(?:This message was|You) deleted(?: this message)?\.?|Missed (?:group )?(?:voice|video) call.{0,20}"
+    r"|[\"“「].{1,40}[\"”」] ?拍了拍.{1,40}|.{1,40}拍了拍 ?(?:[\"“「].{1,40}|[我你您]|自己)"
+    r"|[你您]已?[删刪]除了?(?:此|这条|這則)(?:消息|訊息)。?|(?:此|这条|這則)(?:消息|訊息)已被?[删刪]除。?"
+    r"|Diese Nachricht wurde gelöscht\.?|Du hast diese Nachricht gelöscht\.?"
+    r"|Verpasster (?:Gruppen-)?(?:Sprach|Video)anruf.{0,20}"
+    r"|(?:Se eliminó|Eliminaste) este mensaje\.?|Ce message a été supprimé\.?|Vous avez supprimé ce message\.?"
+    r"|Es[st]a mensagem foi apagada\.?|Você apagou esta mensagem\.?"
+    r"|Questo messaggio è stato eliminato\.?|Hai eliminato questo messaggio\.?"
+    r"|Liked a message|Reacted .{1,20} to your message|.{1,60} sent an attachment\.|A aimé un message"
+    r"|Hat eine Nachricht mit .Gefällt mir. markiert|Le gust[aó] un mensaje|Curtiu uma mensagem"
+    r"|Waiting for this message.*|null",
+    re.IGNORECASE,
+)
+# The levels of a program's log, which stand where a chat has a name: "INFO", "local.ERROR".
+_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
+_LONGEST_NOTICE = 120  # characters
+_XML = re.compile(r"\s*(?:<\?xml|<msg|<sysmsg|<appmsg)")
+_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+
+
+class Message(NamedTuple):
+    """A message of a chat."""
+
+    sender: str  # the same for all messages of a person
+    names: tuple[str, ...]  # what --me may give: the name first, then numbers and addresses
+    time: float | None  # seconds, for pauses
+    text: str
+
+
+def is_log_level(name: str) -> bool:
+    """Return whether a name contains the level of a program's log."""
+    return _LEVEL.search(name) is not None
+
+
+def pairs_of_messages(
+    messages: Iterable[Message | None], options: ReadOptions, report: Report, place: str
+) -> Iterator[Pair]:
+    """Yield the pairs of messages, which come in the order of their times or in reverse; None ends a chat.
+
+    With `options.me`, only pairs whose answer that person wrote.
+    Raises UserError at the end if that person wrote no message.
+    """
+    me = options.me.strip().casefold() if options.me else None
+    people: dict[str, None] = {}  # their names, in order of appearance
+    found = False
+    pairs = alone = 0  # turns that are alone in their conversation
+
+    def turns() -> Iterator[Turn | None]:
+        nonlocal found, alone
+        length = 0  # of the conversation, in turns
+        for turn in _turns(_oldest_first(messages), report, place):
+            if turn is None:
+                alone, length = alone + (length == 1), 0
+                yield None
+                continue
+            names, text = turn
+            length += 1
+            if len(people) < MAX_NAMES:
+                people.setdefault(names[0])
+            mine = me is None or me in map(str.casefold, names)
+            found = found or mine
+            yield Turn(text, answers=mine)
+        alone += length == 1
+
+    for pair in pairs_of_turns(turns()):
+        pairs += 1
+        yield pair
+    if found and not pairs:
+        report.drop("chats in which nobody answers", place)
+    elif alone and me is None:  # with `me`, turns in no pair were not asked for
+        report.drop(UNUSED_TURNS, place, alone)
+    if people and not found:
+        problem = f"{place}: nobody is called {one_line(options.me or '', 30)}; give --me one of: "
+        raise UserError(listing(problem, [one_line(name, 30) for name in people]))
+
+
+def _oldest_first(messages: Iterable[Message | None]) -> Iterator[Message | None]:
+    """Yield the messages, in reverse if the times of the first ones fall; at most MAX_HELD are held."""
+    rest = iter(messages)
+    held = list(islice(rest, FIRST))
+    steps = [b.time - a.time for a, b in pairwise(held) if a and b and a.time is not None and b.time is not None]
+    if not steps or max(steps) > 0 or min(steps) == 0:
+        yield from held
+        yield from rest
+        return
+    while held:
+        held += islice(rest, MAX_HELD - len(held))
+        yield from (*reversed(held), None)
+        held = list(islice(rest, FIRST))
+
+
+def _turns(
+    messages: Iterable[Message | None], report: Report, place: str
+) -> Iterator[tuple[tuple[str, ...], str] | None]:
+    """Yield (names of the person, text) of each turn, and None after each conversation."""
+    sender = ""
+    names: tuple[str, ...] = ()
+    parts: list[str] = []
+    characters = 0
+    last: float | None = None  # time of the last message
+    for message in messages:
+        text = _usable_text(message, report, place) if message else None
+        if message is not None and text is None:
+            continue  # not a turn, and the conversation goes on
+        pause = message is not None and last is not None and abs((message.time or last) - last) > PAUSE
+        if parts and (message is None or pause or message.sender != sender):
+            if characters <= MAX_TURN:
+                yield names, joined(parts)
+            else:
+                report.drop(f"turns of more than {MAX_TURN:,} characters", place)
+                yield None
+            parts, characters = [], 0
+        if message is None or pause:
+            yield None
+            last = None
+        if message is not None and text is not None:
+            sender, names = message.sender, message.names
+            last = message.time if message.time is not None else last
+            characters += len(text)
+            if characters <= MAX_TURN:
+                parts.append(text)
+            elif not parts:
+                parts = [""]  # the turn is too long, and is counted at its end
+    if parts and characters <= MAX_TURN:
+        yield names, joined(parts)
+
+
+def _usable_text(message: Message, report: Report, place: str) -> str | None:
+    """Return the text of a message without media; None, which the report counts, for a message without any."""
+    text = message.text.strip()
+    if _XML.match(text):
+        text = ""
+    elif "[" in text:
+        text = _MEDIA.sub(" ", text).strip()
+    if not text:
+        report.drop(NO_TEXT, place)
+        return None
+    if message.names[0] in SYSTEM or (len(text) <= _LONGEST_NOTICE and _NOTICE.fullmatch(text)):
+        report.drop(NOTICES, place)
+        return None
+    return text
+
+
+class Mark(Enum):
+    """What a line is that belongs to no message."""
+
+    NOTICE = "written by the application, with the lines up to the next message"
+    DATE = "of the messages below"
+    END = "of a conversation"
+
+
+LineKind = Callable[[str], "Message | Mark | None"]  # the message that a line begins, a mark, or None
+
+
+def messages_of_lines(
+    text: TextFile, report: Report, kind_of: LineKind, finished: Callable[[Message], Message] = lambda m: m
+) -> Iterator[Message | None]:
+    """Yield the messages, and None where a conversation ends or a line is missing."""
+    current: Message | None = None
+    in_notice = False
+    for number, line in lines(text, report):
+        found = kind_of(line) if line is not None else None
+        if line is None:
+            current = None
+            yield None
+        elif found is None:
+            if current is not None:
+                current = with_line(current, line)
+            elif line.strip() and not in_notice:
+                report.drop("lines before the first message", f"{text.place}, line {number}")
+        elif found is not Mark.DATE:
+            if current is not None:
+                yield finished(current)
+            current = found if isinstance(found, Message) else None
+            in_notice = found is Mark.NOTICE
+            if in_notice:
+                report.drop(NOTICES, f"{text.place}, line {number}")
+            elif current is None:
+                yield None
+    if current is not None:
+        yield finished(current)
+
+
+def with_line(message: Message, line: str) -> Message:
+    """Return the message with another line, unless it is too long to be used already."""
+    return message._replace(text=f"{message.text}\n{line}") if len(message.text) <= MAX_TURN else message
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Join messages or lines to one utterance.
+
+    A comma separates Chinese that has no punctuation, nothing separates Chinese that has, and a space everything else.
+    """
+    text = ""
+    for part in parts:
+        for line in part.splitlines():
+            line = line.strip()
+            if text and line:
+                chinese = _CHINESE.match(line) is not None
+                if chinese and _CHINESE.match(text[-1]):
+                    text += "，"
+                elif not (chinese and not text[-1].isascii() and not text[-1].isalnum()):
+                    text += " "
+            text += line
+    return text
+
+
+def time_of(cell: str) -> float | None:
+    """Return the seconds of a Unix time, in seconds or milliseconds, or of a date; None for anything else."""
+    try:
+        if cell.replace(".", "", 1).isdecimal():
+            return float(cell) / (1000 if len(cell.split(".")[0]) > 11 else 1) if len(cell) > 8 else None
+        return datetime.fromisoformat(cell.replace("/", "-").replace("Z", "+00:00")).timestamp() if cell else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def time_of_clock(clock: Sequence[int], afternoon: bool | None) -> float | None:
+    """Return the seconds of a date and a clock; None for a date that does not exist.
+
+    clock: year, month, day, hour, minute. afternoon: for a clock of twelve hours, which half of the day it is.
+    """
+    year, month, day, hour, minute = clock
+    if afternoon is not None:
+        hour = hour % 12 + 12 * afternoon
+    try:
+        return datetime(year, month, day, hour, minute, tzinfo=timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        return None

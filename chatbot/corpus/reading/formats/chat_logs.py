@@ -1,0 +1,397 @@
+"""Text exports of chats: a line with the time and the name begins a message, and lines without one continue it.
+
+    whatsapp   31.12.20, 21:15 - Anna: text, or [31.12.20, 21:15:03] Anna: text, in the telephone's language
+    qq         2020-01-01 12:00:00 name(12345678), or the name first, and the text on the lines below
+    discord    [01/01/2023 10:00 AM] name, and the text on the lines below
+    kakaotalk  [name] [오전 10:15] text, or 2023년 1월 1일 오전 10:15, name : text
+    line       10:15, tab, name, tab, text, below lines with the date
+    imessage   Jan 01, 2023 10:00:00 AM, a line with the name, and the text on the lines below
+    speakers   name: text, <name> text, [name] text, as in scripts and interviews; a time may stand before the name
+
+Lines of speakers may also be a list of terms or a recipe, so that this format is read only if the user names it.
+"""
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from chatbot.corpus.reading.conversation import Pair
+from chatbot.corpus.reading.formats.chat import (
+    LineKind,
+    Mark,
+    Message,
+    is_log_level,
+    messages_of_lines,
+    pairs_of_messages,
+    time_of_clock,
+)
+from chatbot.corpus.reading.open.text_file import TextFile, is_rule
+from chatbot.corpus.reading.report import ReadOptions, Report
+
+MESSAGES, SHARE = 2, 0.1  # at least, and of the lines: a message may have many
+LONGEST_HEADER = 200  # characters
+# Lines, such as a title and the name of the channel, before the first message.
+PREAMBLE, PREAMBLE_OF_WHATSAPP, PREAMBLE_OF_QQ = 12, 3, 5
+REGULAR = 0.8  # of the messages of QQ have a number, or blank lines around them
+FEW_SPEAKERS, SHARE_OF_SPEAKERS = 20, 0.4  # texts below their names have as many lines: wechat_phone.txt
+
+
+# WhatsApp. Its marks of the direction of writing also stand in front of its own words.
+_MARKS = "\u200e\u200f\u202a\u202c\u2068\u2069\ufeff"
+_DATE = rf"(\d{{1,4}})[{_MARKS}]?\s?[./年-]\s?(\d{{1,2}})[{_MARKS}]?\s?[./月-]\s?(\d{{1,4}})[.日]?"
+_HALF = r"上午|下午|凌晨|早上|清晨|中午|晚上|오전|오후|午前|午後|[صم]|[AaPp]\.?\s?[Mm]\.?"
+_CLOCK = rf"(?:(?:um|at|à|às|kl\.?|klo|ب)\s)?({_HALF})?\s?(\d{{1,2}})[:.](\d{{2}})(?:[:.]\d{{2}})?\s?({_HALF})?"
+_HEADER = re.compile(rf"[{_MARKS}]*(?:\[{_DATE}[,،]?\s+{_CLOCK}\]\s?|{_DATE}[,،]?\s+{_CLOCK}(?:\.?\s[-–]|:)\s)(.*)")
+_SENDER = re.compile(r"([^\"“”„:]{1,60}):(?:\s(.*))?$")
+_AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "م", "p")
+# Media and deleted messages: <Media omitted>, IMG-20200101-WA0001.jpg (file attached), or words without brackets.
+_MEDIA = re.compile(
+    r"<[^<>]{3,60}>|.{1,120}\.\w{2,4} \(.{3,30}\)"
+    r"|(?i:(?:image|video|audio|sticker|GIF|document|contact card) omitted|(?:图像|图片|视频|音频|贴图|文档)已忽略)"
+)
+# The same at the end of a text, after a mark: an attachment with a caption, an edited message.
+_ADDED = re.compile(
+    r"(?:(?<!\s)\s+)?(?:\u200e<[^<>]{3,120}>"
+    r"|<(?:This message was edited|此消息已编辑|此訊息已編輯|Diese Nachricht wurde bearbeitet)>)$"
+)
+
+
+class _Header(NamedTuple):
+    """A line of WhatsApp with a date."""
+
+    date: tuple[str, ...]  # three numbers in the order of the telephone's language
+    halves: str  # of the day, "" for a clock of 24 hours
+    hour: str
+    minute: str
+    sender: str  # "" for a notice
+    text: str
+
+
+def _whatsapp_header(line: str) -> _Header | None:
+    match = _HEADER.match(line)
+    if match is None:
+        return None
+    groups = match.groups()
+    *date, before, hour, minute, after = groups[:7] if groups[0] else groups[7:14]
+    sender = _SENDER.match(groups[14])
+    name, text = (sender[1], sender[2] or "") if sender else ("", "")
+    return _Header(tuple(date), (before or after or "").casefold(), hour, minute, name, text)
+
+
+def is_whatsapp(text: TextFile) -> bool:
+    """Return whether the lines begin with a message, or a title, and have enough others."""
+    filled = [line.strip() for line in text.first_lines if line.strip()]
+    headers = [_whatsapp_header(line) for line in filled]
+    senders = [header.sender for header in headers if header and header.sender]
+    if sum(map(is_log_level, senders)) * 2 > len(senders):
+        return False
+    return len(senders) >= max(MESSAGES, SHARE * len(filled)) and any(headers[:PREAMBLE_OF_WHATSAPP])
+
+
+def is_header_of_whatsapp(line: str) -> bool:
+    """Return whether a line begins with a date, a time and a name."""
+    header = _whatsapp_header(line)
+    return header is not None and bool(header.sender) and not is_log_level(header.sender)
+
+
+def read_whatsapp(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a chat. Raises UserError if `options.me` wrote no message."""
+    order = _order_of_dates([header for line in text.first_lines if (header := _whatsapp_header(line))])
+
+    def kind_of(line: str) -> Message | Mark | None:
+        header = _whatsapp_header(line)
+        if header is None or not header.sender:
+            return header and Mark.NOTICE
+        name = header.sender.strip(_MARKS + "\u00a0 ~")
+        content = header.text
+        if content[:1] in ("\u200e", "\u200f"):
+            content = ""
+        content = _ADDED.sub("", content.strip(_MARKS)).strip(_MARKS)
+        date = dict(zip(order, map(int, header.date), strict=True))
+        year = date["y"] + 2000 if date["y"] < 100 else date["y"]
+        afternoon = header.halves.startswith(_AFTERNOON) if header.halves else None
+        time = time_of_clock([year, date["m"], date["d"], int(header.hour), int(header.minute)], afternoon)
+        return Message(name, (name,), time, "" if _MEDIA.fullmatch(content) else content)
+
+    return pairs_of_messages(messages_of_lines(text, report, kind_of), options, report, text.place)
+
+
+def _order_of_dates(headers: Sequence[_Header]) -> str:
+    """Return "ymd", "dmy" or "mdy"."""
+    if any(len(header.date[0]) == 4 for header in headers):
+        return "ymd"
+    first, second = (max((int(header.date[place]) for header in headers), default=0) for place in range(2))
+    if first > 12 or second > 12:
+        return "dmy" if first > 12 else "mdy"
+    return "mdy" if any(header.halves for header in headers) else "dmy"
+
+
+# QQ. The number in brackets is the person's; an address may take its place, or, between friends, nothing.
+_QQ_TIME = (
+    r"(?P<year>\d{4})[-/年](?P<month>\d{1,2})[-/月](?P<day>\d{1,2})日?\s+"
+    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?:\s(?P<half>[AP])M)?"
+)
+_PERSON = (
+    r"(?:【[^】]{1,20}】)?(?P<name>.{0,60}?)"
+    r"(?:[(（](?P<number>\d{4,12}|wxid_\w{4,40})[)）]|<(?P<address>[^<>\s]{3,80})>)?"
+)
+_TIME_FIRST = re.compile(rf"{_QQ_TIME}\s+{_PERSON}\s*")
+_NAME_FIRST = re.compile(rf"{_PERSON}\s+{_QQ_TIME}\s*")
+_CHAT = re.compile(r"(?:消息分组|消息对象|消息記錄|消息對象)[:：]|={20,}\s*$|消息记录（此消息记录为文本格式")
+
+
+def is_qq(text: TextFile) -> bool:
+    """Return whether the lines are QQ's: by its title, by people's numbers, or by the blank lines between messages."""
+    lines = [line.rstrip("\r\n") for line in text.first_lines]
+    pattern = _pattern_of_qq(lines)
+    headers = [(index, match) for index, line in enumerate(lines) if (match := _short_match(pattern, line))]
+    if any(_CHAT.match(line) for line in lines[:20]) and headers:
+        return True
+    if len(headers) < MESSAGES or len(headers) < SHARE * sum(line.strip() != "" for line in lines):
+        return False
+    title = lines[: headers[0][0]]
+    if any(map(str.strip, title)) and (len(title) > PREAMBLE_OF_QQ or title[-1].strip()):
+        return False
+    numbered = sum(bool(match["number"] or match["address"]) for _, match in headers)
+    separate = sum(
+        (index == 0 or not lines[index - 1].strip()) and lines[index + 1 : index + 2] not in ([""], [])
+        for index, _ in headers
+    )
+    return max(numbered, separate) >= REGULAR * len(headers)
+
+
+def is_header_of_qq(line: str) -> bool:
+    """Return whether a line has a date, a time and a name."""
+    match = _short_match(_TIME_FIRST, line) or _short_match(_NAME_FIRST, line)
+    return match is not None and not is_log_level(match["name"])
+
+
+def read_qq(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of one or several chats. Raises UserError if `options.me` wrote no message."""
+    pattern = _pattern_of_qq([line.rstrip("\r\n") for line in text.first_lines])
+
+    def kind_of(line: str) -> Message | Mark | None:
+        match = _short_match(pattern, line)
+        if match is None:
+            return Mark.END if _CHAT.match(line) else None
+        name, key = match["name"].strip(), match["number"] or match["address"] or ""
+        clock = [int(match[part]) for part in ("year", "month", "day", "hour", "minute")]
+        time = time_of_clock(clock, match["half"] == "P" if match["half"] else None)
+        return Message(key or name, tuple(filter(None, (name, key))) or ("",), time, "")
+
+    return pairs_of_messages(messages_of_lines(text, report, kind_of), options, report, text.place)
+
+
+def _short_match(pattern: "re.Pattern[str]", line: str) -> "re.Match[str] | None":
+    return pattern.fullmatch(line) if line and len(line) <= LONGEST_HEADER else None
+
+
+def _pattern_of_qq(sample: Sequence[str]) -> "re.Pattern[str]":
+    return max(_TIME_FIRST, _NAME_FIRST, key=lambda pattern: sum(_short_match(pattern, s) is not None for s in sample))
+
+
+# Discord, KakaoTalk, LINE and iMessage.
+_TIME = r"(?:(?P<half>오전|오후|午前|午後|上午|下午)\s?)?(?P<hour>\d{1,2}):(?P<minute>\d{2})(?:\s?(?P<late>[AP]M))?"
+_DAY = r"(?P<year>\d{4})\s?[년/.年-]\s?(?P<month>\d{1,2})\s?[월/.月-]\s?(?P<day>\d{1,2})"
+_KAKAOTALK_MEDIA = re.compile(
+    r"<?(?:사진|동영상|이모티콘|음성메시지)(?: \d+장)?(?: 읽지 않음)?>?|파일: .*|삭제된 메시지입니다\."
+)
+_DISCORD_TIMES = tuple(
+    f"{date} {clock}"
+    for date in ("%m/%d/%Y", "%d/%m/%Y", "%d-%b-%y", "%d-%b-%Y", "%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y")
+    for clock in ("%I:%M %p", "%H:%M", "%H:%M:%S")
+)
+
+
+class _Layout(NamedTuple):
+    """The lines of one application's export."""
+
+    format: str
+    header: "re.Pattern[str]"  # of a message; without the group "name", the name is the line below
+    date: "re.Pattern[str] | None" = None  # of a line with a date for the messages below
+    notice: "re.Pattern[str] | None" = None  # of lines that the application wrote, beside those of NOTICES
+    no_text: "re.Pattern[str] | None" = None  # of texts that stand for pictures
+    is_quoted: bool = False  # whether a text of several lines stands in quotes
+    doubt: str = ""  # why the lines may be those of another text
+
+
+LAYOUTS = (
+    _Layout(
+        "discord",
+        re.compile(
+            r"\[(?P<time>\d{1,4}[-/.](?:\d{1,2}|[A-Z][a-z]{2})[-/.]\d{2,4} \d{1,2}:\d{2}(?::\d{2})?(?: [AP]M)?)\] "
+            r"(?P<name>[^:：]{1,60}?)(?: \(pinned\))?(?P<text>)"
+        ),
+        notice=re.compile(r"\{(?:Reactions|Attachments|Embed|Stickers)\}|={20,}|Exported [\d,]+ message\(s\)"),
+    ),
+    _Layout(
+        "kakaotalk",
+        re.compile(rf"\[(?P<name>[^\]]{{1,60}})\] \[{_TIME}\] (?P<text>.*)"),
+        date=re.compile(rf"-{{5,}} {_DAY}.{{0,20}} -{{5,}}"),
+        notice=re.compile(r".{1,60}님이 .{0,60}(?:들어왔|나갔|초대|내보냈).{0,20}"),
+        no_text=_KAKAOTALK_MEDIA,
+    ),
+    _Layout(
+        "kakaotalk",
+        re.compile(rf"{_DAY}[일.]? {_TIME}, (?P<name>.{{1,60}}?) : (?P<text>.*)"),
+        date=re.compile(rf"{_DAY}일 (?:.요일|{_TIME})"),
+        notice=re.compile(rf"{_DAY}[일.]? {_TIME}[,:] .*|.{{1,60}}님이 .{{0,60}}(?:들어왔|나갔|초대|내보냈).{{0,20}}"),
+        no_text=_KAKAOTALK_MEDIA,
+    ),
+    _Layout(
+        "line",
+        re.compile(rf"{_TIME}\t(?P<name>[^\t]{{1,60}})\t(?P<text>.*)"),
+        date=re.compile(rf"{_DAY}\s?(?:[（(].{{1,3}}[)）]|.{{2,3}})?|[A-Z][a-z]{{2}}, \d\d/\d\d/\d{{4}}"),
+        notice=re.compile(rf"{_TIME}\t.*"),
+        is_quoted=True,
+    ),
+    _Layout(
+        "line",
+        re.compile(rf"{_TIME} (?P<name>\S{{1,60}}) (?P<text>.*)"),
+        date=re.compile(rf"{_DAY}.{{0,12}}"),
+        no_text=re.compile(r"\[?(?:貼圖|圖片|照片|影片|Stickers|Photos|Videos|スタンプ|写真|動画)\]?"),
+        is_quoted=True,
+        doubt="these may be other lines with times",
+    ),
+    _Layout(
+        "imessage",
+        re.compile(
+            r"(?P<time>[A-Z][a-z]{2} \d{2}, \d{4}\s+\d{1,2}:\d{2}:\d{2} [AP]M)"
+            r"(?: \((?:Read|Delivered|Edited).{0,60}\))?"
+        ),
+        notice=re.compile(r"Tapbacks:|This message responded to an earlier message\."),
+        no_text=re.compile(r"(?:Attachment missing!|/.{0,200}\.\w{2,5}|.{0,80}/Attachments/.{0,200})"),
+    ),
+)
+
+
+APPLICATIONS = tuple(dict.fromkeys(layout.format for layout in LAYOUTS))
+
+
+def matcher_of(application: str) -> Callable[[TextFile], bool | str]:
+    """Return the function from a text to whether it is an export of this application; if in doubt, why."""
+
+    def matches(text: TextFile) -> bool | str:
+        filled = [line.rstrip("\r\n") for line in text.first_lines if line.strip()]
+        for layout in LAYOUTS:
+            if layout.format == application and _fits(layout, filled):
+                return layout.doubt or True
+        return False
+
+    return matches
+
+
+def _fits(layout: _Layout, filled: Sequence[str]) -> bool:
+    places = [place for place, line in enumerate(filled) if _match(layout.header, line)]
+    dated = layout.date is None or any(_match(layout.date, line) for line in filled)
+    return len(places) >= max(MESSAGES, SHARE * len(filled)) and places[0] < PREAMBLE and dated
+
+
+def reader_of(application: str) -> Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]:
+    """Return the reader of the exports of one application."""
+    layouts = [layout for layout in LAYOUTS if layout.format == application]
+
+    def read(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+        sample = [line.rstrip("\r\n") for line in text.sample.split("\n")]
+        layout = max(layouts, key=lambda each: sum(_match(each.header, line) is not None for line in sample))
+        messages = messages_of_lines(text, report, _kind_in(layout), lambda message: _finished(message, layout))
+        return pairs_of_messages(messages, options, report, text.place)
+
+    return read
+
+
+def _match(pattern: "re.Pattern[str] | None", line: str) -> "re.Match[str] | None":
+    return pattern.fullmatch(line[:LONGEST_HEADER].strip("\u200e\ufeff ")) if pattern else None
+
+
+def _kind_in(layout: _Layout) -> LineKind:
+    date: dict[str, str | None] = {}  # the year, month and day of the messages
+    unnamed: Message | None = None  # whose name is the next line
+
+    def kind_of(line: str) -> Message | Mark | None:
+        nonlocal date, unnamed
+        if unnamed is not None:
+            named, unnamed = unnamed._replace(sender=line.strip(), names=(line.strip(),)), None
+            return named
+        if header := _match(layout.header, line):
+            groups = header.groupdict()
+            name = (groups.get("name") or "").strip()
+            content = line.strip("\u200e\ufeff ")[header.start("text") :] if "text" in groups else ""
+            message = Message(name, (name,), _time({**date, **groups}), content)
+            if "name" in groups:
+                return message
+            unnamed = message
+            return Mark.DATE
+        if found := _match(layout.date, line):
+            groups = found.groupdict()
+            date = {part: groups[part] for part in ("year", "month", "day")} if groups.get("year") else date
+            return Mark.DATE
+        return Mark.NOTICE if _match(layout.notice, line) else None
+
+    return kind_of
+
+
+def _finished(message: Message, layout: _Layout) -> Message:
+    text = message.text.strip()
+    if layout.is_quoted and "\n" in text and text[0] == text[-1] == '"':
+        text = text[1:-1]
+    return message._replace(text="" if layout.no_text and layout.no_text.fullmatch(text) else text)
+
+
+def _time(groups: dict[str, str | None]) -> float | None:
+    """Return the seconds of a message; None if its date is not known or does not exist."""
+    text = groups.get("time")
+    for layout in _DISCORD_TIMES if text and text[0].isdecimal() else ("%b %d, %Y %I:%M:%S %p",) if text else ():
+        with suppress(ValueError):
+            return datetime.datetime.strptime(f"{text} +0000", f"{layout} %z").timestamp()
+    clock = [int(groups.get(part) or -1) for part in ("year", "month", "day", "hour", "minute")]
+    half = groups.get("half") or groups.get("late")
+    return time_of_clock(clock, half in ("오후", "午後", "下午", "PM") if half else None)
+
+
+# Speakers.
+_SPEAKER = re.compile(
+    r"(?:\W?[\d:/.-]{4,10}(?: ?[AP]M)?\W{1,3})?"
+    r"(?:[\[【](?P<bracket>[^\[\]【】:：\d]{1,20})[\]】]\s*[:：]?\s*|<[ @+%&~]?(?P<nick>[^<>\s]{1,30})>\s"
+    r"|(?P<name>[^\s:：,，。\d<>\[\]{}()=\"'][^:：,，。！？!?\t=\"{}()]{0,29})[:：](?!//|\d))(?P<text>.*)"
+    r"|\[\d{1,2}:\d{2}(?: ?[AP]M)?\] (?P<timed>[^:：,，。！？!?]{1,30})"
+)
+
+
+def _name(match: "re.Match[str]") -> str:
+    return (match["bracket"] or match["nick"] or match["name"] or match["timed"]).strip()
+
+
+def speakers_of(sample: Sequence[str]) -> list[str]:
+    """Return the names with which most lines begin; [] if they are too few or too many for a talk."""
+    names = Counter(_name(match) for line in sample if (match := _SPEAKER.fullmatch(line.strip())))
+    repeated = {name: count for name, count in names.items() if count > 1}
+    filled = sum(line.strip() != "" for line in sample)
+    if repeated and 1 < len(names) <= FEW_SPEAKERS and names.total() == filled:
+        return list(names)
+    if not 1 < len(repeated) <= FEW_SPEAKERS or sum(repeated.values()) < SHARE_OF_SPEAKERS * filled:
+        return []
+    return list(repeated) if 2 * sum(repeated.values()) >= names.total() + len(repeated) else []
+
+
+def is_speakers(text: TextFile) -> str:
+    """Return why the text may be a talk, "" if it is none."""
+    return "the lines begin with names, as in a chat" if speakers_of(text.first_lines) else ""
+
+
+def read_speakers(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of the speakers' turns. Raises UserError if `options.me` says nothing."""
+    names = {*speakers_of(text.first_lines)}
+
+    def kind_of(line: str) -> Message | Mark | None:
+        if is_rule(line):
+            return Mark.END
+        match = _SPEAKER.fullmatch(line.strip()) if line else None
+        if match is None or (names and _name(match) not in names):
+            return None
+        return Message(_name(match), (_name(match),), None, match["text"] or "")
+
+    return pairs_of_messages(messages_of_lines(text, report, kind_of), options, report, text.place)

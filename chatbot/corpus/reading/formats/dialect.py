@@ -1,0 +1,265 @@
+"""The dialect of a CSV text, detected from its beginning: the separator, the quotes, and whether it is a table at all.
+
+Prose has commas, too. Without a header that names the question and the answer, a text is a table only if nearly all of
+its lines have the same number of columns, or if quotes enclose separators as no prose has them.
+"""
+
+import csv
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from chatbot.corpus.reading.formats.columns import header_row, is_separator_line, widths
+from chatbot.corpus.reading.open.text_file import UNDECODABLE, TextFile, raw_lines, refuse_if_mostly_bad
+from chatbot.corpus.reading.report import Report
+
+SEPARATORS = "|;,"  # the rarer in text first: of two that fit equally well, the first is taken
+SAME_WIDTH = 0.95  # the least share of the rows with the same number of columns
+SAME_WIDTH_QUOTED = 0.6  # the same, if some of the rows have quotes around a separator or around all cells
+QUOTED = 0.05  # the least share of such rows
+SPACED = 0.5  # of the commas and semicolons: more are followed by a space in prose only
+FINAL = "。．.！!？?…”」』）);；{}"
+# A line of a chat or of a log: a time, or the name of a speaker.
+SPOKEN = re.compile(r"\W?\d{1,4}[-/.:年]\d{1,2}[-/.:月]?\d*\W|[^\s,:：]{1,20}( [^\s,:：]{1,20})?[:：]")
+ENDING = 0.95  # in prose, this share of the lines ends a sentence, and hardly any first clause does
+TABLE_ENDINGS = ("csv", "tsv", "tab")  # of names of files
+# Texts of several characters that separate the columns of no table.
+REGULAR = 0.9  # of the lines have the separator once
+SINGLE = (":", "：", "=", "＝", "    ", " - ", " – ", " — ")
+LEAST_LINES = 3
+ODD_SEPARATORS = re.compile(
+    r"\|\|\||\[SEP\]|<sep>|<SEP>|</s>|={1,3}>|-{1,2}>|→|@@@|###|\$\$\$|:{2,3}|\+\+\+\$\+\+\+|--|——>|~~|\\t"
+)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The characters of a table that are not text."""
+
+    separator: str
+    quote: str = '"'
+    escape: str | None = None  # the character before a quote inside quotes, beside a second quote
+
+
+COMMAS, TABS = Dialect(","), Dialect("\t")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A sample read in one dialect."""
+
+    dialect: Dialect
+    rows: list[list[str]]  # without blank lines
+    width: int  # the usual number of columns
+    same: int  # rows of the usual width in which two cells or more have text
+    total: int  # rows, with those that cannot be read
+
+    @property
+    def share(self) -> float:
+        """The share of the rows that have the usual width."""
+        return self.same / self.total if self.total else 0.0
+
+
+def rows_of(
+    lines: Iterable[str], dialect: Dialect, broken: Callable[[int], None] = lambda number: None
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yield (number of its first line, row, its lines) for each row.
+
+    Calls `broken` with the number of a line that begins a row with a stray or open quote. Only this line is lost: the
+    other lines inside an open quote are parsed again.
+    """
+    source = iter(lines)
+    again: deque[str] = deque()
+    row_lines: list[str] = []  # of the current row, bounded by csv's limit of 131,072 characters a field
+
+    def feed() -> Iterator[str]:
+        while True:
+            line = again.popleft() if again else next(source, None)
+            if line is None:
+                return
+            row_lines.append(line)
+            yield line
+
+    def reader() -> Iterator[list[str]]:
+        # Files written by hand often have a space between comma and quote.
+        return csv.reader(
+            feed(),
+            delimiter=dialect.separator,
+            quotechar=dialect.quote,
+            escapechar=dialect.escape,
+            strict=True,
+            skipinitialspace=dialect.separator != "\t",
+        )
+
+    number = 1
+    rows = reader()
+    while True:
+        row_lines.clear()
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error:
+            broken(number)
+            again.extendleft(reversed(row_lines[1:]))
+            number += 1
+            rows = reader()
+            continue
+        yield number, row, row_lines.copy()
+        number += len(row_lines)
+
+
+def rows_of_text(
+    text: TextFile, report: Report, dialect: Dialect, columns: Sequence[int] = (), skip: int = 0
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yield (number of its first line, row, its lines) for each row that has cells and can be read.
+
+    columns: those that must have been decoded. skip: the rows to leave out at the beginning.
+    Raises UserError at the end if more than half of the rows could not be decoded.
+    """
+
+    def broken(line: int) -> None:
+        report.drop("rows with a stray or unclosed quote", f"{text.place}, line {line}")
+
+    bad = count = 0
+    for number, row, row_lines in rows_of(raw_lines(text, report), dialect, broken):
+        if not row:
+            continue
+        count += 1
+        if count <= skip:
+            continue
+        if any(UNDECODABLE in row[column] for column in columns if column < len(row)):
+            bad += 1
+            report.drop(f"rows not {text.charset}", f"{text.place}, line {number}")
+        else:
+            yield number, row, row_lines
+    refuse_if_mostly_bad(text, report, bad, count)
+
+
+def dialect_of(sample: Sequence[str], sure: bool = False, named: bool = False) -> Dialect | None:
+    """Return the dialect of the table that begins with these lines, None if it is no table.
+
+    sure: whether the user has said that it is a table, so that only the dialect is in question. named: whether the name
+    of the file says so, which the same number of columns in nearly all rows proves.
+    """
+    shapes = [shape for shape in _shapes(sample) if shape.rows]
+    for shape in shapes:
+        if _header_of(shape) is not None:
+            return shape.dialect
+    wide = [shape for shape in shapes if shape.width > 1]
+    tables = [shape for shape in wide if _is_table(shape, sample)]
+    if not tables and (sure or named):
+        tables = [shape for shape in wide if sure or shape.share >= SAME_WIDTH]
+    return max(tables, key=lambda shape: shape.same).dialect if tables else None
+
+
+def nearest(sample: Sequence[str]) -> Shape | None:
+    """Return the shape of a text that is no table, for a message; None if no dialect gives similar rows."""
+    shapes = [
+        shape
+        for shape in _shapes(sample)
+        if shape.width > 1 and shape.share >= 0.5 and not _is_prose(shape, sample) and not _ends_sentences(shape)
+    ]
+    return max(shapes, key=lambda shape: shape.same) if shapes else None
+
+
+def _shapes(sample: Sequence[str]) -> list[Shape]:
+    """Return the sample in the best dialect of each separator, or of the separator that the first line names."""
+    first = next((line.strip() for line in sample if line.strip()), "").lstrip("\ufeff")
+    separators = first[4:] or "\t" if is_separator_line([first]) else SEPARATORS
+    text = "".join(sample)
+    found = []
+    for separator in separators:
+        dialects = [Dialect(separator)]
+        if '\\"' in text:  # of two dialects that fit equally well, the first is taken
+            doubled = re.search(r'(?<![\\,;|\n])""(?![,;|\r\n])', text) is not None
+            dialects.insert(int(doubled), Dialect(separator, escape="\\"))
+        if _has_single_quotes(sample, separator):
+            dialects.insert(0, Dialect(separator, "'", "\\" if "\\'" in text else None))
+        shapes = [_shape(sample, dialect) for dialect in dialects]
+        escaped = dialects[0].escape is not None and shapes[0].share == 1  # its rows may be fewer, of more lines
+        found.append(shapes[0] if escaped else max(shapes, key=lambda shape: shape.same))
+    return found
+
+
+def _shape(sample: Sequence[str], dialect: Dialect) -> Shape:
+    broken: list[int] = []
+    rows = [row for _, row, _ in rows_of(sample, dialect, broken.append) if row]
+    start = int(bool(rows) and is_separator_line(rows[0]))
+    counts = widths(rows[start:])
+    width = counts.most_common(1)[0][0] if counts else 0
+    same = sum(_has_width(row, width) for row in rows[start:])
+    if (below := rows[start + 1 :]) and len(rows[start]) == max(map(len, below)) and not _has_width(rows[start], width):
+        same += all(rows[start])  # a header, which also names columns that are empty
+    return Shape(dialect, rows[start:], width, same, len(rows) - start + len(broken))
+
+
+def _has_width(row: Sequence[str], width: int) -> bool:
+    return len(row) >= width and not any(row[width:]) and sum(map(bool, row)) > 1
+
+
+def _has_single_quotes(sample: Sequence[str], separator: str) -> bool:
+    lines = [line.strip() for line in sample if line.strip()]
+    quoted = sum(line[0] == line[-1] == "'" and f"'{separator}'" in line.replace(" ", "") for line in lines)
+    return quoted >= SAME_WIDTH * len(lines)
+
+
+def _header_of(shape: Shape) -> tuple[int, int] | None:
+    """Return the places of question and answer in the header, if the rows below it have as many columns."""
+    start, known = header_row(shape.rows)
+    below = [row for row in shape.rows[start + 1 :] if len(row) > 1]
+    return known if known and len(below) * 2 >= len(shape.rows) - start - 1 else None
+
+
+def _is_table(shape: Shape, sample: Sequence[str]) -> bool:
+    separator = shape.dialect.separator
+    if shape.dialect.quote == "'":
+        return True  # around all cells
+    unquoted = _unquoted(sample)
+    if sum(separator in line and not line.strip(f" {separator}\r\n") for line in unquoted) >= SAME_WIDTH * len(sample):
+        return True  # quotes around all cells
+    if _is_prose(shape, sample):
+        return False
+    both = f'"{separator}"'
+    quoted = sum(any(separator in cell or "\n" in cell for cell in row) for row in shape.rows)
+    quoted = max(quoted, sum(line.startswith('"') and both in line for line in sample))
+    if quoted >= QUOTED * shape.total and shape.share >= SAME_WIDTH_QUOTED:
+        return True
+    return shape.share >= SAME_WIDTH and not _ends_sentences(shape)
+
+
+def _unquoted(sample: Sequence[str]) -> list[str]:
+    return [re.sub(r'"(?:[^"]|"")*"', "", line) for line in sample]
+
+
+def _is_prose(shape: Shape, sample: Sequence[str]) -> bool:
+    """Return whether the commas of the lines are those of sentences, or the lines those of a chat or a log."""
+    separator, unquoted = shape.dialect.separator, _unquoted(sample)
+    spaced = sum(line.count(separator + " ") for line in unquoted)
+    if separator != "|" and spaced > SPACED * sum(line.count(separator) for line in unquoted):
+        return True
+    return sum(SPOKEN.match(line) is not None for line in sample) >= SAME_WIDTH * shape.total
+
+
+def _ends_sentences(shape: Shape) -> bool:
+    """Return whether the lines are sentences or statements: all of them end like one, and no first clause does."""
+    cells = [[cell.rstrip() for cell in row if cell.strip()] for row in shape.rows]
+    ending = sum(row[-1][-1] in FINAL for row in cells if row)
+    first_ending = sum(row[0][-1] in FINAL for row in cells if row)
+    return ending >= ENDING * len(cells) and first_ending <= (1 - ENDING) * len(cells)
+
+
+def odd_separator(sample: Sequence[str]) -> str:
+    """Return the text of several characters that separates two parts of each line, "" if there is none."""
+    filled = [line for line in sample if line.strip()]
+    found = [ODD_SEPARATORS.findall(line) for line in filled]
+    separator = next((each[0] for each in found if each), "")
+    once = sum(each == [separator] for each in found)
+    if separator and len(filled) > 1 and once >= REGULAR * len(filled):
+        return separator
+    for mark in SINGLE:  # once in every line, and not after a name, which would be repeated
+        lefts = {line.strip().partition(mark)[0] for line in filled if line.strip().count(mark) == 1}
+        if len(lefts) >= max(LEAST_LINES, REGULAR * len(filled)):
+            return mark
+    return ""

@@ -1,0 +1,394 @@
+"""Lists of messages: of a user and an assistant, of people in a chat, and trees of replies."""
+
+import datetime
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, Pair, Turn, pairs_of_turns
+from chatbot.corpus.reading.formats.chat import NOTICE_KINDS, NOTICES, Message, pairs_of_messages
+from chatbot.corpus.reading.formats.columns import named
+from chatbot.corpus.reading.formats.fields import (
+    ANSWERING,
+    ASKING,
+    TEXTS,
+    TOOLS,
+    MessageFields,
+    Walk,
+    by_lower,
+    message_fields,
+    repaired,
+    scalar,
+    speaker_of,
+    text_of,
+    text_of_html,
+)
+from chatbot.corpus.reading.report import UNUSED_TURNS
+
+_PROGRAM = (
+    "event",
+    "threadactivity",
+    "systemevent",
+)  # begin the kinds of messages of Skype and Teams that nobody wrote
+# Fields of Messenger's and Instagram's messages whose text may be a notice that begins with the name of the sender.
+_ATTACHED = frozenset({"share", "photos", "videos", "audio_files", "gifs", "sticker", "files", "call_duration"})
+_SPOKEN = frozenset(
+    {"", "bot_message", "me_message", "thread_broadcast", "file_share"}
+)  # sub-types of Slack's messages
+NOT_TEXT = "utterances that are not text"
+
+
+def fields_of_message(value: object) -> MessageFields | None:
+    """Return the fields of an object with a speaker and a text, None for anything else."""
+    return _fields_of(tuple(value)) if isinstance(value, dict) else None
+
+
+@functools.lru_cache(maxsize=256)  # the messages of a file have the same fields
+def _fields_of(names: tuple[str, ...]) -> MessageFields | None:
+    fields = message_fields(names)
+    return fields if fields and fields.speaker and fields.speaker != fields.text and named(names) is None else None
+
+
+def as_message(value: object) -> object:
+    """Return {"user": text} or [speaker, text] as a message with a speaker; any other value as it is."""
+    if isinstance(value, dict) and len(value) == 1:
+        ((name, text),) = value.items()
+        return {"role": name, "content": text} if name.strip().casefold() in ASKING | ANSWERING else value
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], str):
+        return {"role": value[0], "content": value[1]}
+    return value
+
+
+def are_short(head: Sequence[object], inside: bool) -> bool:
+    """Return whether all of these are messages as `as_message` knows them. inside: as `kind_of` has it."""
+    if len(head) < 2 or as_message(head[0]) is head[0]:
+        return False
+    messages = [as_message(value) for value in head]
+    if any(message is value for message, value in zip(messages, head, strict=True)):
+        return False
+    names = [message["role"].strip().casefold() for message in messages if isinstance(message, dict)]
+    few = inside and len({*names}) * 2 <= len(names) and len({*names}) > 1
+    letters = inside and {*names} == {"a", "b"}
+    return few or letters or bool({*names} <= ASKING | ANSWERING | {"system"} and len({*names}) > 1)
+
+
+def kind_of(head: Sequence[object], inside: bool) -> str:
+    """Return "roles" or "people" for a list of messages that begins with these, "" for any other list.
+
+    inside: whether the list stands where a conversation is expected. Elsewhere, texts with an author may be posts or
+    reviews: only those are a chat in which people write more than once, with a time.
+    """
+    if head and (first := fields_of_message(head[0])) and _role(head[0], first) in ASKING:
+        return "roles"
+    fields = [fields_of_message(value) for value in head]
+    messages = [(field, value) for field, value in zip(fields, head, strict=True) if field and isinstance(value, dict)]
+    if not messages or len(messages) * 2 < len(head):
+        return ""
+    names = [_role(value, field) for field, value in messages]
+    if set(names) & (ASKING | ANSWERING):
+        return "roles"
+    times = sum(field.time is not None for field, _ in messages)
+    repeated = len(set(names)) > 1 and (len(set(names)) * 2 <= len(names))
+    return "people" if inside or (times * 2 > len(messages) and repeated) or _are_turns(messages, names) else ""
+
+
+def _are_turns(messages: Sequence[tuple[MessageFields, Mapping[str, object]]], names: Sequence[str]) -> bool:
+    """Return whether rows of messages name their conversation, and conversations have several speakers."""
+    chats: dict[str, set[str]] = {}
+    for (field, value), name in zip(messages, names, strict=True):
+        chats.setdefault(scalar(value, field.chat), set()).add(name)
+    chats.pop("", None)
+    return bool(chats) and len(chats) * 2 <= len(messages) and sum(len(people) > 1 for people in chats.values()) > 0
+
+
+def pairs_of_roles(values: Iterable[object], head: Sequence[object], walk: Walk) -> Iterator[Pair]:
+    """Yield each message of a user with the answer of the assistant that follows it. head: the first values."""
+    answering = ANSWERING
+    roles = [_role(value, fields) for value in head[:4] if (fields := fields_of_message(value))]
+    if "system" in roles[1:] and ANSWERING.isdisjoint(roles):
+        answering = ANSWERING | {"system"}  # of a dialogue system, as in MultiWOZ
+    turns = pairs = 0
+
+    def said() -> Iterator[Turn | None]:
+        nonlocal turns
+        chat = ""
+        for value in values:
+            fields = fields_of_message(value)
+            if fields is None or not isinstance(value, dict):
+                walk.drop(NOT_TEXT)
+                yield None
+                continue
+            role = _role(value, fields)
+            if fields.chat is not None and scalar(value, fields.chat) != chat:
+                chat = scalar(value, fields.chat)
+                yield None
+            content = value[fields.text]
+            called = value.get("tool_calls") and not content
+            if (role == "system" and role not in answering) or role in TOOLS or called:
+                continue
+            turns += 1
+            text = text_of(content)
+            if text is None and fields.text == "content" and "text" in value:
+                text = text_of(value["text"])
+            if text is None:
+                walk.drop(NOT_TEXT)
+                yield None
+            else:
+                yield Turn(text, role in ASKING, role in answering)
+
+    for pair in pairs_of_turns(said()):
+        pairs += 1
+        yield pair
+    if turns and not pairs:
+        walk.drop("conversations of one utterance" if turns == 1 else "conversations without a question and its answer")
+    elif turns > 2 * pairs:
+        walk.drop(UNUSED_TURNS, turns - 2 * pairs)
+
+
+def _role(value: object, fields: MessageFields) -> str:
+    name = value.get(fields.speaker) if isinstance(value, dict) else None
+    return name.casefold() if isinstance(name, str) else speaker_of(name).casefold()
+
+
+def pairs_of_people(values: Iterable[object], walk: Walk) -> Iterator[Pair]:
+    """Yield the pairs of a chat's messages."""
+    return pairs_of_messages(_messages(values, walk), walk.options, walk.report, walk.place)
+
+
+def _messages(values: Iterable[object], walk: Walk) -> Iterator[Message | None]:
+    chat = ""
+    for value in values:
+        fields = fields_of_message(value)
+        if fields is None or not isinstance(value, dict):
+            walk.drop(NOTICES if isinstance(value, dict) else NOT_TEXT)
+            continue
+        kind, sub = scalar(value, "type").casefold(), scalar(value, "subtype")
+        program = scalar(value, "messagetype" if "messagetype" in value else "messageType").casefold()
+        if kind in NOTICE_KINDS or sub not in _SPOKEN or program.startswith(_PROGRAM):
+            walk.drop(NOTICES)
+            continue
+        if (own := scalar(value, fields.chat)) != chat:
+            chat = own
+            yield None
+        message = _message(value, fields)
+        if _ATTACHED & value.keys() and message.text.startswith(message.sender):  # "Ann sent an attachment."
+            walk.drop(NOTICES)
+        else:
+            yield message
+
+
+def _message(value: Mapping[str, object], fields: MessageFields) -> Message:
+    speaker = value[fields.speaker or ""]
+    name = speaker_of(speaker)
+    others = (value.get("user_profile"), value.get("sender_id"), value.get("from_id"))
+    names = [name, *(other for part in (speaker, *others) for other in _names_of(part) if other != name)]
+    content = value[fields.text]
+    text = text_of(content) or ""
+    kind = content.get("contentType") if isinstance(content, dict) else value.get("content_type")
+    if "messagetype" in value or kind in ("html", "text/html"):
+        text = text_of_html(text)
+    text = repaired(text) if "timestamp_ms" in value else text
+    names = [repaired(part) if "timestamp_ms" in value else part for part in names]
+    return Message(names[0], tuple(names), _time(value, fields), text)
+
+
+def _names_of(part: object) -> list[str]:
+    if isinstance(part, dict):
+        keys = ("name", "nickname", "real_name", "display_name", "id")
+        return [str(part[key]) for key in keys if isinstance(part.get(key), str | int) and part[key]]
+    return [str(part)] if isinstance(part, str | int) and part != "" else []
+
+
+def _time(value: Mapping[str, object], fields: MessageFields) -> float | None:
+    """Return the seconds of a Unix time, in seconds or milliseconds, or of a date; None for anything else."""
+    cell = scalar(value, fields.time).strip()
+    try:
+        if cell.replace(".", "", 1).isdecimal():
+            return float(cell) / (1000 if len(cell.split(".")[0]) > 11 else 1) if len(cell) > 8 else None
+        cell = cell.replace("/", "-").replace("Z", "+00:00")
+        return datetime.datetime.fromisoformat(cell).timestamp() if cell else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+IDS = ("id", "message_id", "comment_id", "post_id", "msg_id", "_id", "id_str", "name")
+PARENTS = (
+    *("parent_id", "parent", "parentid", "parent_message_id", "parent_uuid", "in_reply_to_id", "reply_to"),
+    *("in_reply_to_status_id", "in_reply_to_status_id_str", "in_reply_to", "reply_to_id"),
+)
+FRAGMENTS = {"REQUEST": "user", "RESPONSE": "assistant"}  # of DeepSeek's messages, beside searches and thoughts
+MAX_HELD = 100_000  # messages; a reply to an older one than twice as many is not found
+MAX_TEXT = 10_000  # characters of a message; a longer one is no reply
+ABSENT = "replies to a message that is not in the file"
+REMOVED = "messages that were deleted"
+_REMOVED = frozenset({"[deleted]", "[removed]", ""})
+_KIND = re.compile(r"t[1-6]_")  # before the ids of Reddit
+
+
+class _Names(NamedTuple):
+    key: str
+    parent: str
+    text: str
+    title: str | None
+    speaker: str | None
+
+
+class _Node(NamedTuple):
+    key: str
+    parent: str
+    text: str  # "" for a message that was deleted
+    role: str
+
+
+@functools.lru_cache(maxsize=256)
+def _node_names(names: tuple[str, ...]) -> _Names | None:
+    found = by_lower(names)
+    key = next((found[name] for name in IDS if name in found), None)
+    parent = next((found[name] for name in PARENTS if name in found), None)
+    texts = (*(name for name in ("body", "selftext") if name in found), *TEXTS)
+    text = next((found[name] for name in texts if name in found), None)
+    if key is None or parent is None or text is None:
+        return None
+    fields = message_fields(names)
+    return _Names(key, parent, text, found.get("title"), fields.speaker if fields else None)
+
+
+def are_replies(head: Sequence[object]) -> bool:
+    """Return whether these objects are messages that name the message they answer, and some do."""
+    rows = [row for row in head if isinstance(row, dict)]
+    nodes = [_node(row) for row in rows]
+    if not rows or not all(nodes) or not any(node.parent for node in nodes if node):
+        return False
+    return all(_is_said(row) for row in rows)
+
+
+def _is_said(row: Mapping[str, object]) -> bool:
+    """Return whether a message has an author or a time, unlike a category with its parent."""
+    fields = message_fields(tuple(row))
+    speaker = (fields.speaker or "name").casefold() if fields else "name"
+    return "body" in row or "selftext" in row or speaker != "name" or bool(fields and fields.time)
+
+
+def pairs_of_replies(rows: Iterable[object], walk: Walk) -> Iterator[Pair]:
+    """Yield the pairs of rows of messages in any order; holds at most 2 x MAX_HELD of them."""
+    before: dict[str, _Node] = {}
+    held: dict[str, _Node] = {}
+    for row in rows:
+        node = _node(row) if isinstance(row, dict) else None
+        if node is None:
+            walk.drop("values that are not a message")
+            continue
+        if not node.text:
+            walk.drop(REMOVED)
+        held[node.key] = node
+        if len(held) >= MAX_HELD:
+            yield from _pairs_of_nodes(held, before, walk)
+            before, held = held, {}
+    yield from _pairs_of_nodes(held, before, walk)
+
+
+def _node(row: Mapping[str, object]) -> _Node | None:
+    names = _node_names(tuple(row))
+    if names is None:
+        if "title" in row and "selftext" in row and "id" in row:  # a submission of Reddit, which answers nothing
+            return _Node(scalar(row, "id"), "", f"{row['title']}\n{row['selftext'] or ''}".strip(), "")
+        return None
+    text = text_of(row[names.text])
+    key, parent = (_KIND.sub("", scalar(row, name), count=1) for name in (names.key, names.parent))
+    if text is None or not key:
+        return None
+    if names.title and isinstance(row[names.title], str):
+        text = f"{row[names.title]}\n{text}"
+    usable = text.strip() not in _REMOVED and len(text) <= MAX_TEXT and not row.get("deleted")
+    return _Node(key, parent, text if usable else "", speaker_of(row.get(names.speaker or "")).casefold())
+
+
+def _pairs_of_nodes(held: Mapping[str, _Node], before: Mapping[str, _Node], walk: Walk) -> Iterator[Pair]:
+    children: dict[str, list[_Node]] = {}
+    roots: list[_Node] = []
+    for node in held.values():
+        if node.parent in held and node.parent != node.key:
+            children.setdefault(node.parent, []).append(node)
+        else:
+            roots.append(node)
+            if node.parent and node.parent not in before:
+                walk.drop(ABSENT)
+    last = ""  # the answer of the previous pair
+    waiting = roots[::-1]
+    while waiting:
+        node = waiting.pop()
+        waiting += reversed(children.get(node.key, ()))
+        parent = held.get(node.parent) or before.get(node.parent)
+        if parent is None or parent is node or not node.text or not parent.text:
+            continue
+        if not node.role or not ({node.role, parent.role} & (ASKING | ANSWERING)):
+            yield parent.text, node.text, OVERLAP if last == parent.key else NEW
+            last = node.key
+        elif parent.role in ASKING and node.role in ANSWERING:
+            yield parent.text, node.text, NEXT if last and last == parent.parent else NEW
+            last = node.key
+
+
+def nested_replies(value: Mapping[str, object]) -> Mapping[str, object] | None:
+    """Return the first message of a tree in which each message has a list of its replies, None for other objects."""
+    root = value.get("prompt", value)
+    if isinstance(root, dict) and isinstance(root.get("replies"), list) and message_fields(tuple(root)):
+        replies = [reply for reply in root["replies"] if isinstance(reply, dict)]
+        if len(replies) == len(root["replies"]) and all(message_fields(tuple(reply)) for reply in replies):
+            return root
+    return None
+
+
+def pairs_of_nested(root: Mapping[str, object], walk: Walk) -> Iterator[Pair]:
+    """Yield the pairs of a tree of nested replies, such as OpenAssistant's."""
+    held: dict[str, _Node] = {}
+    waiting: list[tuple[str, Mapping[str, object]]] = [("", root)]
+    while waiting:
+        parent, message = waiting.pop()
+        fields = message_fields(tuple(message))
+        text = text_of(message[fields.text]) if fields else None
+        if fields is None or text is None:
+            walk.drop("values that are not a message")
+            continue
+        usable = text.strip() not in _REMOVED and len(text) <= MAX_TEXT and not message.get("deleted")
+        key = str(len(held) + 1)
+        role = speaker_of(message.get(fields.speaker or "")).casefold()
+        held[key] = _Node(key, parent, text if usable else "", role)
+        replies = message.get("replies")
+        if isinstance(replies, list):
+            waiting += [(key, reply) for reply in reversed(replies) if isinstance(reply, dict)]
+    yield from _pairs_of_nodes(held, {}, walk)
+
+
+def shown_branch(value: Mapping[str, object]) -> list[object] | None:
+    """Return the messages that ChatGPT or DeepSeek showed last, from its export of a conversation; None without one."""
+    mapping = value.get("mapping")
+    if not isinstance(mapping, dict) or not all(isinstance(node, dict) for node in mapping.values()):
+        return None
+    if not all("message" in node and ("parent" in node or "children" in node) for node in mapping.values()):
+        return None
+    key = value.get("current_node")
+    if key not in mapping:  # the last message that has no reply
+        key = next((key for key in reversed(mapping) if not mapping[key].get("children")), None)
+    branch: list[object] = []
+    seen: set[object] = set()
+    while isinstance(key, str) and key in mapping and key not in seen:
+        seen.add(key)
+        message = mapping[key]["message"]
+        if isinstance(message, dict) and isinstance(fragments := message.get("fragments"), list):  # DeepSeek
+            for part in reversed(fragments):
+                if isinstance(part, dict) and (role := FRAGMENTS.get(scalar(part, "type"))):
+                    branch.append({"role": role, "content": part.get("content")})
+        elif isinstance(message, dict) and not _is_hidden(message):
+            branch.append({"role": speaker_of(message.get("author")), "content": message.get("content")})
+        key = mapping[key].get("parent")
+    return branch[::-1]
+
+
+def _is_hidden(message: Mapping[str, object]) -> bool:
+    """Return whether a message is none of a person or the assistant: a tool's, a call of a tool, or without text."""
+    content = message.get("content")
+    kind = content.get("content_type", "text") if isinstance(content, dict) else ""
+    to_tool = message.get("recipient", "all") != "all"
+    return speaker_of(message.get("author")) == "tool" or to_tool or kind not in ("text", "multimodal_text")

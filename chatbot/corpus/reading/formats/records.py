@@ -1,0 +1,376 @@
+"""Records of a question and its answer, with what belongs to them: an input, a context, a history.
+
+    Alpaca   {"instruction": ..., "input": ..., "output": ...}
+    Dolly    {"instruction": ..., "context": ..., "response": ..., "category": ...}
+    Qwen     {"query": ..., "response": ..., "history": [[query, response], ...]}
+    FAQ      {"questions": [phrasing, phrasing], "answer": ...}, {"patterns": [...], "responses": [...]}
+
+The question is the instruction and the input or context together. The pairs of the history come before the record's
+own. A list of utterances as context, or as history without a question, holds the turns before the answer. Several
+phrasings of a question and several answers give a pair of each with each. A question that is a dialogue with marks
+("Human: ... Assistant:") is divided into its turns.
+"""
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import product
+from typing import Literal, NamedTuple
+
+from chatbot.corpus.reading.conversation import NEW, NEXT, Pair, pairs_of_texts
+from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.formats.columns import ANSWERS, INPUTS, NAMES, named
+from chatbot.corpus.reading.formats.fields import (
+    CHATS,
+    CONVERSATION,
+    NO_PAIR,
+    SPEAKERS,
+    TEXTS,
+    TIMES,
+    Walk,
+    by_lower,
+    text_of,
+)
+from chatbot.corpus.reading.formats.marked_text import (
+    pairs_of_dialogue,
+    pairs_of_prompt,
+    separated,
+    side,
+    turns_of,
+    turns_of_messages,
+    without_mark,
+)
+from chatbot.corpus.reading.report import UNUSED_FIELDS
+
+FIELDS = (  # of records of people and goods
+    *(
+        "姓名",
+        "名字",
+        "电话",
+        "手机",
+        "年龄",
+        "性别",
+        "地址",
+        "邮箱",
+        "职业",
+        "城市",
+        "价格",
+        "数量",
+        "颜色",
+        "名称",
+        "备注",
+    ),
+    *("rejected", "history", "candidates"),
+)
+KNOWN = frozenset(NAMES).union(SPEAKERS, TEXTS, TIMES, CHATS, CONVERSATION, FIELDS)
+MANY = 20  # entries; settings and records have fewer
+ASKING = 0.3  # of the keys are questions by their form
+LIKE_COLUMNS = 3  # lists of one length with as many items may be the columns of a table
+QUESTION = (
+    "the keys may be questions or the names of fields: give --columns 1 2 to learn each key as a question and its "
+    "value as the answer"
+)
+_ID = re.compile(r"(?=[^\s]*\d)[\w.:/#-]+", re.ASCII)
+_WORD = re.compile(r"[\w.:/-]+", re.ASCII)
+_FORM = re.compile(
+    r"[?？]\s*$|[吗呢吧么嘛]$|什么|怎么|怎样|如何|为什么|哪|谁|几|多少|是否|能否|可以|请问|\S+\s+\S+\s+\S+"
+)
+
+Reading = Literal["questions", "doubt", "conversations"]
+
+
+def reading_of(value: Mapping[str, object]) -> Reading | None:
+    """Return how an object of texts, or of lists of texts, is read; None for any other object."""
+    if not value or not all(map(_is_answer, value.values())):
+        return None
+    keys = list(value)
+    if any(key.strip().casefold() in KNOWN for key in keys):
+        return None
+    lists = [part for part in value.values() if isinstance(part, list)]
+    if all(map(_ID.fullmatch, keys)):
+        return "conversations" if lists else None
+    if all(map(_WORD.fullmatch, keys)):
+        return "doubt"  # {"host": "localhost"}, {"hello": ["hi", "hey"]}
+    asking = sum(_FORM.search(key) is not None for key in keys) >= ASKING * len(keys)
+    if len(lists) * 2 > len(keys):
+        same = len({*map(len, lists)}) == 1 and len(lists[0]) >= LIKE_COLUMNS and len(keys) > 1
+        return "doubt" if same and not asking else "questions"
+    return "questions" if asking or len(keys) >= MANY else "doubt"
+
+
+def reading_of_single(head: Sequence[object]) -> Reading | None:
+    """Return how a list of objects with one entry each is read: [{"q": "a"}, {"q2": "a2"}]; None for other lists."""
+    entries = [value for value in head if isinstance(value, dict) and len(value) == 1]
+    keys = {key for value in entries for key in value}
+    if len(entries) < max(2, len(head)) or len(keys) * 5 < len(entries) * 4:
+        return None
+    reading = reading_of({key: part for value in entries for key, part in value.items()})
+    natural = any(not _WORD.fullmatch(key) for key in keys)
+    return "questions" if reading == "doubt" and natural else reading
+
+
+def pairs_of_entry(question: str, answer: object) -> Iterator[Pair]:
+    """Yield the question with each of its answers."""
+    parts: Iterable[object] = answer if isinstance(answer, list) else [answer]
+    for part in parts:
+        if (text := text_of(part)) is not None:
+            yield question, text, NEW
+
+
+def _is_answer(value: object) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(part, str) for part in value)
+    return isinstance(value, str) or (text_of(value) is not None and not isinstance(value, dict))
+
+
+HISTORIES = ("history", "context")  # turns before the answer, as a list; a context may be text of the question, too
+# Lists of the phrasings of one question, alone or beside it.
+PHRASINGS = {
+    *("question", "questions", "q", "patterns", "faq_question", "similar_questions", "extend_questions"),
+    *("similar_question", "extended_questions", "alternatives", "utterances", "aliases"),
+    *("问题", "问", "标准问题", "标准问", "相似问题", "相似问", "扩展问", "提问"),
+}
+EXTRA = PHRASINGS - {"q", "question", "问题", "问", "提问", "utterances"}
+# Names of the answer that mean a reply to learn only in records, not in tables; the third gives the evidence.
+SPECIAL_NAMES = (
+    *(("post", "resp"), ("patterns", "responses"), ("标准问题", "答案"), ("标准问", "答案")),
+    *(("textbox_q_instruction", "textbox_answer"), ("trans_instruction", "trans_output")),
+)
+# Those of records without another question and answer; CMRC, mathematics, and models that reason before they answer.
+OTHER_NAMES = (("query_text", "answers"), ("problem", "solution"), ("question", "solution"))
+REASONING, ASKED = "reasoning_content", ("question", "instruction", "prompt", "input")
+PROMPTS = ("conversations", "messages")  # before a chosen and a rejected reply
+DETAILS = ("desc", "description", "detail", "question_detail", "question_description", "body", "问题描述")
+COMMUNITY = frozenset(
+    {"qid", "answer_id", "answerer_tags", "question_id"}
+)  # beside a title and a content: webtext2019zh
+CHOICE_FIELDS = frozenset({"choices", "options", "option", "选项"})
+CHOICES = "answers that name one of several choices by its number or letter"
+# Names of an answer that may be a number, and of one that answers a text without another name. Others may be labels.
+NUMBERS = frozenset(ANSWERS) - {"target", "tgt", "chosen"}
+REPLIES = ("answer", "reply", "response", "回复", "回答", "答案", "答复")
+# Fields that nobody expects to be used: numbers, and what data/ratings.jsonl says of a reply.
+UNUSED = frozenset({"id", "idx", "index", "rating", "model", "time", "rejected_model", "_id", "qid", "answer_id"})
+
+_MARKS = re.compile(r"<\|[A-Za-z ]+\|>:?|<eo[a-z]>")  # around the texts of MOSS
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
+_PROMPT_END = re.compile(r"(?:###|->)\s?$")  # as OpenAI once advised for {"prompt", "completion"}
+_COMPLETION_END = re.compile(r"(?:###|(?<=\s)END|<\|endoftext\|>)\s?$")
+
+
+class _Fields(NamedTuple):
+    """The names of a record's fields."""
+
+    question: str  # "" for a record of an answer that contains the dialogue
+    answer: str
+    inputs: tuple[str, ...]
+    histories: tuple[str, ...]
+    phrasings: tuple[str, ...]
+    choices: bool  # whether the answer may be the number of one of several choices
+    others: tuple[str, ...]
+    is_plain: bool  # whether nothing else belongs to the question and the answer
+
+
+def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
+    """Return the pairs of a record, those of its history first; None if its fields are not those of a record.
+
+    Drops a record that has no text to use with its reason, and counts each field with text that is not used.
+    """
+    fields = _fields_of(tuple(record))
+    if fields is None:
+        return None
+    question, answer = record.get(fields.question), record[fields.answer]
+    if isinstance(question, dict) and isinstance(answer, dict) and (languages := _languages(question, answer)):
+        sides = ({**record, fields.question: question[name], fields.answer: answer[name]} for name in languages)
+        return [pair for side in sides for pair in pairs_of_record(side, walk) or ()]
+    if isinstance(question, str) and isinstance(answer, str) and not fields.phrasings:
+        pairs: list[Pair] | None = _pairs(record, fields, [question], [answer])
+    else:
+        questions, answers = _questions(question, record, fields), _answers(answer)
+        if (parallel := _parallel(question, answer, fields, walk)) is not None:
+            return parallel
+        if answers and isinstance(question, list) and len(question) > 1 and questions:
+            name = fields.question.casefold()
+            if name in HISTORIES:
+                return pairs_of_texts([*questions, answers[0]])
+            if name not in PHRASINGS and not walk.doubts(
+                f"{one_line(fields.question, 20)} is a list: turns or phrasings? Rename it to context for turns, "
+                "or to questions for phrasings"
+            ):
+                return []
+        pairs = _pairs(record, fields, questions, answers) if answers else None
+        messages = turns_of_messages([answer] if isinstance(answer, dict) else answer)
+        if messages is not None:
+            pairs = pairs_of_prompt(question, messages)
+    if fields.choices and (not isinstance(answer, str) or len(answer) == 1):
+        walk.drop(CHOICES)
+        return []
+    if not pairs or (isinstance(answer, int | float | Decimal) and fields.answer.casefold() not in NUMBERS):
+        walk.drop(NO_PAIR)
+        return []
+    if len(pairs) == 1 and not (pairs[0][0].strip() and pairs[0][1].strip()):
+        walk.drop(NO_PAIR)
+        return []
+    for name in fields.others:
+        if isinstance(text := record[name], str) and text.strip():
+            walk.drop(f"{UNUSED_FIELDS}: {one_line(name, 20)}")
+    return pairs
+
+
+def _languages(question: Mapping[str, object], answer: Mapping[str, object]) -> list[str]:
+    """Return the languages of texts by their languages, as Botpress has them: {"zh": [...], "en": [...]}."""
+    return [name for name in question if name in answer] if all(map(_LANGUAGE.fullmatch, question)) else []
+
+
+def _pairs(record: dict[str, object], fields: _Fields, questions: Sequence[str], answers: Sequence[str]) -> list[Pair]:
+    """Return the pairs of each question with each answer, after those of the history."""
+    if fields.is_plain and len(questions) == len(answers) == 1:
+        return _pairs_of_texts(questions[0], answers[0])
+    if not fields.question:
+        turns = turns_of(answers[0])
+        return pairs_of_dialogue(turns) if turns else []
+    pairs: list[Pair] = []
+    prompt = fields.question.casefold() == "prompt"
+    for question, answer in product(questions, answers):
+        for name in fields.inputs:
+            if isinstance(text := record[name], str) and text.strip():
+                question = f"{question}\n{text}" if question.strip() else text
+        if fields.answer.casefold() == "moss":
+            question, answer = _MARKS.sub("", question).strip(), _MARKS.sub("", answer).strip()
+        if prompt:
+            question = _PROMPT_END.sub("", question.rstrip()).rstrip()
+            answer = _COMPLETION_END.sub("", answer.rstrip()).rstrip()
+        pairs += _pairs_of_texts(question, answer)
+    for name in fields.histories:
+        if isinstance(history := record[name], list) and history and len(pairs) == 1:
+            return _pairs_after(history, pairs[0][0], pairs[0][1])
+    return pairs
+
+
+def _pairs_of_texts(question: str, answer: str) -> list[Pair]:
+    """Return the pair, or the pairs of a question that is a dialogue with marks."""
+    turns = turns_of(question if question.strip() else answer)
+    if turns is not None and question.strip():
+        if not turns[-1].asks and not turns[-1].text:
+            turns.pop()
+        return pairs_of_dialogue([*turns, side(False, without_mark(answer))])
+    if turns is not None:
+        return pairs_of_dialogue(turns)
+    if "__eo" in question and (utterances := separated(question)) is not None:
+        return pairs_of_texts([*utterances, answer.replace("__eou__", "").replace("__eot__", "").strip()])
+    return [(question, answer, NEW)]
+
+
+def _pairs_after(history: list[object], question: str, answer: str) -> list[Pair]:
+    """Return the pairs of the history, a list of turns, of messages or of pairs, and of the question.
+
+    Returns none if the history has anything else.
+    """
+    if isinstance(history[0], str):
+        texts = [turn for turn in history if isinstance(turn, str)]
+        return pairs_of_texts([*texts, question, answer]) if len(texts) == len(history) else []
+    messages = turns_of_messages(history)
+    if messages is not None:
+        return pairs_of_dialogue([*messages, side(True, question), side(False, answer)])
+    pairs: list[Pair] = []
+    for turn in history:
+        texts_of_turn = list(turn.values()) if isinstance(turn, dict) else turn
+        if not isinstance(texts_of_turn, list) or len(texts_of_turn) != 2:
+            return []
+        first, second = texts_of_turn
+        if not isinstance(first, str) or not isinstance(second, str):
+            return []
+        pairs.append((first, second, NEXT if pairs else NEW))
+    return [*pairs, (question, answer, NEXT)]
+
+
+def _questions(question: object, record: dict[str, object], fields: _Fields) -> list[str]:
+    """Return the phrasings of a question, [] if it is not text."""
+    found: list[str] = []
+    for value in (question, *(record[name] for name in fields.phrasings)):
+        parts = value if isinstance(value, list) else [text_of(value)] if isinstance(value, dict) else [value]
+        if not all(isinstance(part, str | type(None)) for part in parts):
+            return []
+        found += [part for part in parts if isinstance(part, str) and (part.strip() or len(parts) == 1)]
+    return list(dict.fromkeys(found))
+
+
+def _answers(value: object) -> list[str]:
+    """Return the answers in a value: a text, a number, or a list of them; of annotated spans, the first."""
+    if isinstance(value, dict):
+        inner = value.get("text")
+        return _answers(inner[:1]) if isinstance(inner, list) else [] if inner is None else _answers(inner)
+    if not isinstance(value, list):
+        text = text_of(value)
+        return [] if text is None else [text]
+    if value and isinstance(value[0], dict) and "answer_start" in value[0]:
+        value = value[:1]  # the same span as several people marked it
+    texts = [text_of(part) for part in value if not isinstance(part, list)]
+    known = [text for text in texts if text is not None]
+    return list(dict.fromkeys(known)) if len(known) == len(value) else []
+
+
+def _parallel(questions: object, answers: object, fields: _Fields, walk: Walk) -> list[Pair] | None:
+    """Return the pairs of two lists of one length, item by item; None for lists that are not parallel."""
+    if not isinstance(questions, list) or not isinstance(answers, list) or fields.question.casefold() == "patterns":
+        return None
+    if len(questions) != len(answers) or len(questions) < 2:
+        return None
+    if all(isinstance(part, dict) and "turn_id" in part for part in questions + answers):  # CoQA
+        name = "input_text" if isinstance(questions[0], dict) and "input_text" in questions[0] else "text"
+        texts = [[str(part.get(name, "")) for part in side if isinstance(part, dict)] for side in (questions, answers)]
+        return [(q, a, NEXT if i else NEW) for i, (q, a) in enumerate(zip(*texts, strict=True))]
+    if not all(isinstance(part, str) for part in questions) or not all(text_of(part) for part in answers):
+        return None
+    names = (one_line(fields.question, 20), one_line(fields.answer, 20))
+    if not walk.doubts(
+        f"{names[0]} and {names[1]} are lists of one length: to pair them one by one, give --columns "
+        f"{names[0]} {names[1]}; for each with each, rename them to patterns and responses"
+    ):
+        return []
+    return one_by_one(questions, answers)
+
+
+def one_by_one(questions: Sequence[object], answers: Sequence[object]) -> list[Pair]:
+    """Return the pairs of two columns."""
+    texts = ((text_of(question), text_of(answer)) for question, answer in zip(questions, answers, strict=False))
+    return [(question, answer, NEW) for question, answer in texts if question is not None and answer is not None]
+
+
+@functools.lru_cache(maxsize=256)  # the records of a file have the same fields
+def _fields_of(names: tuple[str, ...]) -> _Fields | None:
+    found = by_lower(names)
+    histories = tuple(found[name] for name in HISTORIES if name in found)
+    places = named(names)
+    known = (
+        SPECIAL_NAMES
+        if places and names[places[0]].casefold() != "context"
+        else (*SPECIAL_NAMES, *OTHER_NAMES, *(((q, "content") for q in ASKED) if REASONING in found else ()))
+    )
+    special = next(((found[q], found[a]) for q, a in known if q in found and a in found), None)
+    inputs: tuple[str, ...] = ()
+    if special is not None or places is not None:
+        question, answer = special or (names[places[0]], names[places[1]]) if places else special or ("", "")
+        inputs = tuple(found[name] for name in INPUTS if name in found)
+        if question.casefold() == "title":
+            inputs += tuple(found[name] for name in DETAILS if name in found)
+    elif {"title", "content"} <= found.keys() and COMMUNITY & found.keys():
+        question, answer = found["title"], found["content"]
+        inputs = tuple(found[name] for name in DETAILS if name in found)
+    else:
+        answer = next((found[name] for name in ANSWERS if name in found), "")
+        phrasing = next((found[name] for name in found if name in EXTRA), "")
+        text = next((found[name] for name in TEXTS if name in found), "") if answer.casefold() in REPLIES else ""
+        if not answer or not (histories or phrasing or text or answer.casefold() == "chosen"):
+            return None
+        turns = next((found[name] for name in PROMPTS if name in found), "") if answer.casefold() == "chosen" else ""
+        question = histories[-1] if histories else phrasing or text or turns
+    inputs = tuple(name for name in inputs if name not in (question, answer))
+    histories = tuple(name for name in histories if name != question)
+    phrasings = tuple(found[name] for name in found if name in EXTRA and found[name] not in (question, answer))
+    used = {question, answer, *inputs, *histories, *phrasings}
+    others = tuple(name for name in names if name not in used and name.casefold() not in UNUSED)
+    is_plain = not (inputs or histories) and question.casefold() not in ("", "prompt") and answer.casefold() != "moss"
+    choices = bool(CHOICE_FIELDS & found.keys())
+    return _Fields(question, answer, inputs, histories, phrasings, choices, others, is_plain)

@@ -1,0 +1,152 @@
+"""Tables with a pair on each row: tab-separated values, and CSV in its dialects.
+
+Programs write two kinds of tab-separated values. Most write the text as it is, so that a quotation mark is a part of
+the text. Spreadsheets and pandas enclose cells in quotes, which may then contain doubled quotes, tabs and line ends.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from chatbot.corpus.reading.conversation import NEW, Pair
+from chatbot.corpus.reading.formats.columns import TOO_MANY, layout_of, misfit, usual_width, without_prose
+from chatbot.corpus.reading.formats.dialect import (
+    COMMAS,
+    TABLE_ENDINGS,
+    TABS,
+    Dialect,
+    dialect_of,
+    rows_of,
+    rows_of_text,
+)
+from chatbot.corpus.reading.open.text_file import TextFile, lines
+from chatbot.corpus.reading.report import ReadOptions, Report
+
+EXCEL = "UTF-16 LE"  # the charset of its "Unicode text", whose quotes enclose cells
+ENCLOSED = 0.95  # the least share of the cells with text that have quotes, where a program encloses all of them
+
+
+def is_tsv(text: TextFile) -> bool:
+    """Return whether half of the lines have a tab after other characters."""
+    filled = [line for line in text.first_lines if line.strip()]
+    return sum("\t" in line.lstrip() for line in filled) * 2 >= len(filled)
+
+
+def is_csv(text: TextFile) -> bool:
+    """Return whether the lines are a table in a dialect of CSV."""
+    return dialect_of(text.first_lines, named=text.ending in TABLE_ENDINGS) is not None
+
+
+def read_csv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a CSV file, from its two columns or those named by its header or `options.columns`."""
+    return _read_rows(text, dialect_of(text.first_lines, sure=True) or COMMAS, options, report)
+
+
+def _read_rows(text: TextFile, dialect: Dialect, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    rows = [row for _, row, _ in rows_of(text.first_lines, dialect) if row]
+    layout = layout_of(rows or [[""]], options.columns, text.place)
+    layout.note(report)
+    header = [*layout.header]
+    for number, row, raw in rows_of_text(text, report, dialect, (layout.question, layout.answer), layout.skip):
+        if row == header:
+            report.drop("repeated headers", f"{text.place}, line {number}")
+        elif not any(row):
+            continue
+        elif len(row) != layout.width and (problem := misfit(row, layout)):
+            cells = without_prose("".join(raw), dialect.separator, layout) if problem == TOO_MANY else None
+            if cells:
+                yield layout.pair_of(cells)
+            else:
+                report.drop(problem, f"{text.place}, line {number}")
+        else:
+            yield layout.pair_of(row)
+
+
+def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a TSV file."""
+    sample = text.first_lines
+    if is_quoted(sample) or (text.charset == EXCEL and _is_regular(sample)):
+        yield from _read_rows(text, TABS, options, report)
+        return
+    rows = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
+    layout = layout_of(rows or [[""]], options.columns, text.place)
+    layout.note(report)
+    width, question, answer, skip = layout.width, layout.question, layout.answer, layout.skip
+    header = "\t".join(layout.header)
+    for number, line in lines(text, report):
+        if not line:
+            continue
+        row = line.split("\t")
+        if skip and line.strip():
+            skip -= 1
+        elif line == header:
+            report.drop("repeated headers", f"{text.place}, line {number}")
+        elif len(row) == width:
+            yield layout.pair_of(row) if layout.inputs else (row[question], row[answer], NEW)
+        elif len(row) == 1:
+            if line.strip():
+                report.drop("lines without a tab", f"{text.place}, line {number}")
+        elif problem := misfit(row, layout):
+            report.drop(problem, f"{text.place}, line {number}")
+        else:
+            yield layout.pair_of(row)
+
+
+def is_quoted(sample: Sequence[str]) -> bool:
+    """Return whether the program that wrote these lines encloses cells in quotes.
+
+    It does if this reading explains more lines than the other. As text: lines of the usual number of columns. As
+    quoted: rows of the usual number in which quotes stand only where a program writes them. If both explain the same
+    lines, cells on a single line decide, such as "say ""hi"" first".
+    """
+    if not any('"' in line for line in sample):
+        return False
+    plain = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
+    usual = usual_width(plain)
+    as_text = sum(len(row) == usual > 1 and not any(map(_is_doubled, row)) for row in plain)
+    rows = [(row, raw) for _, row, raw in rows_of(sample, TABS) if row]
+    usual = usual_width([row for row, _ in rows])
+    regular = [(row, raw, _enclosed(row, raw)) for row, raw in rows if len(row) == usual > 1]
+    texts = [e for row, _, enclosed in regular for cell, e in zip(row, enclosed, strict=True) if not _is_number(cell)]
+    all_enclosed = sum(e is True for e in texts) >= ENCLOSED * len(texts)
+    as_quoted, evidence = 0, False
+    for row, raw, enclosed in regular:
+        if all(e is False or (e and (all_enclosed or _needs_quotes(c))) for c, e in zip(row, enclosed, strict=True)):
+            lines_of_row = sum(not line.isspace() for line in raw)
+            as_quoted += lines_of_row
+            evidence |= lines_of_row == 1 and any(enclosed)
+    return as_quoted > as_text or (as_quoted == as_text and evidence)
+
+
+def _is_regular(sample: Sequence[str]) -> bool:
+    """Return whether quotes enclose whole cells wherever they stand."""
+    rows = [(row, raw) for _, row, raw in rows_of(sample, TABS) if row]
+    return all(None not in _enclosed(row, raw) for row, raw in rows)
+
+
+def _is_doubled(cell: str) -> bool:
+    inner = cell[1:-1]
+    return len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
+
+
+def _is_number(cell: str) -> bool:
+    return not cell.strip("0123456789.-+")
+
+
+def _needs_quotes(cell: str) -> bool:
+    """Return whether a program that quotes only where it must encloses this cell; Excel does for a comma."""
+    return not cell or cell != cell.strip() or any(character in cell for character in '"\t\r\n,')
+
+
+def _enclosed(row: Sequence[str], raw: Sequence[str]) -> list[bool | None]:
+    """Return for each cell of a row whether it was enclosed in quotes; None if quotes stand elsewhere."""
+    text = "".join(raw).rstrip("\r\n") + "\t"
+    found: list[bool | None] = []
+    position = 0
+    for cell in row:
+        doubled = '"' + cell.replace('"', '""') + '"\t'
+        if text.startswith(doubled, position):
+            found.append(True)
+            position += len(doubled)
+        else:
+            found.append(None if '"' in cell else False)
+            position += len(cell) + 1
+    return found

@@ -1,0 +1,89 @@
+"""YAML: ChatterBot's {categories: [...], conversations: [[question, answer, ...], ...]}, and what JSON may contain.
+
+Values are built from the parser's events: no Python object is created, and plain scalars ("1", "yes") remain text.
+"""
+
+import re
+from collections.abc import Iterator
+
+import yaml
+
+from chatbot.corpus.reading.conversation import Pair
+from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.formats.fields import Walk
+from chatbot.corpus.reading.formats.json_files import build_values
+from chatbot.corpus.reading.formats.values import pairs_of
+from chatbot.corpus.reading.open.text_file import TextFile, decoded, whole_text
+from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.errors import UserError
+
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installed without its C extension
+
+_KEY = r"(?:[^\s:：\"'#-][^:：\n]{0,40}|\"[^\"\n]{0,60}\"|'[^'\n]{0,60}'):(?=\s|$)"
+_START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
+_NAMED_START = re.compile(rf"{_KEY}|-(\s|$)")
+_ITEM = re.compile(rf"- +{_KEY}")
+_FIELD = re.compile(rf" +{_KEY}")
+_BLOCK = re.compile(rf" *(?:- +)?{_KEY} *[|>][-+]?\s*$")
+MARKUP = ("md", "markdown", "org", "adoc", "rst")  # endings of names whose headings may be questions
+_SKIPPED = ("#", "---", "%YAML")
+
+
+def is_yaml(text: TextFile) -> bool:
+    """Return whether these lines begin a YAML file: by its name and its first line, or by what no other text has.
+
+    That is a list of lists, a list of objects whose fields are indented, or a block ("answer: |").
+    """
+    lines = [line for line in text.first_lines if line.strip() and not line.startswith(_SKIPPED)]
+    first = lines[0] if lines else ""
+    if "\t" in first or text.ending in MARKUP:
+        return False
+    if _START.match(first.strip()) or (text.ending in ("yaml", "yml") and _NAMED_START.match(first)):
+        return True
+    if not _NAMED_START.match(first):
+        return False
+    fields = _ITEM.match(first) and len(lines) > 1 and _FIELD.match(lines[1])
+    return bool(fields) or any(map(_BLOCK.match, lines))
+
+
+def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
+    """Yield the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and non-text values."""
+    content = whole_text(text, "YAML")
+    walk = Walk(options, report, text.place, lambda: text.place)
+
+    def pairs() -> Iterator[Pair]:
+        for document in build_values(_events(content, text.place), 0, text.place):
+            yield from pairs_of(document, walk)
+
+    try:
+        yield from walk.checked(decoded(pairs(), text, report, walk.drop))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{text.place}, line {mark.line + 1}" if mark else text.place
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        raise UserError(f"{place}: not YAML ({one_line(str(problem))}); correct that line") from None
+
+
+def _events(content: str, place: str) -> Iterator[tuple[str, object]]:
+    for event in yaml.parse(content, Loader=Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.AliasEvent):  # a few nested aliases can expand to billions of values
+            raise UserError(
+                f"{place}, line {line}: an alias (*{one_line(str(event.anchor))}) is not supported; "
+                "write the text itself, in quotes"
+            )
+        tag = str(getattr(event, "tag", ""))
+        if tag.startswith("tag:yaml.org,2002:python/"):
+            raise UserError(
+                f"{place}, line {line}: a Python object ({one_line(tag)}) is not supported; give plain text"
+            )
+        if isinstance(event, yaml.ScalarEvent):
+            yield "string", event.value
+        elif isinstance(event, yaml.SequenceStartEvent):
+            yield "start_array", None
+        elif isinstance(event, yaml.SequenceEndEvent):
+            yield "end_array", None
+        elif isinstance(event, yaml.MappingStartEvent):
+            yield "start_map", None
+        elif isinstance(event, yaml.MappingEndEvent):
+            yield "end_map", None

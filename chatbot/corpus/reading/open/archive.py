@@ -1,0 +1,182 @@
+"""The members of zip and tar files, as streams. Nothing is written to disk; links and devices are skipped."""
+
+import contextlib
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from chatbot.corpus.reading.display import one_line
+from chatbot.corpus.reading.open.charset import codec_of_names
+from chatbot.corpus.reading.open.compression import Read, Stream, allowance, guarded
+from chatbot.corpus.reading.open.file_kinds import is_hidden, kind_of_zip
+from chatbot.corpus.reading.report import Report
+from chatbot.errors import UserError
+
+# Of a zip file's member: the flag of a name in UTF-8, and the extra field with such a name.
+UTF_8_NAME, UNICODE_PATH = 0x800, 0x7075
+TAR_HEADER = 512  # bytes
+
+
+class Member(NamedTuple):
+    """A file in an archive."""
+
+    name: str
+    place: str  # for messages: "a.zip: b.tsv"
+    stream: Stream
+
+
+def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = ()) -> Iterator[Member]:
+    """Yield the files of the zip, sorted by name. wanted: the names of those to read, () for all.
+
+    Each content must be read before the next is requested. Raises UserError for a zip file that is damaged, encrypted,
+    compressed by an unknown method, suspiciously large when decompressed, or empty.
+    """
+    size = path.stat().st_size
+    before = report.read_bytes
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = _chosen(archive, name, wanted)
+            allowed = allowance(name, size)
+            allowance(name, size).spend(sum(info.file_size for info in infos.values()))  # as its directory declares
+            for member_name, info in infos.items():
+                place = f"{name}: {one_line(member_name)}"
+                if info.flag_bits & 1:
+                    raise UserError(f"{place}: encrypted; unpack it and give the file")
+                with archive.open(info) as member:
+                    stream = Stream(_with_progress(guarded(member.read, place, allowed), info, report))
+                    yield Member(member_name, place, stream)
+    except (zipfile.BadZipFile, struct.error, EOFError, ValueError, UnicodeError):
+        raise UserError(f"{name}: damaged zip file; download it again") from None
+    except (NotImplementedError, RuntimeError) as error:
+        raise UserError(f"{name}: cannot be unpacked ({error}); unpack it yourself and give the file") from None
+    report.read_bytes = before + size
+
+
+def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
+    """Return the members to read by their names, sorted."""
+    infos = {member: info for member, info in _named(archive.infolist()).items() if info.file_size}
+    if kind := kind_of_zip(infos):
+        raise UserError(f"{name}: {kind}")
+    chosen = {
+        member: infos[member] for member in sorted(infos) if not member.endswith("/") and _is_read(member, wanted)
+    }
+    if not chosen:
+        raise UserError(f"{name}: the zip file contains no file of pairs; give another")
+    return chosen
+
+
+def _named(infos: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of a zip file by their names.
+
+    Windows writes names in the charset of its language, without saying so; `zipfile` decodes these as cp437.
+    """
+    raw = [b"" if info.flag_bits & UTF_8_NAME else info.orig_filename.encode("cp437") for info in infos]
+    codec = codec_of_names(raw)
+    named = {}
+    for info, data in zip(infos, raw, strict=True):
+        member = _unicode_path(info.extra, data) or info.filename
+        if member == info.filename and not data.isascii():
+            with contextlib.suppress(UnicodeDecodeError):
+                member = data.decode(codec)
+        named[member] = info
+    return named
+
+
+def _unicode_path(extra: bytes, raw_name: bytes) -> str:
+    """Return the name in an extra field of a zip member that is meant for its present name, "" without one."""
+    while len(extra) >= 4:
+        kind, size = struct.unpack("<HH", extra[:4])
+        field, extra = extra[4 : 4 + size], extra[4 + size :]
+        if kind == UNICODE_PATH and field[:5] == struct.pack("<BL", 1, zlib.crc32(raw_name)):
+            with contextlib.suppress(UnicodeDecodeError):
+                return field[5:].decode()
+    return ""
+
+
+def _is_read(member: str, wanted: Sequence[str]) -> bool:
+    return member in wanted if wanted else bool(member) and not is_hidden(member)
+
+
+def _with_progress(read: Read, info: zipfile.ZipInfo, report: Report) -> Read:
+    before, done = report.read_bytes, 0
+
+    def counting_read(size: int) -> bytes:
+        nonlocal done
+        data = read(size)
+        done += len(data)
+        report.read_bytes = before + info.compress_size * done // info.file_size
+        return data
+
+    return counting_read
+
+
+class _TarInfo(tarfile.TarInfo):
+    """A header of a tar file. `tarfile` takes a damaged header for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):  # type: ignore[no-untyped-def]  # typed differently by versions of typeshed
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(error)) from None
+
+
+def is_tar(head: bytes) -> bool:
+    """Return whether content that begins with these bytes is a tar file: the checksum of its first header."""
+    try:
+        tarfile.TarInfo.frombuf(head[:TAR_HEADER], "utf-8", "surrogateescape")
+    except (tarfile.TarError, ValueError):
+        return False
+    return True
+
+
+def tar_members(file: BinaryIO, name: str, wanted: Sequence[str] = ()) -> Iterator[Member]:
+    """Yield the files of a tar file in its order. wanted: the names of those to read, () for all.
+
+    Each content must be read before the next is requested. Raises UserError for a tar file that is damaged or has no
+    files.
+    """
+    found = False
+    other_names: list[bytes] = []  # so far, those that are not UTF-8
+    try:
+        with tarfile.open(
+            fileobj=file, mode="r|", tarinfo=_TarInfo, encoding="utf-8", errors="surrogateescape"
+        ) as archive:
+            while (info := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all headers
+                member_name = _decoded(info.name, other_names)
+                if not info.isreg() or info.issparse() or not info.size or not _is_read(member_name, wanted):
+                    continue
+                member = archive.extractfile(info)
+                assert member is not None
+                found = True
+                place = f"{name}: {one_line(member_name)}"
+                yield Member(member_name, place, Stream(_whole(member.read, name)))
+    except (tarfile.TarError, ValueError, EOFError, OverflowError):
+        raise UserError(f"{name}: damaged tar file; download it again") from None
+    if not found:
+        raise UserError(f"{name}: the tar file contains no file of pairs; give another")
+
+
+def _decoded(name: str, other_names: list[bytes]) -> str:
+    """Return the name of a tar member, decoded as its bytes and `other_names` suggest, to which they are added."""
+    raw = name.encode("utf-8", "surrogateescape")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        other_names.append(raw)
+        return raw.decode(codec_of_names(other_names), "replace")
+
+
+def _whole(read: Read, name: str) -> Read:
+    def checked_read(size: int) -> bytes:
+        try:
+            return read(size)
+        except tarfile.TarError:
+            raise UserError(f"{name}: the tar file ends early; download it again") from None
+
+    return checked_read

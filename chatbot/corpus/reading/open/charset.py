@@ -1,0 +1,326 @@
+"""Charsets: of a text, from its first bytes, and of the names in an archive; text that was saved in a wrong one.
+
+Such text is "æ\\x99\\x9a" or "鏅\ufffd" for 晚, "锟斤拷" for any.
+"""
+
+import codecs
+import contextlib
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+# Of chat, simplified and traditional.
+CHAT = (
+    "的一是不了我你他她们在有这那个人来到说要就会着没看好自己去过想知道什么为都吗吧呢啊哦得上下大小里生日天时地出能对子"
+    "也和可以还很真多少谁怎样点做给让吃喜欢爱谢见早晚安今明后年月工作学家心事话起问回再把被从前老师朋友高兴开关中国"
+    "們這個來說會著沒過麼為嗎裡時對還樣點給讓歡愛謝見後學話問從師興開關國覺買賣聽讀寫電無現號錢請幾誰長當嘿哈，。？！"
+)
+# Of other texts: the most frequent characters of words in general, and those of verse and of everyday objects.
+CHINESE = (
+    "民成行于发之主长分方用部市等业全公经本而政法面门动进区代同北定产其军然种所如现理机体表力外与文当两实重新三只山水"
+    "化平建又制南内西此将员名手最东头者间无各城十相但已些正口通度加第合院物性战由位常海意场武使次二向治因立数身情入原"
+    "路并利石教万级量任江及应省资委务元美特期世湖系比气汉总展电科金先声提品设或义王社统处四首共马形儿司太目基领队直计"
+    "别女权流命至报米打变果书清活几州华解议更称程决张导术府才保交放管结便走达族反题色五京河接条规式县白它改风光运信受"
+    "组听布百济党指论强取技黄神选记斯却职号界件花类何眼兵传带空干农边据集联古广完质阳难增历史专官每住商即步认车台林必"
+    "死游举线言皇土团收考求德叫近备研争非具李众连调感转笑革该持始英克士尔拉思根格造较际亲单朝红型价校约器字段周亚深候"
+    "则功属积快图火千准究往极育装许参半令观鱼精办像帝八复影告远群包整构料随划算象容示投势热值夫网望源息语股铁断派速需"
+    "片律纪支况病境证编越局推满且列觉服双未居除乐企引标确织初青志率项飞球节察龙响药站施均消客失轻存低甚般击曾防请离落"
+    "显罗营足素视护副食创余照占巴虽洲村费易试星木黑左宝置跟央识维采六底宫房音环案批切斗富乡另倒若按查故突责严桥模仅胜"
+    "杀围席态破承招杨负层须父供续状域似依银范修找九致密终血旅钱赛独细效玉冲获习医演毛尽脸弹楼艺航陆右协七攻镇检写苏宗"
+    "章注阿抗弟坐验封紧劳户优财养适陈卫排射哥油刻留急降念云微伤例景拿绝阶座刘刚害印亿沙母酒助闻超审待压升送监策略限竟"
+    "香配藏敌差仍兰温园树征善波哪词岛止预怕继皮执味份角草男普答益船惊核街夏宣掌田久画辑奇尼剑谈背免孩礼材愿洋春架筑括"
+    "乱乎讲尚良临激刀夜室既敢邦挥昌板胡欧福港叶简苦担句岁荆贵娘守辖威宜衣帮块堂额错剧充够孙班呼阵销坚练脚退读测吴希宁"
+    "换版异某顾曲楚典朱毒菜判救宋茶洪含顺鲜败货矿端兄归冷忙买险康评肉厂永沉散遗停笔假输牛洞松渐顶训录否述毕督控丰献姑"
+    "忽爷互亮纳襄登咱钟伯臣雄季脑介鄂召饭暗扩祖齐短烈赶牌恩诉移诗础露届蒙静喝盘卖植授伊湾博痛减穿逐秘庭陵固禁票灵杂姓"
+    "泽吸侧庆妈遇追甲馆补唐炮沿殿刺怪彩俄旧警索岸轮妇载靠附毫怀软骨探雷旁罪枪牙迎序慢盛雨墙恶谷顿危稳熟您爸姐妹猫狗睡"
+    "饿累困聊嗯呀啦嘛哎唉嘻呵哭祝梦醒帅丑胖瘦懂猜陪伴疼痒歌舞唱跳煮炒汤咖啡蛋糖糕苹梨桃瓜葱蒜椒盐醋锅碗筷床灯窗锁钥匙"
+    "裤鞋帽袜裙衫杯瓶雪秋冬霜烟霞竹梅菊柳杏荷莲燕雁莺鹤鸟虫琴棋舟帆亭阁愁恨泪溪泉潭峰岭岩野枝映残孤寒暖幽浅绿紫碧翠苍"
+    "晓暮夕晨辰於發業經門動進區產軍種機體與兩實內將員東頭間戰場數並萬級應資務氣漢總聲設義統處馬兒領隊計別權報變書華議"
+    "稱決張導術結達題條規縣風運組濟黨論強黃選記卻職類傳帶幹農邊據聯廣質陽難歷專認車臺遊舉線團備爭衆連調轉該爾較際親單"
+    "紅價約亞則屬積圖準極裝許參觀魚辦復遠羣構隨劃勢熱網語鐵斷紀況證編滿雙樂標確織項飛節龍響藥輕擊離顯羅營視護創餘佔雖"
+    "費試寶識維採宮環鬥鄉責嚴橋僅勝殺圍態楊負層須續狀銀範終賽獨細衝獲習醫盡臉彈樓藝陸協鎮檢蘇驗緊勞戶優財養適陳衛雲傷"
+    "絕階劉剛億聞審壓監敵蘭溫園樹徵詞島預繼執驚畫輯劍談禮願築亂講臨揮歐葉簡擔歲荊貴轄幫塊額錯劇夠孫陣銷堅練腳測吳寧換"
+    "異顧順鮮敗貨礦歸險評廠遺筆輸漸頂訓錄畢豐獻爺納鍾腦飯擴齊趕訴詩礎屆靜盤灣減祕靈雜澤側慶媽館補舊輪婦載懷軟槍牆惡頓"
+    "穩貓餓夢帥醜癢湯蘋蔥鹽鍋牀燈鎖鑰褲襪煙蓮鶯鶴鳥蟲閣淚峯嶺巖殘淺綠蒼曉裏喫爲"
+)
+HANGUL = (
+    "이다는을에가의하고지를은한로사기아리어나들도대시인그자서라수해만게일정보스상제전있면부장주구여조원안네요없거것내"
+    "너우와오저무뭐야왜좋말생각니까세습죠데과으마음려러씨녕감반갑잘먹었했겠같못모두또더때간년월동성화소관신위경국계공"
+    "중문학연미바진비선적발영실체입행단개분용당물통재치등명방회교"
+)
+
+
+BYTE_ORDER_MARKS = (  # UTF-32 before UTF-16, whose mark is a prefix of it
+    (codecs.BOM_UTF8, "utf-8-sig", "UTF-8 with BOM"),
+    (codecs.BOM_UTF32_LE, "utf-32", "UTF-32 LE"),
+    (codecs.BOM_UTF32_BE, "utf-32", "UTF-32 BE"),
+    (codecs.BOM_UTF16_LE, "utf-16", "UTF-16 LE"),
+    (codecs.BOM_UTF16_BE, "utf-16", "UTF-16 BE"),
+)
+# The escape sequences with which a text of seven bits begins its characters of two bytes.
+ESCAPES = (
+    (b"\x1b$B", "iso2022_jp", "ISO-2022-JP"),
+    (b"\x1b$@", "iso2022_jp", "ISO-2022-JP"),
+    (b"\x1b$)C", "iso2022_kr", "ISO-2022-KR"),
+)
+CONTROL = bytes(range(9)) + bytes(range(14, 27)) + bytes(range(28, 32)) + b"\x7f"  # in no text
+# Bytes that are compared in the candidate charsets.
+COMPARED = 32 * 2**10
+# Log-probabilities of an ASCII character, the same in every charset, and of a byte that cannot be decoded.
+ASCII, UNDECODABLE = math.log(1 / 64), -15.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A charset, with the log-probabilities of the characters beyond ASCII in the language that is written in it."""
+
+    codec: str
+    name: str  # for messages
+    known: dict[str, float]
+    other: float  # of any other character
+    required: frozenset[str] = frozenset()  # a text without any of these characters is not in this charset
+    unusual: str = "(?!)"  # sequences of characters that hardly occur in the language
+    prior: float = 0.0  # log-probability of the charset, up to a constant
+
+
+def detect_charset(sample: bytes) -> tuple[str, str]:
+    """Return (Python's codec, displayed name) for a text that begins with these bytes.
+
+    The sample may end inside a character. A text that is not Unicode gets the charset under which its characters are
+    most probable, each by itself.
+    """
+    for mark, codec, name in BYTE_ORDER_MARKS:
+        if sample.startswith(mark):
+            return codec, name
+    for escape, codec, name in ESCAPES:
+        if escape in sample and sample.isascii():
+            return codec, name
+    if sample.endswith(bytes(4)):
+        sample = sample.rstrip(b"\0")  # the rest of a block that was not filled
+    if b"\0" in sample:
+        for codec, name in (("utf-16-le", "UTF-16 LE"), ("utf-16-be", "UTF-16 BE")):
+            if _has_line_ends(sample, codec):
+                return codec, name
+    *complete, last = sample.split(b"\n")
+    lines = [line for line in (*complete, last) if not line.isascii()]
+    compared = b"\n".join((*lines, b""))[:COMPARED]
+    binary = len(compared.translate(None, CONTROL)) < 0.9 * len(compared)
+    decodable = sum(_decodes(line, whole=True) for line in complete if not line.isascii())
+    decodable += not last.isascii() and _decodes(last, whole=False)
+    if binary or decodable * 2 >= len(lines):
+        return "utf-8", "UTF-8"
+    best = max(_candidates(), key=lambda candidate: _log_probability(compared, candidate))
+    return best.codec, best.name
+
+
+def codec_of_names(names: Iterable[bytes]) -> str:
+    """Return the codec under which the names in an archive, taken together, are most probable.
+
+    One of UTF-8, the usual ones for Chinese, Japanese and Korean, and cp437, which zip files have by their standard.
+    """
+    joined = b"\n".join(name for name in names if not name.isascii())
+    with contextlib.suppress(UnicodeDecodeError):
+        if not joined or max(joined.decode()) >= "\u0800":  # by chance, three bytes are hardly ever a character
+            return "utf-8"
+    return max(_candidates_of_names(), key=lambda candidate: _log_probability(joined, candidate)).codec
+
+
+def _has_line_ends(sample: bytes, codec: str) -> bool:
+    # UTF-8 with a stray NUL also has line ends, but rarely next to a NUL. In UTF-16 the bytes of tab and line feed
+    # also occur inside characters (上 is 4E 0A), so not all of them have to be line ends.
+    decoded = sample.decode(codec, "ignore")
+    ends = decoded.count("\n") + decoded.count("\t")
+    return ends > 0 and ends * 8 >= sample.count(b"\n") + sample.count(b"\t")
+
+
+def _decodes(line: bytes, whole: bool) -> bool:
+    """Return whether a line is UTF-8. whole: False for the sample's last line, which may end inside a character."""
+    with contextlib.suppress(UnicodeDecodeError):
+        codecs.getincrementaldecoder("utf-8")().decode(line, whole)
+        return True
+    return False
+
+
+def _log_probability(sample: bytes, candidate: Candidate) -> float:
+    text = codecs.getincrementaldecoder(candidate.codec)("replace").decode(sample)
+    counts = Counter(text)
+    if candidate.required and not candidate.required & counts.keys():
+        return -math.inf
+    total = candidate.prior + UNDECODABLE * sum(1 for _ in re.finditer(candidate.unusual, text))
+    for character, count in counts.items():
+        if character.isascii():
+            total += count * ASCII
+        elif character == "\ufffd" or "\ue000" <= character <= "\uf8ff":  # private: no character of any language
+            total += count * UNDECODABLE
+        else:
+            total += count * candidate.known.get(character, candidate.other)
+    return total
+
+
+@functools.cache
+def _candidates() -> tuple[Candidate, ...]:
+    hiragana, katakana = _rows("euc_jp", 0xA4, 0xA4), _rows("euc_jp", 0xA5, 0xA5) + "ー"
+    kana = frozenset(hiragana + katakana)
+    frequent = ((0.4, CHAT), (0.35, CHINESE))
+    simplified = _known(
+        *frequent,
+        (0.12, _rows("gb2312", 0xB0, 0xD7)),  # ordered by pronunciation: the 3,755 characters of common use
+        (0.09, _rows("gb2312", 0xA1, 0xA3)),  # punctuation and full-width forms
+        (0.02, _rows("gb2312", 0xD8, 0xF7)),
+        (0.01, hiragana + katakana),
+    )
+    traditional = _known(
+        *frequent,
+        (0.12, _rows("big5", 0xA4, 0xC6)),  # the 5,401 characters of common use
+        (0.09, _rows("big5", 0xA1, 0xA3)),
+        (0.03, _rows("big5", 0xC9, 0xF9)),
+    )
+    cantonese = dict.fromkeys("佢喺嘅咗哋啲嚟唔咁啩㗎嗰冇揾乜嘢畀", math.log(0.1 / 17))  # most are in HKSCS alone
+    japanese = _known(
+        (0.5, hiragana),
+        (0.14, katakana),
+        (0.08, _rows("euc_jp", 0xA1, 0xA3)),
+        (0.26, _rows("euc_jp", 0xB0, 0xCF)),
+        (0.01, _rows("euc_jp", 0xD0, 0xF4)),
+    )
+    korean = _known(
+        (0.75, HANGUL),
+        (0.2, _rows("euc_kr", 0xB0, 0xC8)),
+        (0.03, _rows("euc_kr", 0xA1, 0xA3)),
+        (0.01, _rows("euc_kr", 0xCA, 0xFD)),  # Chinese characters
+    )
+    russian = _known(
+        (0.65, "оеаинтсрвлкм"),
+        (0.28, "дпуяыьгзбчйхжшюцщэфъё"),
+        (0.05, "АБВГДЕЖЗИЙКЛМНОПРСТУФХЦЧШЩЫЭЮЯЁ"),
+        (0.01, "«»—–…№“”’"),
+    )
+    western = _known((0.6, "éèàçêäöüßñóíáãúå"), (0.2, "ùâîôûõÉÀÄÖÜ¿¡’“”–…«»"), (0.15, "ÁÂÃÇÈÊÍÎÓÔÕÑÙÚÅØæëïìòøÿœŒ‘„—€°"))
+    mixed = "[A-Za-z][а-яё]|[а-яё][A-Za-zА-ЯЁ]|[бвгджзйклмнпрстфхцчшщ]{5}"
+    # The codecs are supersets: GBK and GB2312 in GB18030, Shift JIS in cp932, EUC-KR in cp949.
+    return (
+        Candidate("gb18030", "GB18030", simplified, other=-13.5, prior=3.0),
+        Candidate("cp950", "Big5", traditional, other=-13.5, prior=2.0),
+        Candidate("big5hkscs", "Big5-HKSCS", traditional | cantonese, other=-13.5, prior=-6.0),
+        Candidate("utf-8", "UTF-8", simplified | traditional, other=-12.0),  # with most of its lines damaged
+        Candidate("cp932", "shift_jis", japanese, other=-11.0, required=kana),
+        Candidate("euc_jp", "euc_jp", japanese, other=-13.0, required=kana),
+        Candidate("cp949", "euc_kr", korean, other=-12.5),
+        Candidate("cp1251", "cp1251", russian, other=-9.0, unusual=mixed),
+        Candidate("koi8_r", "koi8_r", russian, other=-9.0, unusual=mixed),
+        Candidate("cp1252", "cp1252", western, other=-8.0, unusual="[À-ÿ]{3}"),
+        *_alphabets(),
+    )
+
+
+def _alphabets() -> tuple[Candidate, ...]:
+    """Return the candidates of single bytes that are written for one alphabet or for a few languages.
+
+    Their priors are low: nearly every text in GBK is some text in them, too.
+    """
+    central = _known(
+        (0.9, "ąćęłńóśźżáčďéěíňřšťúůýžôľĺäöüőű"),
+        (0.08, "ĄĆĘŁŃÓŚŹŻÁČĎÉĚÍŇŘŠŤÚŮÝŽÖÜŐŰ„”“’–"),
+    )
+    turkish = _known((0.75, "ışğ"), (0.2, "çöüİŞĞ"), (0.04, "âîÇÖÜ“”’–"))
+    greek = _known((0.7, "αεηιορσςντπκλμυω"), (0.2, "άέήίόύώβγδζθξφχψ"), (0.08, "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩΆΈΉΊΌΎΏ·«»’"))
+    hebrew = _known((0.75, "יוהלאמתרבשנ"), (0.23, "גדזחטךכםןסעףפץצק"), (0.01, "־״׳₪–"))
+    arabic = _known((0.75, "اليمنرتبوهةدس"), (0.22, "عحقفكأجشصطخذزضغثىإءآئؤظ"), (0.02, "،؟؛ـًٌٍَُِّْ"))
+    thai = _known((0.55, "านรอกเงมยลวดทสต"), (0.35, "ะัาำิีึืุู็่้๊๋์โใไแๆ"), (0.09, "ขคจชซฐณบปผฝพฟภศษหฬธถญฎฏฑฒฆฉฌฮฃฅฤ"))
+    own = frozenset("ąćęłńśźżčďěňřťůľĺőűĄĆĘŁŃŚŹŻČĎĚŇŘŤŮŐŰ")  # others are at the same place in cp1252
+    below = "[^ก-ฮ][ัิ-ฺ]|[^ก-ฮัิ-ฺำ][็-๎]|[เแโใไ][^ก-ฮ]"  # a vowel or a tone without its consonant
+    return (
+        Candidate("cp1250", "cp1250", central, other=-9.0, required=own, unusual="[À-ž]{4}", prior=-2.0),
+        Candidate(
+            "iso8859_2", "iso8859_2", central, other=-9.5, required=own, unusual="[À-ž]{4}|[\x80-\x9f]", prior=-3.0
+        ),
+        Candidate(
+            "cp1254", "cp1254", turkish, other=-9.0, required=frozenset("ışğİŞĞ"), unusual="[À-ž]{3}", prior=-4.0
+        ),
+        Candidate("cp1253", "cp1253", greek, other=-10.0, unusual="[A-Za-z][ά-ώ]|[ά-ώ][A-Za-z]|[ά-ώ][Α-Ω]", prior=-4.0),
+        Candidate("cp1255", "cp1255", hebrew, other=-12.0, unusual="[A-Za-z][א-ת]|[ךםןףץ][א-ת]", prior=-4.0),
+        Candidate("cp1256", "cp1256", arabic, other=-11.0, unusual="[A-Za-z][ء-ي]|ة[ء-ي]|ى[ء-ي]", prior=-6.0),
+        Candidate("cp874", "cp874", thai, other=-10.0, unusual=below, prior=-8.0),
+    )
+
+
+@functools.cache
+def _candidates_of_names() -> tuple[Candidate, ...]:
+    of_texts = {candidate.codec: candidate for candidate in _candidates()}
+    western, russian = of_texts["cp1252"].known, of_texts["cp1251"].known
+    return (
+        *(replace(of_texts[codec], required=frozenset()) for codec in ("gb18030", "cp950", "cp932", "cp949")),
+        Candidate("cp437", "cp437", western, other=-13.0, prior=2.0),
+        Candidate("utf-8", "UTF-8", western | russian, other=-12.0, prior=3.0),
+    )
+
+
+def _known(*classes: tuple[float, str]) -> dict[str, float]:
+    """Return the log-probability of each character of these classes: (share of the class in a text, its characters).
+
+    A character in several classes belongs to the first.
+    """
+    known: dict[str, float] = {}
+    for share, characters in classes:
+        probability = math.log(share / len(characters))
+        for character in characters:
+            known.setdefault(character, probability)
+    return known
+
+
+def _rows(codec: str, first: int, last: int) -> str:
+    """Return the characters of two bytes whose first byte is in this range."""
+    trails = range(0x40 if codec == "big5" else 0xA1, 0xFF)
+    pairs = (bytes((lead, trail)) for lead in range(first, last + 1) for trail in trails)
+    return "".join(pair.decode(codec, "ignore") for pair in pairs)
+
+
+REPAIRED = 0.8  # of the lines beyond ASCII become UTF-8 again: mojibake_cp1252.tsv lost a few bytes
+FREQUENT = 0.6  # of the repaired characters are frequent Chinese ones: mojibake_gbk.tsv
+LOST = 0.5  # of the lines have characters that were replaced: lost_characters.tsv
+
+_REPLACED = ("\ufffd".encode(), "锟斤".encode(), "斤拷".encode())  # Chinese: the bytes of two U+FFFD, read as GBK
+_FREQUENT = frozenset(CHAT + CHINESE)
+# The bytes of Latin-1, and of cp1252 where it has another character.
+_BYTES = {chr(byte): byte for byte in range(256)}
+_BYTES |= {bytes([byte]).decode("cp1252"): byte for byte in range(256) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+
+
+def damage_of(text: str, content: bytes) -> str:
+    """Return what has happened to a text and the remedy, "" if nothing has.
+
+    text: its beginning, decoded from this content as UTF-8.
+    """
+    beyond = [line.strip("\r\t ") for line in text[:COMPARED].split("\n") if not line.isascii()]
+    if not beyond:
+        return ""
+    from_latin = [(line, repaired) for line in beyond if (repaired := _from_latin(line)) is not None]
+    if len(from_latin) >= REPAIRED * len(beyond):
+        return _message("Latin-1", *from_latin[0])
+    from_gbk = [line.encode("gb18030", "replace").decode("utf-8", "replace") for line in beyond]
+    kept = [character for line in from_gbk for character in line if not character.isascii()]
+    if len(kept) >= 8 and sum(character in _FREQUENT for character in kept) >= FREQUENT * len(kept):
+        return _message("GB18030", beyond[0], from_gbk[0])
+    # In the text, bytes that cannot be decoded are U+FFFD as well: such lines are in another charset.
+    written = [line for line in content[:COMPARED].split(b"\n") if line.strip()]
+    if sum(any(mark in line for mark in _REPLACED) for line in written) >= LOST * len(written):
+        return "characters are lost, which a program saved as \ufffd or 锟斤拷; save the original file again as UTF-8"
+    return ""
+
+
+def _from_latin(line: str) -> str | None:
+    """Return the UTF-8 text whose bytes are the characters of this line, None if they are none."""
+    try:
+        return bytes(_BYTES[character] for character in line).decode("utf-8")
+    except (KeyError, UnicodeDecodeError):
+        return None
+
+
+def _message(charset: str, line: str, repaired: str) -> str:
+    return (
+        f"UTF-8 that was opened as {charset} and saved again, so that {repaired[:8]!r} became "
+        f"{line[:16]!r}; save the original file again as UTF-8"
+    )

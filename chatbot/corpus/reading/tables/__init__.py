@@ -1,1 +1,0 @@
-"""Tables: CSV and TSV in their dialects, columns, line-aligned files."""

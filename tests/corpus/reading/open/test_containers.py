@@ -1,0 +1,351 @@
+"""Folders, tar files and JSON objects: what they contain, and their training, validation and test parts."""
+
+import gzip
+import io
+import json
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatbot.config.corpus import CorpusSettings, EncodingSettings
+from chatbot.corpus.dataset import training_set
+from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
+from chatbot.corpus.reading.open import compression, sources
+from chatbot.corpus.reading.open.file_kinds import TEST, TRAINING, VALIDATION, is_no_data, part_of
+from chatbot.corpus.reading.open.sources import Parts, Source, find_parts, find_sources
+from chatbot.corpus.reading.read import read
+from chatbot.corpus.reading.report import Report
+from chatbot.corpus.workers import worker_pool
+from chatbot.errors import UserError
+from tests.corpus.reading.formats.test_cornell import CONVERSATIONS, LINES
+from tests.corpus.reading.sample_files import (
+    COMPRESSORS,
+    VALID,
+    Pairs,
+    dropped,
+    pairs_of,
+    pairs_or_one_line,
+    written,
+    zipped,
+)
+
+TARS = ["", "gz", "bz2", "xz"]
+
+
+def tarred(members: Mapping[str, str | bytes], compression: str = "") -> bytes:
+    """A tar file with these members."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=f"w:{compression}") as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            data = content if isinstance(content, bytes) else content.encode()
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def all_pairs(sources: list[Source]) -> Pairs:
+    return [(question, answer) for source in sources for question, answer, *_ in read(source, Report())]
+
+
+@pytest.mark.parametrize("compression", TARS)
+def test_tar_members_are_read_like_files(tmp_path: Path, compression: str) -> None:
+    members = {
+        "./b.tsv": "丙\t丁\n没有\n",
+        "x/a.csv": '问题,答案\n甲,"乙,乙"\n',
+        "x/.hidden": "x\ty\n",
+        "x/README.md": "text",
+    }
+    path = written(tmp_path, "t", tarred(members, compression))
+    pairs, report = pairs_of(path)
+    assert pairs == [("丙", "丁"), ("甲", "乙,乙")]
+    assert report.lines() == [
+        f"lines without a tab: 1 (first: {path}: ./b.tsv, line 2)",
+        f"files that are not pairs by their names: 1 (first: {path}: x/README.md)",
+    ]
+
+
+def test_links_and_devices_in_a_tar_are_skipped(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE):
+            info = tarfile.TarInfo(f"entry{kind.decode()}")
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+        info = tarfile.TarInfo("a.tsv")
+        info.size = 8
+        archive.addfile(info, io.BytesIO("甲\t乙\n".encode()))
+    assert pairs_of(written(tmp_path, "t", buffer.getvalue()))[0] == [("甲", "乙")]
+
+
+@pytest.mark.parametrize("compression", TARS)
+def test_truncated_and_damaged_tars_give_pairs_or_one_line(tmp_path: Path, compression: str) -> None:
+    rows = "".join(f"问{i * 7919 % 10007}\t答{i * 104729 % 10007}\n" for i in range(5000))
+    content = tarred({"a.tsv": rows, "b.tsv": rows}, compression)
+    for tenth in range(1, 10):
+        assert isinstance(pairs_or_one_line(written(tmp_path, "cut", content[: len(content) * tenth // 10])), str)
+        damaged = bytearray(content)
+        damaged[len(content) * tenth // 10] ^= 0x55
+        pairs_or_one_line(written(tmp_path, "damaged", bytes(damaged)))
+
+
+@pytest.mark.parametrize("compression", ["", "gz"])
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_mutated_tars_give_pairs_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, compression: str, data: st.DataObject
+) -> None:
+    content = bytearray(tarred({"train.tsv": "甲\t乙\n", "x/dev.json": VALID["json"]}, compression))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    path = written(tmp_path_factory.getbasetemp(), "mutated", bytes(content))
+    pairs_or_one_line(path)
+    find_parts([str(path)])
+
+
+def test_damaged_header_in_a_tar_is_an_error(tmp_path: Path) -> None:
+    content = bytearray(tarred({"a.tsv": "甲\t乙\n", "b.tsv": "丙\t丁\n"}))
+    content[1024 + 5] ^= 0x55  # in the second header; tarfile alone would end the archive here
+    with pytest.raises(UserError, match=r"damaged tar file; download it again"):
+        pairs_of(written(tmp_path, "t", bytes(content)))
+
+
+def test_tar_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "FREE_OUTPUT", 2**20)
+    monkeypatch.setattr(compression, "OUTPUT_RATIO", 2)
+    with pytest.raises(UserError, match=r"refused, it expands to more than 1 MiB"):
+        pairs_of(written(tmp_path, "t", tarred({"a.tsv": "a\tb\n" * 10**6}, "gz")))
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_archive_in_an_archive_is_named(tmp_path: Path, pack: object) -> None:
+    assert callable(pack)
+    for method, compress in COMPRESSORS.items():
+        inner = compress("甲\t乙\n".encode())
+        with pytest.raises(UserError, match=r"t: inner: a \w+ file, which is not unpacked here; unpack it"):
+            pairs_of(written(tmp_path, "t", pack({"inner": inner})))
+        pairs, report = pairs_of(written(tmp_path, "t", pack({"a.tsv": "甲\t乙\n", "inner": inner})))
+        assert pairs == [("甲", "乙")], method
+        assert next(iter(report.dropped.values())).first == f"{tmp_path / 't'}: inner"
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_cornell_in_an_archive_is_one_group_beside_other_files(tmp_path: Path, pack: object) -> None:
+    assert callable(pack)
+    members = {
+        "c/movie_conversations.txt": CONVERSATIONS,
+        "c/movie_lines.txt": LINES,
+        "c/movie_titles_metadata.txt": "m0 +++$+++ a, b",
+        "more/a.tsv": "甲\t乙\n",
+    }
+    path = str(written(tmp_path, "archive", pack(members)))
+    sources = find_sources([path])
+    assert [source.kind for source in sources] == ["cornell", "file"]
+    assert all_pairs(sources) == [("They do not!", "They do to!"), ("They do to!", "Fine."), ("甲", "乙")]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("train.tsv", TRAINING),
+        ("LCCC-base_train.json", TRAINING),
+        ("data/train-00000-of-00001.parquet", TRAINING),
+        ("a/validation-00000-of-00001.parquet", VALIDATION),
+        ("data/dev/a.csv", VALIDATION),
+        ("val.csv.gz", VALIDATION),
+        ("trainPairs.json", TRAINING),
+        ("TEST.tsv", TEST),
+        ("dev-test.tsv", TEST),
+        ("微博训练集.txt", TRAINING),
+        ("测试集.txt", TEST),
+        ("train/test.tsv", TEST),
+        ("latest.tsv", None),
+        ("contest/trainer.tsv", None),
+        ("developer.tsv", None),
+        ("device.tsv", None),
+        ("evaluate_me.tsv", None),
+        ("train_test.tsv", None),
+        ("training_camp.tsv", TRAINING),
+    ],
+)
+def test_part_is_a_word_of_the_name(name: str, part: str | None) -> None:
+    assert part_of(name) == part
+
+
+@pytest.mark.parametrize(("name", "expected"), [("README", True), ("a/LICENSE.txt", True), ("readmes.tsv", False)])
+def test_documentation_is_known_by_its_name(name: str, expected: bool) -> None:
+    assert is_no_data(name) == expected
+
+
+FILES = {
+    "LCCC_train.tsv": "甲\t乙\n",
+    "LCCC_valid.tsv": "丙\t丁\n",
+    "LCCC_test.tsv": "戊\t己\n",
+    "more.tsv": "庚\t辛\n",
+    "README.md": "| a | b |\n",
+}
+
+
+def container(folder: Path, kind: str) -> str:
+    """The same training, validation and test parts, in a folder, an archive or an object."""
+    if kind == "folder":
+        (folder / "corpus").mkdir()
+        for name, content in FILES.items():
+            written(folder / "corpus", name, content)
+        return str(folder / "corpus")
+    if kind == "object":
+        lists = {"train": [["甲", "乙"]], "valid": [["丙", "丁"]], "test": [["戊", "己"]], "x": [["庚", "辛"]]}
+        return str(written(folder, "LCCC.json", json.dumps(lists)))
+    packed = zipped(FILES) if kind == "zip" else tarred(FILES, kind.removeprefix("tar"))
+    return str(written(folder, "corpus.bin", packed))
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar", "targz", "object"])
+def test_container_is_divided_into_its_parts(work_dir: Path, kind: str) -> None:
+    name = container(Path("."), kind)
+    parts = find_parts([name])
+    assert all_pairs(parts.training) == [("甲", "乙"), ("庚", "辛")]
+    assert all_pairs(parts.validation) == [("丙", "丁")]
+    assert parts.measured == parts.test
+    assert all_pairs(parts.test) == [("戊", "己")]
+    expected = "corpus/LCCC_test.tsv" if kind == "folder" else f"{name} (test part)"
+    assert parts.left_out == [expected]
+    assert sorted(all_pairs(find_sources([name]))) == sorted([("甲", "乙"), ("丙", "丁"), ("戊", "己"), ("庚", "辛")])
+
+
+def with_names(archive: bytes, codec: str, names: Mapping[str, str]) -> bytes:
+    """A zip file with other names in this encoding, without a word about it. names: new by old, of equal length."""
+    for old, new in names.items():
+        assert len(old) == len(new.encode(codec))
+        archive = archive.replace(old.encode(), new.encode(codec))
+    return archive
+
+
+@pytest.mark.parametrize(
+    ("codec", "training", "test"),
+    [
+        ("gb18030", "语料/训练集.txt", "语料/测试集.txt"),
+        ("big5", "語料/訓練集.txt", "語料/測試集.txt"),
+        ("utf-8", "训练集.txt", "测试集.txt"),
+    ],
+)
+def test_names_in_a_zip_without_their_encoding_divide_it(work_dir: Path, codec: str, training: str, test: str) -> None:
+    old = ["a" * len(training.encode(codec)), "b" * len(test.encode(codec))]
+    packed = zipped(dict(zip(old, ("甲\t乙\n", "丙\t丁\n"), strict=True)))
+    written(work_dir, "c.zip", with_names(packed, codec, dict(zip(old, (training, test), strict=True))))
+    parts = find_parts(["c.zip"])
+    assert parts.training[0].members == (training,)
+    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([("甲", "乙")], [("丙", "丁")])
+
+
+@pytest.mark.parametrize("intact", [True, False])
+def test_unicode_path_is_the_name_of_a_zip_member_unless_that_was_changed(work_dir: Path, intact: bool) -> None:
+    info = zipfile.ZipInfo("???.tsv")
+    path = struct.pack("<BL", 1, zlib.crc32(b"???.tsv") + (not intact)) + "测试集.tsv".encode()
+    info.extra = struct.pack("<HH", 9, 1) + b"x" + struct.pack("<HH", 0x7075, len(path)) + path
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(info, "丙\t丁\n")
+        archive.writestr("train.tsv", "甲\t乙\n")
+    written(work_dir, "c.zip", buffer.getvalue())
+    assert bool(find_parts(["c.zip"]).test) == intact
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("codec", ["gb18030", "utf-8"])
+def test_names_in_a_tar_are_decoded_as_what_they_are(work_dir: Path, form: int, codec: str) -> None:
+    with tarfile.open("c.tar", "w", format=form, encoding=codec) as archive:
+        for name, content in (("语料/训练集.tsv", "甲\t乙\n"), ("语料/测试集.tsv", "丙\t丁\n")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content.encode())
+            archive.addfile(info, io.BytesIO(content.encode()))
+    parts = find_parts(["c.tar"])
+    assert parts.left_out == ["c.tar (test part)"]
+    assert (all_pairs(parts.training), all_pairs(parts.test)) == ([("甲", "乙")], [("丙", "丁")])
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "object"])
+def test_parts_have_caches_of_their_own(work_dir: Path, kind: str) -> None:
+    chosen = CorpusSettings(data=(container(Path("."), kind),), cache="cache")
+
+    def answers(files: CorpusFiles | None) -> list[str]:
+        assert files is not None
+        with worker_pool() as pool:
+            return ["".join(answer) for _, answer in tokenise(files, pool).turns(0)]
+
+    assert answers(training_files(chosen)) == ["乙", "辛"]
+    assert answers(validation_files(chosen)) == ["丁"]
+    assert len(left_out(chosen)) == 1
+
+
+def test_object_may_begin_with_other_values(tmp_path: Path) -> None:
+    content = '{"version": "1\\"", "n": 2, "train": [["甲", "乙"]], "VALID" : [["丙", "\\"dev\\": ["]]}'
+    parts = find_parts([str(written(tmp_path, "a", content))])
+    assert (all_pairs(parts.training), all_pairs(parts.validation)) == ([("甲", "乙")], [("丙", '"dev": [')])
+
+
+def test_only_a_training_part_divides(work_dir: Path) -> None:
+    for name in ("test.tsv", "dev.tsv", "train.tsv"):
+        written(work_dir, name, "甲\t乙\n")
+    written(work_dir, "no_train.zip", zipped({"valid.tsv": "丙\t丁\n", "latest.tsv": "戊\t己\n"}))
+    for names in (["test.tsv", "train.tsv"], ["t*.tsv", "dev.tsv"], ["no_train.zip"]):
+        assert find_parts(names) == Parts(find_sources(names), [], [])
+        assert find_parts(names).measured == find_sources(names)
+
+
+def test_archives_in_a_folder_are_divided_too(work_dir: Path) -> None:
+    (work_dir / "corpus").mkdir()
+    written(work_dir / "corpus", "a.zip", zipped({"train.tsv": "甲\t乙\n", "dev.tsv": "丙\t丁\n"}))
+    written(work_dir / "corpus", "b.tsv.gz", gzip.compress("戊\t己\n".encode()))
+    parts = find_parts(["corpus"])
+    assert all_pairs(parts.training) == [("甲", "乙"), ("戊", "己")]
+    assert all_pairs(parts.validation) == [("丙", "丁")]
+
+
+def test_folder_is_one_source_of_all_its_files(work_dir: Path) -> None:
+    for name, content in {
+        "b/c.csv": "问题,答案\n甲,乙\n",
+        "a.tsv": "丙\t丁\n没有\n",
+        "LICENSE": "terms",
+        "picture.dat": "\0\0\n\0\0\n",
+        ".git/x.tsv": "x\ty\n",
+    }.items():
+        (work_dir / "f" / name).parent.mkdir(parents=True, exist_ok=True)
+        written(work_dir / "f", name, content)
+    pairs, report = pairs_of(Path("f"))
+    assert pairs == [("丙", "丁"), ("甲", "乙")]
+    assert report.lines() == [
+        "files that are not pairs by their names: 1 (first: f/LICENSE)",
+        "lines without a tab: 1 (first: f/a.tsv, line 2)",
+        "files of unknown format: 1 (first: f/picture.dat)",
+    ]
+    assert dropped(report) == {
+        "files that are not pairs by their names": 1,
+        "lines without a tab": 1,
+        "files of unknown format": 1,
+    }
+
+
+def test_cache_in_the_folder_is_not_read(work_dir: Path) -> None:
+    written(work_dir, "a.tsv", "甲\t乙\n")
+    for cache in ("data/cache", "."):  # beside the files, and among them
+        for _ in range(2):
+            corpus = training_set(CorpusSettings(data=(".",), cache=cache), EncodingSettings())
+            assert corpus.pairs == 1
+            assert not corpus.reports[0].dropped
+
+
+def test_folder_of_too_many_files_is_refused(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_FILES", 3)
+    for i in range(5):
+        written(work_dir, f"{i}.tsv", "甲\t乙\n")
+    with pytest.raises(UserError, match=r"a directory of more than 3 files; give a glob, such as \./\*\.tsv"):
+        find_sources(["."])
