@@ -32,6 +32,9 @@ config.set_logical_device_configuration(
 )
 
 
+LONG = {"gpu", "training", "export"}  # folders whose tests take most of the time
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all."""
     parser.addoption("--all", action="store_true", help="also run the tests marked slow, as CI does")
@@ -40,15 +43,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave slow tests out, unless --all or -m is given or each argument names a test.
 
-    Files with slow tests come first, then those of training: a long file at the end would keep one process busy.
+    Files with slow tests come first, then those of LONG folders: a long file at the end would keep one process busy.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]
     named = all("::" in argument for argument in config.args)
     if not (config.getoption("--all") or config.getoption("-m") or named):
-        items[:] = [item for item in items if item not in set(slow)]
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
     files = {item.path for item in slow}
-    items.sort(key=lambda item: (item.path not in files, "training" not in item.path.parts))
+    items.sort(key=lambda item: (item.path not in files, LONG.isdisjoint(item.path.parts)))
 
 
 @pytest.hookimpl(wrapper=True)
