@@ -136,6 +136,7 @@ def _replying_worker(
     towers = open_towers([], None)
     from chatbot.corpus.batches import Batches
     from chatbot.inference.replier import Replier
+    from chatbot.inference.responder import TensorFlowModel
     from chatbot.model.new_model import built_model, start_from_frequencies
     from chatbot.training.variable_update.choose import open_update
 
@@ -150,7 +151,7 @@ def _replying_worker(
         step(step.prepare(next(batches), 0), settings.learning.learning_rate)
     step.gather_state()
     repliers = {
-        beam_size: Replier(model, vocabulary, settings.model, DecodingSettings(beam_size=beam_size))
+        beam_size: Replier(TensorFlowModel(model), vocabulary, settings.model, DecodingSettings(beam_size=beam_size))
         for beam_size in BEAM_SIZES
     }
     sources = questions.encoded().sources

@@ -1,7 +1,6 @@
 """A model for the faces of the chat: an attempt or an export, with what a user should know about it."""
 
 import dataclasses
-import functools
 import os
 import re
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.workers import cores
 from chatbot.export.manifest import MANIFEST
-from chatbot.export.runtime.load import ExportedResponder, load_export
+from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.inference.text_responder import TextResponder
 
 # The ends of names of files that say nothing to readers, such as .conv.gz.
@@ -105,17 +104,16 @@ def load_attempt(directory: Path) -> LoadedModel:
 
     import_tensorflow()
     let_gpu_memory_grow()
-    from chatbot.inference.responder import Responder
-    from chatbot.inference.tensor_rows import TensorRows
+    from chatbot.inference.responder import Responder, TensorFlowModel
     from chatbot.model.saved import load_trained
 
     trained = load_trained(directory)
-    rows = functools.cache(lambda: TensorRows(trained.model))  # traced once for all settings
+    model = TensorFlowModel(trained.model)  # traced once for all settings
     return LoadedModel(
         directory,
         card_of_attempt(directory, trained.step),
         trained.settings.encoding.history,
-        lambda decoding: Responder(trained, with_default_search(decoding, directory), rows),
+        lambda decoding: Responder(trained, with_default_search(decoding, directory), model),
     )
 
 

@@ -4,6 +4,7 @@ NumPy computes where no graph is wanted: in the server's batches and in exports,
 computes within the graph of a search. "Last" means the last axis, which sums and the like keep, with size 1.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ class NumpyFunctions:
     minimum = staticmethod(np.minimum)
     reshape = staticmethod(np.reshape)
     concatenate = staticmethod(np.concatenate)
+    zeros_like = staticmethod(np.zeros_like)
 
     @staticmethod
     def float32(x: Array) -> npt.NDArray[np.float32]:
@@ -81,9 +83,39 @@ class NumpyFunctions:
         return np.stack([_largest(row, k) for row in x])
 
     @staticmethod
-    def rows(table: npt.NDArray[Any], indices: Array) -> Array:
-        """Return rows of a constant table, indices.shape + table.shape[1:]."""
-        return table[indices]
+    def rows(arrays: Any, indices: Array) -> Any:
+        """Return rows of an array or of each in a structure, indices.shape + array.shape[1:]."""
+        return _mapped(lambda x: x[indices], arrays)
+
+    @staticmethod
+    def repeated(arrays: Any, times: Any) -> Any:
+        """Return each row of an array or of each in a structure as many times, one after another."""
+        return _mapped(lambda x: np.repeat(x, times, axis=0), arrays)
+
+    @staticmethod
+    def array(x: Any) -> Array:
+        """Return a constant."""
+        return x
+
+    @staticmethod
+    def length(x: Array) -> Any:
+        """Return the number of rows."""
+        return len(x)
+
+    @staticmethod
+    def row_numbers(x: Array) -> npt.NDArray[np.int64]:
+        """Return the number of each row, [rows, 1] int64."""
+        return np.arange(len(x))[:, None]
+
+    @staticmethod
+    def column(x: Array, value: Any) -> npt.NDArray[np.int64]:
+        """Return a number for each row, [rows, 1] int64."""
+        return np.full((len(x), 1), value, np.int64)
+
+    @staticmethod
+    def cond(condition: Any, of_true: Callable[[], Any], of_false: Callable[[], Any]) -> Any:
+        """Return the result of one of two functions, which return the same structure."""
+        return of_true() if condition else of_false()
 
     @staticmethod
     def take(x: Array, indices: Array) -> Array:
@@ -117,6 +149,15 @@ class NumpyFunctions:
     def needed_columns(are_needed: Array) -> Any:
         """Return an index of the columns that a row needs, or of all. are_needed: [rows, columns]."""
         return np.flatnonzero(are_needed.any(axis=0))
+
+
+def _mapped(function: Callable[[Array], Array], arrays: Any) -> Any:
+    if isinstance(arrays, dict):
+        return {name: _mapped(function, x) for name, x in arrays.items()}
+    if isinstance(arrays, (list, tuple)):
+        parts = [_mapped(function, x) for x in arrays]
+        return type(arrays)(*parts) if hasattr(arrays, "_fields") else type(arrays)(parts)
+    return function(arrays)
 
 
 def _largest(values: Array, number: int) -> npt.NDArray[np.int64]:

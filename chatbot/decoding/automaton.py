@@ -1,12 +1,26 @@
-"""The sequences of ids that a search may generate, as a finite automaton."""
+"""The sequences of ids that a search may generate, as a finite automaton; those without banned words.
 
+The automaton of banned words follows the text of a reply byte by byte. It knows every spelling of a word: as one token,
+in several, in bytes, and as a part of longer tokens. It is the product of the spelling automaton and the automaton of
+Aho and Corasick (1975) for the words.
+"""
+
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.corpus.vocabulary import EOS
+from chatbot.corpus.tokenizer import SPACE
+from chatbot.corpus.vocabulary import EOS, SPECIALS, Vocabulary
 from chatbot.decoding.array_functions import INFINITY, Array, functions_of
+from chatbot.errors import UserError
+
+# The maximum size of the automaton, states * vocabulary, which takes 9 bytes each.
+LARGEST = 1 << 25
+# A number of ids that no reply has.
+FAR = 1 << 40
 
 
 class Automaton(NamedTuple):
@@ -36,6 +50,7 @@ class BoundedAutomaton:
         next_states = np.concatenate([automaton.next_states, automaton.next_states[:1]])
         # The number of ids that must follow an id before the sequence may end, [states, vocabulary].
         following = _ids_to_end(automaton)[next_states]
+        assert following.max() < FAR, "no end can be reached"
         self._most = int(following.max())
         # The ids after which the sequence can end in time, [(most + 1) * states, vocabulary], by the ids left.
         self._in_time = np.concatenate([allowed & (following <= left) for left in range(self._most + 1)])
@@ -58,14 +73,120 @@ class BoundedAutomaton:
 
 
 def _ids_to_end(automaton: Automaton) -> npt.NDArray[np.int64]:
-    """Return the least number of ids between each state and one that allows the end, [states]."""
-    states = len(automaton.allowed)
-    numbers = np.where(automaton.allowed[:, EOS], 0, states)
+    """Return the least number of ids between each state and one that allows the end, [states]; FAR if none is left."""
+    numbers = np.where(automaton.allowed[:, EOS], 0, FAR)
     while True:
-        following = np.where(automaton.allowed, numbers[automaton.next_states], states).min(axis=1)
+        following = np.where(automaton.allowed, numbers[automaton.next_states], FAR).min(axis=1)
         smaller = np.minimum(numbers, following + 1)
         if (smaller == numbers).all():
-            break
+            return numbers
         numbers = smaller
-    assert numbers.max() < states, "no end can be reached"
-    return numbers
+
+
+def without_words(automaton: Automaton, vocabulary: Vocabulary, words: Sequence[str], max_length: int) -> Automaton:
+    """Return the automaton of the replies that contain none of these words.
+
+    automaton: `spelling_automaton(vocabulary)`. words: cleaned. max_length: of a reply, in tokens.
+    Raises UserError if the words leave no reply, or are too many for memory.
+    """
+    texts = [word.encode() for word in words]
+    following, banned = _occurrences(texts)  # [states, 256], [states]
+    tokens = _token_bytes(vocabulary)
+    rows: dict[int, npt.NDArray[np.int32]] = {}  # by the state of the words: the state after each token, or -1
+    numbers = {(0, 0): 0}
+    waiting, allowed, next_states = deque(numbers), [], []
+    while waiting:
+        spelling, state = waiting.popleft()
+        if state not in rows:
+            rows[state] = _after_tokens(state, following, banned, tokens)
+        after = rows[state]
+        may_follow = automaton.allowed[spelling] & (after >= 0)
+        pairs = automaton.next_states[spelling].astype(np.int64) * len(following) + np.where(may_follow, after, 0)
+        states = np.zeros(len(vocabulary), np.int32)
+        ids = np.flatnonzero(may_follow)
+        ids = ids[ids != EOS]
+        kinds, which = np.unique(pairs[ids], return_inverse=True)
+        reached = []
+        for kind in kinds.tolist():
+            pair = divmod(kind, len(following))
+            if pair not in numbers:
+                numbers[pair] = len(numbers)
+                waiting.append(pair)
+            reached.append(numbers[pair])
+        states[ids] = np.array(reached, np.int32)[which]
+        allowed.append(may_follow)
+        next_states.append(states)
+        if len(numbers) * len(vocabulary) > LARGEST:
+            raise UserError(f"--ban: {len(words):,} words are too many for memory; give fewer")
+    product = _without_dead_ends(Automaton(np.stack(allowed), np.stack(next_states)), max_length)
+    if not np.delete(product.allowed[0], EOS).any():
+        raise UserError("--ban: these words leave nothing to reply; give fewer")
+    return product
+
+
+def _occurrences(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    """Return the automaton of Aho and Corasick: the state after each byte, and the states in which a text has ended.
+
+    Both are over states: [states, 256], [states].
+    """
+    children: list[dict[int, int]] = [{}]
+    ended = [False]
+    for text in texts:
+        state = 0
+        for byte in text:
+            if byte not in children[state]:
+                children[state][byte] = len(children)
+                children.append({})
+                ended.append(False)
+            state = children[state][byte]
+        ended[state] = True
+    following = np.zeros((len(children), 256), np.int32)
+    shorter = [0] * len(children)  # the longest proper suffix that is a state, too
+    waiting = deque([0])
+    while waiting:
+        state = waiting.popleft()
+        if state:
+            following[state] = following[shorter[state]]
+            ended[state] = ended[state] or ended[shorter[state]]
+        for byte, child in children[state].items():
+            shorter[child] = int(following[state, byte]) if state else 0
+            following[state, byte] = child
+            waiting.append(child)
+    return following, np.array(ended)
+
+
+def _token_bytes(vocabulary: Vocabulary) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]]:
+    """Return for each place the ids of the tokens that have a byte there, and these bytes."""
+    texts = [b""] * len(SPECIALS)
+    texts += [token.replace(SPACE, " ").encode() for token in vocabulary.tokens[len(SPECIALS) : vocabulary.first_byte]]
+    texts += [bytes([byte]) for byte in range(len(vocabulary) - vocabulary.first_byte)]
+    ids = np.arange(len(texts))
+    places = []
+    for place in range(max(map(len, texts))):
+        ids = ids[[len(texts[i]) > place for i in ids]]
+        places.append((ids, np.array([texts[i][place] for i in ids], np.uint8)))
+    return places
+
+
+def _after_tokens(
+    state: int,
+    following: npt.NDArray[np.int32],
+    banned: npt.NDArray[np.bool_],
+    tokens: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]],
+) -> npt.NDArray[np.int32]:
+    """Return the state after each token, -1 where a banned word ends in it: [vocabulary]. tokens: `_token_bytes`."""
+    size = 1 + max(int(ids.max()) for ids, _ in tokens)
+    states = np.full(size, state, np.int32)
+    found = np.zeros(size, np.bool_)
+    for ids, values in tokens:
+        states[ids] = following[states[ids], values]
+        found[ids] |= banned[states[ids]]
+    return np.where(found, -1, states)
+
+
+def _without_dead_ends(automaton: Automaton, max_length: int) -> Automaton:
+    """Forbid the ids after which no reply of max_length ids can end."""
+    allowed = automaton.allowed & (_ids_to_end(automaton)[automaton.next_states] < max_length)
+    # A state that is never reached has one id, as every state needs.
+    allowed[~allowed.any(axis=1), EOS] = True
+    return Automaton(allowed, automaton.next_states)

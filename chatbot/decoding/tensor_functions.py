@@ -1,9 +1,9 @@
 """The functions of `array_functions` for tensors of TensorFlow, within a graph."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 
@@ -17,6 +17,7 @@ class TensorFunctions:
     minimum = staticmethod(tf.minimum)
     reshape = staticmethod(tf.reshape)
     concatenate = staticmethod(tf.concat)
+    zeros_like = staticmethod(tf.zeros_like)
     log_softmax = staticmethod(tf.nn.log_softmax)
 
     @staticmethod
@@ -57,8 +58,35 @@ class TensorFunctions:
         return tf.cast(tf.math.top_k(x, k).indices, tf.int64)
 
     @staticmethod
-    def rows(table: npt.NDArray[Any], indices: tf.Tensor) -> tf.Tensor:
-        return tf.gather(table, indices)
+    def rows(arrays: Any, indices: tf.Tensor) -> Any:
+        return tf.nest.map_structure(lambda x: tf.gather(x, indices), arrays)
+
+    @staticmethod
+    def repeated(arrays: Any, times: tf.Tensor | int) -> Any:
+        # tf.repeat computes sizes on a GPU, for which the host would wait.
+        return tf.nest.map_structure(
+            lambda x: tf.gather(x, tf.cast(tf.range(tf.shape(x)[0] * times) // times, tf.int64)), arrays
+        )
+
+    @staticmethod
+    def array(x: Any) -> tf.Tensor:
+        return tf.constant(x)
+
+    @staticmethod
+    def length(x: tf.Tensor) -> tf.Tensor:
+        return tf.shape(x)[0]
+
+    @staticmethod
+    def row_numbers(x: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tf.range(tf.shape(x)[0]), tf.int64)[:, None]
+
+    @staticmethod
+    def column(x: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+        return tf.fill([tf.shape(x)[0], 1], tf.cast(value, tf.int64))
+
+    @staticmethod
+    def cond(condition: tf.Tensor, of_true: Callable[[], Any], of_false: Callable[[], Any]) -> Any:
+        return tf.cond(condition, of_true, of_false)
 
     @staticmethod
     def take(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

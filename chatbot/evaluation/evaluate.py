@@ -17,7 +17,8 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, Sample
 from chatbot.evaluation.report import entries_of, write_report
 from chatbot.flags import command_line
-from chatbot.inference.replier import BATCH, Replier, replier_of
+from chatbot.inference.replier import BATCH, Replier
+from chatbot.inference.responder import replier_of
 from chatbot.model.saved import Trained
 from chatbot.quiet import no_bars
 

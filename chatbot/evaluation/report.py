@@ -18,7 +18,7 @@ from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH
 from chatbot.inference.responder import word_attention
-from chatbot.inference.word_attention import WordAttention
+from chatbot.inference.text_responder import WordAttention
 from chatbot.model.saved import Trained
 from chatbot.quiet import no_bars
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from chatbot.config.model import ModelSettings
 from chatbot.export import graphs
-from chatbot.export.rounding import Stored
+from chatbot.export.weights import Stored
 from chatbot.model.seq2seq import Seq2Seq
 
 ENCODE, STEP, WEIGHTS_FILE = "encode.onnx", "step.onnx", "weights.bin"

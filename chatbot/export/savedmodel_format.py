@@ -27,11 +27,10 @@ from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, Vocabulary
 from chatbot.export.graphs import plain_model, sequences_in_graph, with_weights
-from chatbot.export.rounding import Stored
+from chatbot.export.weights import Stored
 from chatbot.flags import fields_of
-from chatbot.inference.ranking import check_decoding, for_attempt, reply_automaton
-from chatbot.inference.reply_search import ReplySearch
-from chatbot.inference.reverse_scorer import ReverseScorer
+from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
+from chatbot.inference.responder import ReverseScorer, found
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 
@@ -96,23 +95,23 @@ class _StoredModel:
 
     def search(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
         """Return the signature of a search."""
-        found = self._found(settings, decoding, vocabulary)
+        search = self._search(settings, decoding, vocabulary)
 
         def signature(ids: tf.Tensor, **uniform: tf.Tensor) -> dict[str, tf.Tensor]:
             with with_weights(self._model, self._stored()):
-                replies, scores = _by_question(found, decoding, settings, (tf.int32, tf.float32))(ids, **uniform)
+                replies, scores = _by_question(search, decoding, settings, (tf.int32, tf.float32))(ids, **uniform)
             return {"ids": replies, "scores": scores}
 
         return tf.function(signature, autograph=False).get_concrete_function(**_specs(settings, decoding))
 
     def best(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
         """Return the signature of the best reply as text."""
-        found = self._found(settings, decoding, vocabulary)
+        search = self._search(settings, decoding, vocabulary)
         texts = tf.constant(_bytes_of_tokens(vocabulary))
         reverse = ReverseScorer(self._model) if decoding.rerank else None
 
         def best_of(ids: tf.Tensor, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-            replies, scores = found(ids, uniform)
+            replies, scores = search(ids, uniform)
             if decoding.compares_samples:
                 scores /= _length_penalty(tf.math.count_nonzero(replies, axis=-1), decoding.length_penalty)
             if reverse is not None:
@@ -128,11 +127,10 @@ class _StoredModel:
 
         return tf.function(signature, autograph=False).get_concrete_function(**_specs(settings, decoding))
 
-    def _found(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
+    def _search(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
         """Return the function (ids, uniform) -> ids and scores of all hypotheses of each question."""
         automaton = reply_automaton(decoding, vocabulary, settings.max_length)
-        search = ReplySearch(self._model, automaton, decoding)
-        return lambda ids, uniform: search(sequences_in_graph(ids), uniform)
+        return lambda ids, uniform: found(self._model, decoding, automaton, sequences_in_graph(ids), uniform)
 
 
 def _by_question(function: Any, decoding: DecodingSettings, settings: ModelSettings, types: tuple[Any, ...]) -> Any:
@@ -208,7 +206,7 @@ def _reverse_scores(
     decoding: DecodingSettings,
     vocabulary: Vocabulary,
 ) -> tf.Tensor:
-    """Return what `--rerank` adds to the scores, [rows, hypotheses]; see `chatbot.inference.ranking`.
+    """Return what `--rerank` adds to the scores, [rows, hypotheses]; see `chatbot.inference.replier`.
 
     ids: questions, [rows, time]. replies: [rows, hypotheses, max_length].
     """

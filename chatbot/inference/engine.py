@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from chatbot.corpus.vocabulary import BOS
 from chatbot.inference.questions import Asked, FinishReason, Piece, Question, Receive, Ticket, TokenLogProb
-from chatbot.inference.ranking import Reply
-from chatbot.inference.rows import RowBatch, RowModel, Started, token_log_prob
+from chatbot.inference.replier import Reply
+from chatbot.inference.rows import RowBatch, Started, token_log_prob
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.inference.waiting import BusyError, Waiting
 
@@ -52,12 +52,8 @@ class Engine:
     def __init__(self, responder: TextResponder, most_waiting: int = 256, most_characters: int = 1_000_000) -> None:
         self._waiting = Waiting(2, most_waiting, most_characters)
         self._own_lane = SEARCHES if responder.decoding.hypotheses > 1 else ROWS
-        self._replier = responder.replier
-        self._making = threading.Lock()
-        self._rows = RowLane(responder, self._waiting, ROWS, self._made_row_model)
-        self._searches = [
-            SearchLane(responder, self._waiting, SEARCHES, self._made_row_model) for _ in range(SEARCH_THREADS)
-        ]
+        self._rows = RowLane(responder, self._waiting, ROWS)
+        self._searches = [SearchLane(responder, self._waiting, SEARCHES) for _ in range(SEARCH_THREADS)]
         self._threads = [threading.Thread(target=self._rows.run, name="engine: rows", daemon=True)]
         self._threads += [
             threading.Thread(target=lane.run, args=[SEARCH_THREADS], name="engine: searches", daemon=True)
@@ -88,30 +84,23 @@ class Engine:
         for thread in self._threads:
             thread.join()
 
-    def _made_row_model(self) -> RowModel:
-        with self._making:
-            return self._replier.row_model()
-
 
 class RowLane:
     """Answers questions with settings of one reply, by continuous batching: replies begin and end at any time.
 
-    lane: the number of its questions in `waiting`. row_model: called when there is a question.
+    lane: the number of its questions in `waiting`.
     """
 
-    def __init__(
-        self, responder: TextResponder, waiting: Waiting, lane: int, row_model: Callable[[], RowModel]
-    ) -> None:
+    def __init__(self, responder: TextResponder, waiting: Waiting, lane: int) -> None:
         self._responder, self._waiting, self._lane = responder, waiting, lane
-        self._row_model = row_model
         self._max_length = responder.settings.model.max_length
-        self._batch: RowBatch | None = None
+        self._batch = RowBatch(responder.replier.model, self._max_length)
         self._tokens = 0  # of a reply, since questions last joined
 
     @property
     def active(self) -> int:
         """The number of questions that are being answered."""
-        return 0 if self._batch is None else len(self._batch.asked)
+        return len(self._batch.asked)
 
     def run(self) -> None:
         """Answer questions until `waiting` is closed and none is left."""
@@ -120,7 +109,7 @@ class RowLane:
 
     def joining(self) -> list[Asked] | None:
         """Return the questions that join now. None if there is nothing to do any more."""
-        number = 0 if self._batch is None else self._batch.unfinished
+        number = self._batch.unfinished
         self._tokens += 1
         if self._tokens < JOINING_TOKENS and self._waiting.number(self._lane) < JOINING_SHARE * number:
             return []
@@ -130,20 +119,17 @@ class RowLane:
     def step(self, taken: Sequence[Asked]) -> None:
         """Begin replies to these questions, and add a token to each unfinished reply."""
         try:
-            if self._batch is None:
-                self._batch = RowBatch(self._row_model(), self._max_length)
-            self._add(self._batch, [started for asked in taken if (started := self._started(asked)) is not None])
+            self._add([started for asked in taken if (started := self._started(asked)) is not None])
             if self._batch.unfinished:
                 self._batch.advance()
         except Exception as error:  # the next questions are answered
-            for asked in taken if self._batch is None else [*self._batch.asked, *taken]:
+            for asked in [*self._batch.asked, *taken]:
                 asked.give(error)
-            if self._batch is not None:
-                self._batch.clear()
+            self._batch.clear()
 
-    def _add(self, batch: RowBatch, started: list[Started]) -> None:
+    def _add(self, started: list[Started]) -> None:
         try:
-            batch.change(started)
+            self._batch.change(started)
         except Exception as error:
             if len(started) == 0:
                 raise
@@ -151,7 +137,7 @@ class RowLane:
                 started[0].replies[0].asked.give(error)
             else:  # one of them may be the reason
                 for one in started:
-                    self._add(batch, [one])
+                    self._add([one])
 
     def _started(self, asked: Asked) -> Started | None:
         """Return the replies to a question before their first id; None if it is answered."""
@@ -177,11 +163,8 @@ def give_empty_question_replies(asked: Asked) -> None:
 class SearchLane:
     """Answers questions by the search of the responder; the arguments are those of `RowLane`."""
 
-    def __init__(
-        self, responder: TextResponder, waiting: Waiting, lane: int, row_model: Callable[[], RowModel]
-    ) -> None:
+    def __init__(self, responder: TextResponder, waiting: Waiting, lane: int) -> None:
         self._responder, self._waiting, self._lane = responder, waiting, lane
-        self._row_model = row_model
         self._max_length = responder.settings.model.max_length
         self.active = 0  # the number of questions that are being answered
 
@@ -235,7 +218,7 @@ class SearchLane:
         """Return the log-probabilities of a reply that was found, if they are needed."""
         if (top := asked.question.top_log_probs) is None:
             return ()
-        model, tokens = self._row_model(), []
+        model, tokens = self._responder.replier.model, []
         state = model.encode([source])
         for last, token in zip((BOS, *ids), ids, strict=False):
             if asked.is_over:

@@ -1,19 +1,284 @@
-"""Replies of a trained model to any text."""
+"""Replies of a trained model, computed by TensorFlow."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.batches import pad
 from chatbot.corpus.pair_ids import Ragged
-from chatbot.corpus.vocabulary import BOS, Vocabulary
-from chatbot.inference.replier import Replier, replier_of
-from chatbot.inference.tensor_rows import TensorRows
-from chatbot.inference.text_responder import TextResponder
-from chatbot.inference.word_attention import Weights, WordAttention, by_word
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, Vocabulary
+from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.graph_search import run, search_all
+from chatbot.decoding.sampling import uniform_numbers
+from chatbot.decoding.search import OF_HYPOTHESES, new_search
+from chatbot.inference.questions import Ticket
+from chatbot.inference.replier import Batch, Replier, for_attempt
+from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
+from chatbot.model.decoder import DecoderState
+from chatbot.model.device_copies import DeviceCopies
+from chatbot.model.operations import on_gpu
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.model.sequences import Sequences, packed_array, specs_of
+
+# The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
+# a model that copies gains nothing by it.
+EMPTY_QUESTION = np.array([[BOS]])
+# After how many ids a search on a GPU checks whether all hypotheses are finished: the host waits for each check. Up to
+# three ids are then computed in vain.
+CHECK_INTERVAL_ON_GPU = 4
+# The maximum number of padded positions of questions in one call, which bounds the memory of their logits.
+POSITIONS = 1024
+
+
+class TensorState(NamedTuple):
+    """The state of some rows. lengths: of their questions, [rows]. tensors: with `rounded_up` rows and positions."""
+
+    tensors: DecoderState
+    lengths: npt.NDArray[np.int64]
+
+
+class TensorFlowModel:
+    """The `chatbot.inference.replier.Model` of a trained model. The states of rows stay on the device that computes.
+
+    Each graph is traced once, at its first use. copies: the devices that share the batches of a search; None for the
+    model's own.
+    """
+
+    def __init__(self, model: Seq2Seq, copies: DeviceCopies | None = None) -> None:
+        self.model, self._copies = model, copies or DeviceCopies(model)
+        self.reverse_scores = ReverseScorer(model)
+        self._lock = threading.Lock()
+
+    def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
+        """See `RowModel`."""
+        rows = Ragged.from_rows(questions)
+        lengths = rows.lengths.astype(np.int64)
+        ids = pad(rows, _filled(np.arange(len(rows))), rounded_up(int(lengths.max())))
+        with self.model.placed():
+            return TensorState(self.graphs.encode(self.model.sequences(ids)), lengths)
+
+    def step(self, state: TensorState, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], TensorState]:
+        """See `RowModel`."""
+        with self.model.placed():
+            logits, changed = self.graphs.step(state.tensors, _filled(last))
+        return logits.numpy()[: len(last)], TensorState({**state.tensors, **changed}, state.lengths)
+
+    def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
+        """See `RowModel`. Questions are padded to the longest of them."""
+        lengths = np.concatenate([state.lengths for state in states])[rows]
+        if len(states) == 1:
+            function = self.graphs.take
+        else:
+            function, first = self.graphs.take_of_both, len(states[0].lengths)
+            rows = np.where(rows < first, rows, rows - first + rounded_up(first))
+        width = np.int32(rounded_up(int(lengths.max(initial=1))))
+        with self.model.placed():
+            return TensorState(function(*(state.tensors for state in states), _filled(rows), width), lengths)
+
+    def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> "GraphSearcher":
+        """See `Model`."""
+        return GraphSearcher(self.model, self._copies, decoding, automaton)
+
+    @property
+    def graphs(self) -> "RowGraphs":
+        """The graphs that generate token by token."""
+        with self._lock:
+            return self._made_graphs
+
+    @functools.cached_property
+    def _made_graphs(self) -> "RowGraphs":
+        model = self.model
+
+        def step(state: DecoderState, last: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
+            logits, after = model.step(state, last)
+            return tf.cast(logits, tf.float32), {name: x for name, x in after.items() if name in OF_HYPOTHESES}
+
+        def graph(function: Any, *signature: Any) -> Any:
+            traced = tf.function(function, input_signature=signature, autograph=False)
+            traced.get_concrete_function()
+            return traced
+
+        with model.placed():
+            encode = graph(lambda source: model.encode(source), specs_of(model.sequences(np.ones([1, 1]))))
+            outputs = encode.get_concrete_function().structured_outputs
+            state = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), outputs)
+            numbers, width = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int32)
+            return RowGraphs(
+                encode,
+                graph(step, state, numbers),
+                graph(_taken, state, numbers, width),
+                graph(_taken_of_both, state, state, numbers, width),
+            )
+
+
+class RowGraphs(NamedTuple):
+    """The functions of `RowModel` as graphs. take, take_of_both: from one state, from two."""
+
+    encode: Any
+    step: Any
+    take: Any
+    take_of_both: Any
+
+    @property
+    def traces(self) -> int:
+        """The number of times that a function was traced, of all four."""
+        return sum(function.experimental_get_tracing_count() for function in self)
+
+
+class GraphSearcher:
+    """The search of decoding settings as a graph, which is traced once for questions of any number and length."""
+
+    def __init__(
+        self, model: Seq2Seq, copies: DeviceCopies, decoding: DecodingSettings, automaton: BoundedAutomaton
+    ) -> None:
+        self._model, self._copies, self._decoding, self._automaton = model, copies, decoding, automaton
+        with model.placed():
+            specs = [specs_of(model.sequences(np.ones([1, 1])))]
+        if decoding.samples:
+            specs.append(tf.TensorSpec([None, decoding.hypotheses, automaton.max_length], tf.float32))
+
+        def decode(abandoned: tf.Tensor, source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return found(model, decoding, automaton, source, uniform[0] if uniform else None, abandoned)
+
+        self.graph = copies.graph(decode, [tf.TensorSpec([], tf.resource), *specs])
+
+    def __call__(
+        self, batches: Sequence[Batch], seed: int
+    ) -> list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]:
+        """See `Searcher`."""
+
+        def compute(weights: list[tf.Tensor], numbers: Iterator[int]) -> list[tuple[int, Any]]:
+            return [(i, self._found(weights, seed, *batches[i])) for i in numbers]
+
+        of_devices = self._copies.run(compute, range(len(batches)))
+        return [batch for _, batch in sorted(itertools.chain(*of_devices), key=lambda numbered: numbered[0])]
+
+    def _found(
+        self, weights: list[tf.Tensor], seed: int, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
+    ) -> Any:
+        assert all(questions), "an empty question"
+        arguments: list[Any] = [self._model.sequences(_padded(questions))]
+        if self._decoding.samples:
+            sizes = self._decoding.hypotheses, self._automaton.max_length
+            arguments.append(uniform_numbers(seed, questions, *sizes))
+        with tf.device("CPU"):  # its values are read by the host, which runs the loops of the search
+            abandoned = tf.Variable(np.zeros(len(questions), np.bool_), trainable=False)
+        with contextlib.ExitStack() as stack:
+            for number, ticket in enumerate(tickets):
+                mark = functools.partial(abandoned.scatter_nd_update, [[number]], [True])
+                stack.enter_context(ticket.calling(mark))
+            ids, scores = self.graph(weights, abandoned.handle, *arguments)
+            return ids.numpy(), scores.numpy()
+
+
+def found(
+    model: Seq2Seq,
+    decoding: DecodingSettings,
+    automaton: BoundedAutomaton,
+    source: Sequences,
+    uniform: tf.Tensor | None = None,
+    abandoned: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return ids [rows, hypotheses, max_length] int32, padded, and scores [rows, hypotheses] float32, in a graph.
+
+    source: the questions.
+    uniform: for sampling, [rows, candidates, max_length] float32 in [0, 1).
+    abandoned: the handle of a variable [rows] bool, the rows that nobody waits for any more. It may change while this
+    runs: soon after, no hypotheses of such a row are computed. None: all rows are searched to their ends.
+    """
+    candidates = decoding.hypotheses // decoding.beams
+
+    def encoded(questions: Sequences) -> DecoderState:
+        state = model.encode(questions)
+        # bool is in the host's memory in a loop on a GPU.
+        return {**state, "mask": tf.cast(state["mask"], tf.float32)}
+
+    def wanted(rows: tf.Tensor) -> tf.Tensor:
+        # All are read, and copied to the device: the numbers of the rows stay there.
+        are_abandoned = tf.raw_ops.ReadVariableOp(resource=abandoned, dtype=tf.bool)
+        are_abandoned.set_shape([None])
+        return ~tf.gather(are_abandoned, rows // candidates)
+
+    generic = encoded(model.sequences(EMPTY_QUESTION)) if decoding.anti_lm else None
+    search, start = new_search(decoding, automaton, model.step, encoded(source), generic, uniform)
+    check_interval, length = CHECK_INTERVAL_ON_GPU if on_gpu() else 1, automaton.max_length
+    if decoding.hypotheses == 1:
+        hypotheses = run(search, start, length, check_interval).hypotheses
+        ids, scores = hypotheses.ids, hypotheses.log_probs
+    else:
+        ids, scores = search_all(search, start, None if abandoned is None else wanted, check_interval)
+    shape = [tf.shape(search.question["mask"])[0], decoding.hypotheses]
+    return tf.cast(tf.reshape(ids, [*shape, length]), tf.int32), tf.reshape(scores, shape)
+
+
+class ReverseScorer:
+    """Scores pairs of a question and a reply, in batches that are traced once for all lengths.
+
+    The model generates a question from an answer after the symbol ASK, as in training.
+    """
+
+    def __init__(self, model: Seq2Seq) -> None:
+        self._model = model
+        with model.placed():
+            sequences = specs_of(model.sequences(np.ones([1, 1])))
+        self._log_probs = tf.function(
+            self.score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)], autograph=False
+        )
+
+    @property
+    def traces(self) -> int:
+        """The number of times that the computation was traced."""
+        return self._log_probs.experimental_get_tracing_count()
+
+    def __call__(
+        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()
+    ) -> npt.NDArray[np.float32]:
+        """See `Model.reverse_scores`."""
+        scores = np.zeros(len(replies), np.float32)
+        order = np.argsort([len(question) for question in questions], kind="stable")
+        while True:  # the longest questions first, so that a batch is bounded by its first row
+            if tickets:
+                order = order[[not tickets[i].cancelled.is_set() for i in order]]
+            if not len(order):
+                return scores
+            number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
+            order, rows = order[:-number], order[-number:]
+            scores[rows] = self._batch([replies[i] for i in rows], [questions[i] for i in rows])
+
+    def _batch(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+        target_in, target_out = _padded([[ASK, *q] for q in questions]), _padded([[*q, EOS] for q in questions])
+        with self._model.placed():
+            source, target = self._model.sequences(_padded(replies)), self._model.sequences(target_in)
+            targets = packed_array(target_out, target.packing, 0).astype(np.int64)
+            result: npt.NDArray[np.float32] = self._log_probs(source, target, targets).numpy()
+        return result
+
+    def score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability of each row of targets, [rows]. targets: [tokens] int64, packed as target_in.
+
+        N-grams are left out: they do not depend on the reply.
+        """
+        log_probs = self._model.log_probabilities(self._model.decoded(source, target_in), targets)  # [tokens]
+        of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
+        return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
+
+
+def replier_of(trained: Trained, decoding: DecodingSettings, model: TensorFlowModel | None = None) -> Replier:
+    """Return the replier of a trained model. Banned words are cleaned as the training pairs were.
+
+    model: that of `trained`, which repliers may share. Raises UserError for decoding settings that it does not admit.
+    """
+    decoding = for_attempt(decoding, trained.settings)
+    return Replier(model or TensorFlowModel(trained.model), trained.vocabulary, trained.settings.model, decoding)
 
 
 class Responder(TextResponder):
@@ -27,21 +292,15 @@ class Responder(TextResponder):
         responder.replies(["你好", "你叫什么名字"])
         responder.reply("那你呢", history=["你几岁了", "我三岁了"])
 
-    rows: as for `Replier`. Raises UserError for decoding settings that the model does not admit.
+    model: as for `replier_of`. Raises UserError for decoding settings that the model does not admit.
     """
 
-    replier: Replier
-
-    def __init__(
-        self, trained: Trained, decoding: DecodingSettings, rows: Callable[[], TensorRows] | None = None
-    ) -> None:
-        model = trained.model
-
+    def __init__(self, trained: Trained, decoding: DecodingSettings, model: TensorFlowModel | None = None) -> None:
         def weights(question: Sequence[int], reply: Sequence[int]) -> Weights:
-            return attention_weights(model, [question], [reply])[0]
+            return attention_weights(trained.model, [question], [reply])[0]
 
-        shown = weights if model.decoder.shows_attention else None
-        super().__init__(replier_of(trained, decoding, rows), trained.vocabulary, trained.settings, shown)
+        shown = weights if trained.model.decoder.shows_attention else None
+        super().__init__(replier_of(trained, decoding, model), trained.vocabulary, trained.settings, shown)
 
 
 def attention_weights(
@@ -52,14 +311,12 @@ def attention_weights(
     The decoder reads the replies as in training (teacher forcing). questions, replies: ids, of at least one question;
     each question has at least one. The model must have attention.
     """
-    sources = Ragged.from_rows(questions)
-    targets = Ragged.from_rows([[BOS, *reply] for reply in replies])
-    padded = (pad(rows, np.arange(len(rows)), int(rows.lengths.max())) for rows in (sources, targets))
+    padded = _padded(questions), _padded([[BOS, *reply] for reply in replies])
     with model.placed():
         weights = model.attention_weights(*map(model.sequences, padded))  # [rows, target, source]
     weights = weights.numpy().astype(np.float32)
     return [
-        row[:target, :source] for row, source, target in zip(weights, sources.lengths, targets.lengths, strict=True)
+        row[: len(reply) + 1, : len(question)] for row, question, reply in zip(weights, questions, replies, strict=True)
     ]
 
 
@@ -69,3 +326,45 @@ def word_attention(
     """Return the attention of each reply, word by word; the arguments are those of `attention_weights`."""
     weights = attention_weights(model, questions, replies)
     return [by_word(vocabulary, *row) for row in zip(questions, replies, weights, strict=True)]
+
+
+def rounded_up(size: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: memory is kept for each size that TensorFlow has seen."""
+    step = 1 << max(0, size.bit_length() - 2)
+    return -(-size // step) * step
+
+
+def _filled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return rows with the last one repeated, up to a rounded number. Nobody reads the results of these."""
+    return np.pad(rows, (0, rounded_up(len(rows)) - len(rows)), mode="edge") if len(rows) else rows
+
+
+def _sizes(tensor: tf.Tensor) -> list[int | None]:
+    """Return the sizes of a tensor but that of its rows."""
+    sizes: list[int | None] = tensor.shape.as_list()
+    return sizes[1:]
+
+
+def _taken(state: DecoderState, rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
+    taken = tf.nest.map_structure(lambda x: tf.gather(x, rows), state)
+    return {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in taken.items()}
+
+
+def _taken_of_both(first: DecoderState, second: DecoderState, rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
+    fitted = (
+        {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in y.items()} for y in (first, second)
+    )
+    return tf.nest.map_structure(lambda *both: tf.gather(tf.concat(both, axis=0), rows), *fitted)
+
+
+def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
+    """Return a part of the state of questions, [rows, source, ...], with as many positions: cut or padded."""
+    cut = of_question[:, :width]
+    missing = width - tf.shape(cut)[1]
+    return tf.pad(cut, [[0, 0], [0, missing], *[[0, 0]] * (len(cut.shape) - 2)])
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
+    """Return rows of ids as an array, with PAD on the right."""
+    ragged = Ragged.from_rows(rows)
+    return pad(ragged, np.arange(len(ragged)), int(ragged.lengths.max()))

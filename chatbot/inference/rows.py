@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,10 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked, uniform_numbers
 from chatbot.inference.questions import Asked, FinishReason, Piece, TokenLogProb
-from chatbot.inference.ranking import check_decoding, for_attempt, reply_automaton
+from chatbot.inference.replier import RowModel, check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_text import ReplyText
 
-# The question of the anti-language model, as in `reply_search`.
+# The question of the anti-language model, as in `responder`.
 EMPTY_QUESTION = [BOS]
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
 LEAVING_SHARE = 0.25
@@ -33,22 +33,6 @@ PART = 1 << 16
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
-
-
-class RowModel(Protocol):
-    """A model whose state is of a number of rows, which only the model reads. A row has one hypothesis."""
-
-    def encode(self, questions: Sequence[Sequence[int]]) -> Any:
-        """Return the state before the first token. questions: the ids of each row, at least one id."""
-
-    def step(self, state: Any, last: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float32], Any]:
-        """Return the logits of the next ids, [rows, vocabulary], and the state after the last ones. last: [rows]."""
-
-    def take(self, states: Sequence[Any], rows: npt.NDArray[np.int64]) -> Any:
-        """Return the state of some rows, in this order; a row may be taken several times.
-
-        states: one or two. rows: numbers of those of the first state and of the second behind them.
-        """
 
 
 class Rows(NamedTuple):

@@ -3,17 +3,18 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, NamedTuple
 
-from chatbot.config.decoding import DecodingSettings
+import numpy as np
+import numpy.typing as npt
+
 from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.inference.questions import Asked, Message, Piece, Question, Ticket
-from chatbot.inference.ranking import Reply
-from chatbot.inference.rows import RowBatch, RowModel, RuleBook
-from chatbot.inference.word_attention import Weights, WordAttention, by_word
+from chatbot.inference.replier import Replier, Reply
+from chatbot.inference.rows import RowBatch, RuleBook
 
 # The reply to a text without visible characters.
 EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
@@ -21,26 +22,18 @@ EMPTY_QUESTION_REPLY = "（请说点什么 / please say something）"
 MAX_CHARACTERS = 2000
 
 
-class IdReplier(Protocol):
-    """Replies to questions given as ids, of at least one id each; see `chatbot.inference.replier.Replier`."""
+Weights = npt.NDArray[np.float32]
 
-    decoding: DecodingSettings
+# The label of the end symbol.
+END = "<eos>"
 
-    @property
-    def batch(self) -> int:
-        """The maximum number of questions that are searched at once."""
 
-    def replies(self, questions: Sequence[Sequence[int]]) -> list[str]:
-        """Return the best reply to each question."""
+class WordAttention(NamedTuple):
+    """The attention of a reply, word by word. A character that is spelled in bytes is one word."""
 
-    def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
-        """Return the distinct replies that the search found for each question, the best first.
-
-        tickets: one for each question, or none. When one is cancelled, the search for its question ends early.
-        """
-
-    def row_model(self) -> RowModel:
-        """Return the model that generates token by token, the same one each time."""
+    question: list[str]
+    reply: list[str]  # the last one is END
+    weights: Weights  # [reply, question]; those of each word of the reply add up to 1
 
 
 # (the ids of a question, of a reply) -> their attention weights, [reply + 1, question]
@@ -54,9 +47,9 @@ class TextResponder:
     """
 
     def __init__(
-        self, replier: IdReplier, vocabulary: Vocabulary, settings: Settings, attention: AttentionWeights | None
+        self, replier: Replier, vocabulary: Vocabulary, settings: Settings, attention: AttentionWeights | None
     ) -> None:
-        self.replier: IdReplier = replier
+        self.replier = replier
         self.decoding = replier.decoding
         self.vocabulary, self.settings, self._attention = vocabulary, settings, attention
         self._tokens = tokens_of(settings.corpus)
@@ -105,10 +98,8 @@ class TextResponder:
     def _pieces(self, source: Sequence[int]) -> Iterator[str]:
         """Yield the reply to a question in pieces. source: its ids, at least one."""
         messages: list[Message] = []
-        asked, batch = (
-            Asked(Question(""), messages.append, Ticket()),
-            RowBatch(self.replier.row_model(), self._max_length),
-        )
+        asked = Asked(Question(""), messages.append, Ticket())
+        batch = RowBatch(self.replier.model, self._max_length)
         batch.change([self.rule_book.started(asked, source, self.decoding)])
         while batch.unfinished:
             batch.advance()
@@ -155,3 +146,44 @@ class TextResponder:
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text, cleaned and tokenised as the training pairs were; [] without visible characters."""
         return self.vocabulary.ids(self._tokens(text[:MAX_CHARACTERS]))
+
+
+def by_word(vocabulary: Vocabulary, question: Sequence[int], reply: Sequence[int], weights: Weights) -> WordAttention:
+    """Return the attention of a reply, word by word.
+
+    question, reply: ids. weights: of the question's ids at each id of the reply and at the end symbol,
+    [reply + 1, question].
+    """
+    question_words, reply_words = words(vocabulary, question), words(vocabulary, reply)
+    columns = _starts(question_words)
+    of_words = np.add.reduceat(weights, columns, axis=1)  # a word has the sum of its ids
+    rows = _starts([*reply_words, (END, 1)])
+    sizes = np.diff([*rows, len(weights)])
+    of_words = np.add.reduceat(of_words, rows, axis=0) / sizes[:, None]  # and looks where its ids do on average
+    return WordAttention([w for w, _ in question_words], [*(w for w, _ in reply_words), END], of_words)
+
+
+def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
+    """Return the words that ids stand for, each with the number of its ids.
+
+    The bytes of a character are one word, and bytes that are no whole character are U+FFFD each.
+    """
+    found = []
+    place = 0
+    while place < len(ids):
+        size = 1
+        label = vocabulary.tokens_of(ids[place : place + 1])[0]
+        if ids[place] >= vocabulary.first_byte:
+            for length in (2, 3, 4):  # a character of one byte is not spelled further
+                text = vocabulary.tokens_of(ids[place : place + length])
+                if len(text) == 1 and text[0] != "\ufffd" and len(text[0].encode()) == length:
+                    label, size = text[0], length
+        found.append((label, size))
+        place += size
+    return found
+
+
+def _starts(labelled: Sequence[tuple[Any, int]]) -> list[int]:
+    """Return the place of the first id of each word."""
+    ends = np.cumsum([size for _, size in labelled])
+    return [0, *ends[:-1].tolist()]

@@ -32,9 +32,10 @@ class Decoded(NamedTuple):
 
 
 # "cells", the recurrent states, and with input feeding [attended], change at each step: their first dimension is the
-# hypothesis, of which each row has the same number, one after another. So does "attention_sums" [hypotheses, source],
-# if the state has it: the sum of the attention weights of all steps, for the coverage penalty. "memory", "keys" and
-# "mask" belong to the question: their first dimension is the row.
+# hypothesis, of which each row has the same number, one after another. So do "history" [hypotheses, order - 1] int64,
+# the last ids, of a model with n-grams, and "attention_sums" [hypotheses, source], if the state has it: the sum of the
+# attention weights of all steps, for the coverage penalty. The other parts, such as "memory", "keys" and "mask", belong
+# to the question: their first dimension is the row.
 DecoderState = dict[str, Any]
 
 ATTENTIONS: dict[str, type[Attention]] = {"luong": LuongAttention, "bahdanau": BahdanauAttention}

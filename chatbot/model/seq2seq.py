@@ -103,7 +103,7 @@ class Seq2Seq(keras.Model):
         if self._settings.copy:
             state["question"] = padded_ids(source)
         if self.ngrams is not None:
-            state["cells"] = state["cells"], self.ngrams.begins(tf.shape(source.mask)[0])
+            state["history"] = self.ngrams.begins(tf.shape(source.mask)[0])
         return state
 
     def _start(self, source: Sequences, key: tf.Tensor | None) -> DecoderState:
@@ -192,14 +192,13 @@ class Seq2Seq(keras.Model):
 
         The hypotheses of a row are one after another; with one a row, they are the rows.
         """
+        logits, state = self._neural_step(state, ids)
         if self.ngrams is None:
-            return self._neural_step(state, ids)
-        cells, history = state["cells"]
-        logits, state = self._neural_step({**state, "cells": cells}, ids)
-        history = self.ngrams.next_history(history, ids)
+            return logits, state
+        history = self.ngrams.next_history(state["history"], ids)
         log_probabilities = tf.nn.log_softmax(tf.cast(logits, tf.float32))
         mixed = self.ngrams.mixed(log_probabilities, self.ngrams.probabilities(history))
-        return mixed, {**state, "cells": (state["cells"], history)}
+        return mixed, {**state, "history": history}
 
     def _neural_step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
         attended, copies, new_state = self.decoder.step(self.embed(ids), state)

@@ -19,8 +19,8 @@ from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Measurer, top_share
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import word_attention
-from chatbot.inference.word_attention import WordAttention
+from chatbot.inference.responder import TensorFlowModel, word_attention
+from chatbot.inference.text_responder import WordAttention
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import Data
@@ -65,7 +65,7 @@ class Validator:
         self._samples = self._shown[: len(data.samples)]  # those whose attention is shown
         self._questions = [sample.ids for sample in data.measured]
         self._score = Scorer(model, self._copies)
-        self._replier = Replier(model, data.vocabulary, settings.model, copies=self._copies)
+        self._replier = Replier(TensorFlowModel(model, self._copies), data.vocabulary, settings.model)
         scorer = self._score if settings.learning.best_by == QUESTION_NATS else None
         self._measure = Measurer(data.measured, data.vocabulary, self._tokens, scorer)
         self._collapse = Collapse(top_share(self._measure.references, 10))
@@ -150,7 +150,8 @@ class Validator:
 
     def chat_replies(self, decoding: DecodingSettings) -> list[str]:
         """Return the reply to each question of `Data.shown` by another search."""
-        return Replier(self._model, self._vocabulary, self._settings, decoding).replies(self._shown)
+        model = TensorFlowModel(self._model)
+        return Replier(model, self._vocabulary, self._settings, decoding).replies(self._shown)
 
 
 def devices_of(towers: Sequence[Tower]) -> list[str]:

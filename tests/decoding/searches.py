@@ -15,11 +15,10 @@ import tensorflow as tf
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BOS, EOS, PAD
+from chatbot.decoding.array_functions import functions_of
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton
-from chatbot.decoding.graph_search import GraphSearch, search_all
-from chatbot.decoding.hypotheses import coverage_penalty
-from chatbot.export.runtime.onnx_model import State
-from chatbot.export.runtime.search import search
+from chatbot.decoding.graph_search import search_all
+from chatbot.decoding.search import new_search, search_arrays
 
 Array = npt.NDArray[Any]
 LETTERS = "_^$?abc"  # padding, begin, end, unknown, then the alphabet
@@ -85,34 +84,46 @@ class Tables:
         return np.zeros(rows, np.int64) if self.before is None else self.before
 
 
-class FakeOnnxModel:
-    """An `OnnxModel` of tables. Its question has three places, to which `ATTENTION` is paid."""
+def step_of(tables: Tables, functions: Any) -> Any:
+    """The step of the model. Its question has three places, to which `ATTENTION` is paid."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def step(state: dict[str, Any], last: Any) -> tuple[Any, dict[str, Any]]:
+        if "generic" in state:
+            return functions.rows(tables.generic, last), state
+        cells = state["cells"] * 10 + last
+        state = {**state, "cells": cells}
+        if "attention_sums" in state:
+            state["attention_sums"] = state["attention_sums"] + functions.rows(ATTENTION, last)
+        return tables.logits_of(last, cells), state
 
-    def encode(self, questions: Sequence[Sequence[int]]) -> State:
-        """The state of the model without a question, whose cell is negative."""
-        return State({"mask": np.ones((len(questions), 3), np.bool_)}, [np.full(len(questions), -1)], None)
+    return step
 
-    def step(self, state: State, last: Array) -> tuple[Array, State]:
-        (cell,) = state.cells
-        if (cell < 0).any():
-            assert self._tables.generic is not None
-            return self._tables.generic[last], state
-        cell = cell * 10 + last
-        return self._tables.logits_of(last, cell), State(state.question, [cell], None, ATTENTION[last])
+
+def search_of(tables: Tables, decoding: DecodingSettings, words: BoundedAutomaton, begins: Any, uniform: Any) -> Any:
+    """The search of rows that begin with these cells, arrays or tensors."""
+    functions = functions_of(begins)
+
+    def state(cells: Any, is_generic: bool) -> dict[str, Any]:
+        mask = functions.float32(functions.column(cells, 1)) * np.ones(3, np.float32)
+        return {"cells": cells, "mask": mask, **({"generic": mask} if is_generic else {})}
+
+    return new_search(
+        decoding,
+        words,
+        step_of(tables, functions),
+        state(begins, False),
+        state(begins[:1], True) if decoding.anti_lm else None,
+        uniform,
+    )
 
 
 def found_by_arrays(
     tables: Tables, decoding: DecodingSettings, words: BoundedAutomaton, rows: int, uniform: Array | None
 ) -> tuple[Array, Array]:
     """The ids [rows, hypotheses, max_length] and scores [rows, hypotheses] on arrays of NumPy."""
-    start = State({"mask": np.ones((rows, 3), np.bool_)}, [tables.starts(rows)], None)
-    model: Any = FakeOnnxModel(tables)
     with np.errstate(all="ignore"):
-        *_, (ids, scores) = search(model, start, words, decoding, uniform)
-    return ids, scores
+        search, start = search_of(tables, decoding, words, tables.starts(rows), uniform)
+        return search_arrays(search, start, lambda: True)
 
 
 def found_by_graph(
@@ -120,30 +131,12 @@ def found_by_graph(
 ) -> tuple[Array, Array]:
     """The same in a graph of TensorFlow."""
 
-    def step(state: Any, last: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        number, attention = state
-        number = number * 10 + last
-        return tables.logits_of(last, number), (number, attention + tf.gather(ATTENTION, last))
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
+    def searched(begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        search, start = search_of(tables, decoding, words, begins, uniform)
+        return search_all(search, start)
 
-    def generic_step(state: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return tf.gather(tables.generic, last), state
-
-    def coverage(state: Any) -> tf.Tensor:
-        return coverage_penalty(state[1], tf.ones_like(state[1], tf.bool), decoding)
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([None], tf.int64)])
-    def searched(number: tf.Tensor, begins: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        def search_of(of_rows: tf.Tensor) -> GraphSearch:
-            numbers = None if uniform is None else tf.gather(uniform, of_rows)
-            generic = generic_step if decoding.anti_lm else None
-            return GraphSearch(decoding, words, step, generic, numbers, coverage if decoding.coverage_penalty else None)
-
-        state = begins, tf.zeros([tf.shape(begins)[0], 3])
-        without_question: Any = tf.zeros_like(begins) if decoding.anti_lm else ()
-        start = search_of(tf.range(number)).start(state, without_question, number)
-        return search_all(search_of, start, words.max_length)
-
-    ids, scores = searched(tf.constant(rows), tf.constant(np.repeat(tables.starts(rows), decoding.beams)))
+    ids, scores = searched(tf.constant(tables.starts(rows)))
     return ids.numpy(), scores.numpy()
 
 

@@ -27,7 +27,8 @@ from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.flags import compose
-from chatbot.inference.replier import Replier, replier_of
+from chatbot.inference.replier import Replier
+from chatbot.inference.responder import replier_of
 from chatbot.model.device_copies import DeviceCopies
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained

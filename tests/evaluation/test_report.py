@@ -17,7 +17,7 @@ from chatbot.evaluation import report as report_module
 from chatbot.evaluation.measures import Sample, measure
 from chatbot.evaluation.report import Entry, entries_of, heat_map, report, write_report
 from chatbot.flags import compose
-from chatbot.inference.word_attention import END, WordAttention
+from chatbot.inference.text_responder import END, WordAttention
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 

@@ -14,7 +14,7 @@ from chatbot.config.export import ExportSettings, export_settings
 from chatbot.errors import UserError, exit_code_of
 from chatbot.export.__main__ import main
 from chatbot.export.manifest import MANIFEST
-from chatbot.export.runtime.load import ExportedResponder, load_export
+from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.export.write import export
 from tests.export.test_replies import run_python
 from tests.export.untrained import write_attempt

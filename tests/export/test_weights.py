@@ -9,12 +9,10 @@ from chatbot.config.export import ExportSettings
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import BOS, EOS
 from chatbot.decoding.array_functions import NumpyFunctions
-from chatbot.export.loss import HeldOut
 from chatbot.export.manifest import size_of
-from chatbot.export.rounding import restored, stored
-from chatbot.export.runtime.load import load_export
-from chatbot.export.runtime.onnx_model import OnnxModel
-from chatbot.export.write import export
+from chatbot.export.runtime import OnnxModel, load_export
+from chatbot.export.weights import restored, stored
+from chatbot.export.write import HeldOut, export
 from chatbot.model.saved import load_trained
 from tests.export.untrained import write_attempt
 

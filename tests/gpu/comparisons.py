@@ -16,6 +16,7 @@ from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.vocabulary import BYTES, Vocabulary
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
+from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.recurrent import uniform
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.memory import loss_size
@@ -86,7 +87,7 @@ def best_replies(changes: dict[str, Any], decoding: DecodingSettings, tower: Tow
     model = new_model(settings, tower, vocabulary=len(REPLY_VOCABULARY))
     for weight in model.trainable_variables:
         weight.assign(4.0 * weight)  # so that replies differ
-    replier = Replier(model, REPLY_VOCABULARY, settings.model, decoding)
+    replier = Replier(TensorFlowModel(model), REPLY_VOCABULARY, settings.model, decoding)
     candidates = [reply for replies in replier.candidates(QUESTIONS) for reply in replies]
     return {"texts": [reply.text for reply in candidates], "scores": np.array([reply.score for reply in candidates])}
 

@@ -9,7 +9,7 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.vocabulary import BOS
 from chatbot.flags import replace
 from chatbot.inference.replier import Replier
-from chatbot.inference.responder import attention_weights
+from chatbot.inference.responder import TensorFlowModel, attention_weights
 from chatbot.inference.text_responder import TextResponder
 from chatbot.training.devices.towers import Tower
 from tests.gpu import standin
@@ -61,7 +61,7 @@ def token_by_token() -> dict[str, list[standin.Counts]]:
         return lambda: list(TextResponder(replier, REPLY_VOCABULARY, settings, None)._pieces(QUESTIONS[1]))
 
     def engine(replier: Replier, length: int) -> Callable[[], Any]:
-        model = replier.row_model()
+        model = replier.model
 
         def generate() -> None:
             state, last = model.encode(QUESTIONS), np.full(len(QUESTIONS), BOS)
@@ -71,8 +71,8 @@ def token_by_token() -> dict[str, list[standin.Counts]]:
 
         return generate
 
-    def attention(replier: Replier, length: int) -> Callable[[], Any]:
-        return lambda: attention_weights(replier._model, QUESTIONS, [[5] * length] * len(QUESTIONS))
+    def attention(replier: Any, length: int) -> Callable[[], Any]:
+        return lambda: attention_weights(replier.model.model, QUESTIONS, [[5] * length] * len(QUESTIONS))
 
     return {use.__name__: _counts(use, *SEARCHES["greedy"]) for use in (stream, engine, attention)}
 
@@ -84,7 +84,7 @@ def _counts(use: Use, changes: dict[str, Any], decoding: dict[str, Any]) -> list
         settings = replace(ADAM, max_length=length, **changes)
         model = new_model(settings, GPU, vocabulary=len(REPLY_VOCABULARY))
         whole = DecodingSettings(**decoding, min_reply_length=length)
-        call = use(Replier(model, REPLY_VOCABULARY, settings.model, whole), length)
+        call = use(Replier(TensorFlowModel(model), REPLY_VOCABULARY, settings.model, whole), length)
         call()
         before = standin.counts()
         call()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.inference.reply_search import CHECK_INTERVAL_ON_GPU
+from chatbot.inference.responder import CHECK_INTERVAL_ON_GPU
 from tests.gpu import decoding
 from tests.gpu.decoding import LENGTHS
 from tests.gpu.process import on_standins

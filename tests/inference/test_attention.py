@@ -8,7 +8,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import BOS, BYTES, Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.responder import attention_weights, word_attention
-from chatbot.inference.word_attention import END, words
+from chatbot.inference.text_responder import END, words
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 

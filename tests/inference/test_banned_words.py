@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from chatbot.corpus.vocabulary import BYTES, EOS, Vocabulary, spelling_automaton
-from chatbot.decoding.automaton import Automaton
+from chatbot.decoding.automaton import Automaton, without_words
 from chatbot.errors import UserError
-from chatbot.inference.banned_words import without_words
 
 VOCABULARY = Vocabulary(["你好", "你", "好", "吗", "你好吗", "ab", "▁b", *BYTES])
 LENGTH = 5
@@ -63,6 +62,6 @@ def test_words_that_leave_nothing_or_are_too_many_are_refused(monkeypatch: pytes
     assert np.flatnonzero(without_words(spelling, vocabulary, ["好"], 3).allowed[0]).tolist() == [EOS, 6]
     with pytest.raises(UserError, match=r"^--ban: these words leave nothing to reply; give fewer$"):
         without_words(spelling, vocabulary, ["你"], 3)
-    monkeypatch.setattr("chatbot.inference.banned_words.LARGEST", 10)
+    monkeypatch.setattr("chatbot.decoding.automaton.LARGEST", 10)
     with pytest.raises(UserError, match=r"^--ban: 1 words are too many for memory; give fewer$"):
         without_words(spelling, vocabulary, ["好好"], 3)

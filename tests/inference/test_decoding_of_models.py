@@ -16,10 +16,8 @@ from chatbot.corpus.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.questions import Ticket
-from chatbot.inference.ranking import Ranking
-from chatbot.inference.replier import Replier, replier_of
-from chatbot.inference.reply_search import EMPTY_QUESTION
-from chatbot.inference.reverse_scorer import ReverseScorer
+from chatbot.inference.replier import Ranking, Replier
+from chatbot.inference.responder import EMPTY_QUESTION, ReverseScorer, TensorFlowModel, replier_of
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
@@ -85,24 +83,24 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
             assert "他好" not in text
             assert np.isfinite(score)
         assert [score for _, score in replies] == sorted((score for _, score in replies), reverse=True)
-    rows = [replier._found([question[:7]])[0][0] for question in QUESTIONS]
+    rows = [replier.search([([question[:7]], ())], 0)[0][0][0] for question in QUESTIONS]
     for row in np.concatenate(rows):
         tokens = [i for i in row.tolist() if i not in (PAD, EOS)]
         assert len(tokens) >= 3
         bigrams = list(itertools.pairwise(tokens))
         assert len(set(bigrams)) == len(bigrams)
-    assert replier.traces == 1
-    assert replier._reverse is None or replier._reverse.traces == 1
+    assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
+    assert replier.model.reverse_scores.traces == bool(replier.decoding.rerank)  # type: ignore[attr-defined]
 
 
 def test_sampling_is_determined_by_seed_and_question(model: Seq2Seq) -> None:
     """In a batch of 64, too, at another place; the first candidates do not depend on their number."""
     one, two = (DecodingSettings(temperature=1.0, seed=seed) for seed in (1, 2))
-    replier = Replier(model, VOCABULARY, SETTINGS, one)
+    replier = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, one)
     alone = [replier.replies([question])[0] for question in QUESTIONS]
     assert replier.replies([[9, 9], *QUESTIONS, *[[5, 5]] * 57])[1 : 1 + len(QUESTIONS)] == alone
-    assert Replier(model, VOCABULARY, SETTINGS, two).replies(QUESTIONS) != alone
-    many = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(candidates=5)).candidates(QUESTIONS)
+    assert Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, two).replies(QUESTIONS) != alone
+    many = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(candidates=5)).candidates(QUESTIONS)
     assert all(text in [reply.text for reply in replies] for text, replies in zip(alone, many, strict=True))
 
 
@@ -122,12 +120,12 @@ def test_reverse_scores_are_those_of_questions_generated_from_replies(
     for reply, question, score in zip(replies, questions, scores, strict=True):
         assert score == pytest.approx(teacher_forced(model, reply, [ASK, *question], [*question, EOS]), rel=1e-4)
     for positions in (1, 7, 12):
-        monkeypatch.setattr("chatbot.inference.reverse_scorer.POSITIONS", positions)
+        monkeypatch.setattr("chatbot.inference.responder.POSITIONS", positions)
         np.testing.assert_allclose(ReverseScorer(model)(replies, questions), scores, rtol=1e-4)
 
 
 def test_pairs_for_which_nobody_waits_are_not_scored(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.inference.reverse_scorer.POSITIONS", 1)
+    monkeypatch.setattr("chatbot.inference.responder.POSITIONS", 1)
     scorer, tickets, scored = ReverseScorer(model), [Ticket() for _ in range(3)], []
 
     def batch(replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
@@ -143,7 +141,10 @@ def test_pairs_for_which_nobody_waits_are_not_scored(model: Seq2Seq, monkeypatch
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_reranking_adds_the_reverse_score_under_the_length_penalty(model: Seq2Seq, penalty: float) -> None:
     plain, reranked = (
-        {reply.text: reply.score for reply in Replier(model, VOCABULARY, SETTINGS, decoding).candidates([[6, 7]])[0]}
+        {
+            reply.text: reply.score
+            for reply in Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, decoding).candidates([[6, 7]])[0]
+        }
         for decoding in (DecodingSettings(beam_size=6, length_penalty=penalty, rerank=weight) for weight in (0.0, 3.0))
     )
     assert plain.keys() == reranked.keys()
@@ -174,9 +175,11 @@ def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Se
     """In a beam, too: the scores are not normalised again at each token."""
     settings = dataclasses.replace(SETTINGS, max_length=2)
     decoding = DecodingSettings(beam_size=3, length_penalty=0.0)
-    plain = Replier(model, VOCABULARY, settings, decoding)
-    replier = Replier(model, VOCABULARY, settings, dataclasses.replace(decoding, anti_lm=0.5, anti_lm_tokens=2))
-    ids, scores = (x[0] for x in replier._found([[6, 7]]))
+    plain = Replier(TensorFlowModel(model), VOCABULARY, settings, decoding)
+    replier = Replier(
+        TensorFlowModel(model), VOCABULARY, settings, dataclasses.replace(decoding, anti_lm=0.5, anti_lm_tokens=2)
+    )
+    ids, scores = (x[0] for x in replier.search([([[6, 7]], ())], 0)[0])
     texts = {reply.text: reply.score for reply in plain.candidates([[6, 7]])[0]}
     compared = 0
     for row, score in zip(ids.tolist(), scores.tolist(), strict=True):

@@ -16,9 +16,8 @@ from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError, Engine, RowLane
 from chatbot.inference.questions import Question, Usage
-from chatbot.inference.responder import Responder
+from chatbot.inference.responder import Responder, TensorFlowModel, rounded_up
 from chatbot.inference.rows import RowBatch
-from chatbot.inference.tensor_rows import TensorRows, rounded_up
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from chatbot.inference.waiting import Waiting
 from chatbot.model.saved import Trained, load_trained
@@ -49,9 +48,9 @@ def expected(trained: Trained) -> dict[tuple[str, DecodingSettings], str]:
 
 
 @pytest.fixture(scope="module")
-def rows(trained: Trained) -> TensorRows:
+def model(trained: Trained) -> TensorFlowModel:
     """The model for the engine."""
-    return TensorRows(trained.model)
+    return TensorFlowModel(trained.model)
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +73,13 @@ def engine(trained: Trained) -> Iterator[Engine]:
 @hypothesis.settings(max_examples=25)
 def test_replies_are_those_of_chat_whatever_else_is_asked_and_when(
     trained: Trained,
-    rows: TensorRows,
+    model: TensorFlowModel,
     expected: dict[tuple[str, DecodingSettings], str],
     wanted: list[tuple[str, DecodingSettings | None, int, int]],
     data: st.DataObject,
 ) -> None:
     """wanted: question, settings, replies, and the step at which it arrives. Some of those who ask leave."""
-    lane = RowLane(Responder(trained, SAMPLED), Waiting(1, 1, 1), 0, lambda: rows)
+    lane = RowLane(Responder(trained, SAMPLED, model), Waiting(1, 1, 1), 0)
     messages: list[list[Message]] = [[] for _ in wanted]
     questions = [Question(q, decoding=d, replies=n, streams=n < 3) for q, d, n, _ in wanted]
     everyone = [asked(question, own) for question, own in zip(questions, messages, strict=True)]
@@ -97,7 +96,7 @@ def test_replies_are_those_of_chat_whatever_else_is_asked_and_when(
         answer = Answer(found)
         assert answer.texts[0] == expected[text, decoding or SAMPLED]
         assert len(answer.texts) == number
-    assert rows.traces == 4
+    assert model.graphs.traces == 4
 
 
 def test_replies_to_one_question_differ_and_the_first_is_the_single_one(engine: Engine) -> None:

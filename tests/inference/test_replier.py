@@ -14,6 +14,7 @@ from chatbot.decoding.graph_search import STEPS, STEPS_ALONE
 from chatbot.inference import replier as module
 from chatbot.inference.questions import Ticket
 from chatbot.inference.replier import Replier
+from chatbot.inference.responder import TensorFlowModel
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 
@@ -33,7 +34,7 @@ def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
     model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, beam_size: int
 ) -> None:
     model.embedding.embeddings.assign(np.random.default_rng(1).normal(size=model.embedding.embeddings.shape))
-    replier = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size))
+    replier = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size))
     questions = [[5], [6, 7, 8], [8] * 100, [UNK], [7, 7]]
     batched = replier.replies(questions)
     assert batched == [replier.replies([question])[0] for question in questions]
@@ -41,12 +42,13 @@ def test_replies_do_not_depend_on_batch_and_search_is_traced_once(
     monkeypatch.setattr(module, "BATCH", 2)
     assert replier.replies(questions) == batched
     assert replier.replies([]) == []
-    assert replier.traces == 1
+    assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
 
 
 def test_beam_search_gathers_no_memory_and_no_keys(model: Seq2Seq) -> None:
     """At each token, only recurrent states follow their hypotheses: of float tensors, those of rank 2."""
-    graph = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=4))._decode.concrete.graph
+    search: Any = Replier(TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=4)).search
+    graph = search.graph.concrete.graph
     bodies = [[*function.graph.get_operations()] for function in graph._functions.values()]
     (body,) = (body for body in bodies if any(node.type == "TopKV2" for node in body))  # of the loop over tokens
     inputs = [node.inputs[0] for node in body if node.type == "GatherV2"]
@@ -56,7 +58,9 @@ def test_beam_search_gathers_no_memory_and_no_keys(model: Seq2Seq) -> None:
 def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
     """The text 你好 is one token or two."""
     model.bias.assign(tf.concat([tf.fill([VOCABULARY.first_byte], 9.0), tf.zeros([len(BYTES)])], 0))
-    replier = Replier(model, VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), DecodingSettings(beam_size=40))
+    replier = Replier(
+        TensorFlowModel(model), VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), DecodingSettings(beam_size=40)
+    )
     (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
     texts, scores = zip(*candidates, strict=True)
     assert "你好" in texts
@@ -73,7 +77,9 @@ def test_special_tokens_are_not_generated(vocabulary: Vocabulary, beam_size: int
     """Even if it is the most probable one, with EOS second: the reply would be short or empty."""
     model = built_model(SETTINGS, len(vocabulary), seed=1)
     model.bias.assign(tf.one_hot(token, len(vocabulary), 50.0) + tf.one_hot(EOS, len(vocabulary), 20.0))
-    (reply,) = Replier(model, vocabulary, SETTINGS, DecodingSettings(beam_size=beam_size)).replies([[5]])
+    (reply,) = Replier(TensorFlowModel(model), vocabulary, SETTINGS, DecodingSettings(beam_size=beam_size)).replies(
+        [[5]]
+    )
     assert reply
 
 
@@ -90,7 +96,9 @@ def test_characters_in_bytes_are_complete(model: Seq2Seq, beam_size: int, seed: 
     bias[EOS] = end
     model.bias.assign(bias)
     model.embedding.embeddings.assign(generator.normal(size=model.embedding.embeddings.shape))
-    (candidates,) = Replier(model, VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size)).candidates([[5, 6]])
+    (candidates,) = Replier(
+        TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size)
+    ).candidates([[5, 6]])
     assert candidates
     for text, _ in candidates:
         assert text.strip()
@@ -121,7 +129,7 @@ def test_a_search_ends_within_a_few_tokens_when_nobody_waits(
 
     original = Seq2Seq.step
     monkeypatch.setattr(Seq2Seq, "step", counted)
-    replier = Replier(model, VOCABULARY, settings, decoding)
+    replier = Replier(TensorFlowModel(model), VOCABULARY, settings, decoding)
     questions = [[5], [6, 7, 8], [7, 7]]
     expected = replier.candidates(questions)
     assert len(steps) == length
@@ -138,4 +146,4 @@ def test_a_search_ends_within_a_few_tokens_when_nobody_waits(
             assert found[:2] == [[], []]
             assert [text for text, _ in found[2]] == [text for text, _ in expected[2]]
         assert not any(ticket._callbacks for ticket in tickets)
-    assert replier.traces == 1
+    assert replier.search.graph.traces == 1  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,14 +74,16 @@ def test_questions_that_wait_are_searched_together_and_fail_alone(
     for text, own in zip(texts, messages, strict=True):
         waiting.put(0, asked(Question(text), own))
     waiting.close()
-    SearchLane(responder, waiting, 0, responder.replier.row_model).run()
+    SearchLane(responder, waiting, 0).run()
     assert sizes == [4, 1, 1, 1, 0, 1]
     assert [Answer(own).texts for own in messages[:3]] == [[reply] for reply in responder.replies(QUESTIONS[:3])]
     assert Answer(messages[3]).texts == [EMPTY_QUESTION_REPLY]
     assert [type(message) for message in messages[4]] == [MemoryError]
 
 
-def test_log_probabilities_of_a_question_end_when_nobody_waits(responder: Responder) -> None:
+def test_log_probabilities_of_a_question_end_when_nobody_waits(
+    responder: Responder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     question, steps = asked(Question("今天", top_log_probs=0), []), []
 
     class Model:
@@ -96,5 +98,6 @@ def test_log_probabilities_of_a_question_end_when_nobody_waits(responder: Respon
     waiting = Waiting(1, 100, 10_000)
     waiting.put(0, question)
     waiting.close()
-    SearchLane(responder, waiting, 0, cast(Any, Model)).run()
+    monkeypatch.setattr(responder.replier, "model", Model())
+    SearchLane(responder, waiting, 0).run()
     assert len(steps) == 1

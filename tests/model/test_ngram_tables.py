@@ -62,6 +62,7 @@ def test_decoding_and_scoring_mix_both(copy: bool) -> None:
         [m.encode(m.sequences(ids)) for ids in (source, np.repeat(source, 2, axis=0))] for m in (model, plain)
     )
     state["cells"], plain_state["cells"] = copied["cells"], plain_copied["cells"]
+    state["history"] = copied["history"]
     of_mixture, of_plain = (m.attention_weights(m.sequences(source), m.sequences(source)) for m in (model, plain))
     np.testing.assert_array_equal(of_mixture, of_plain)
     nats = 0.0

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chatbot.corpus.reading.display import padded, visible, width
-from chatbot.inference.word_attention import WordAttention
+from chatbot.inference.text_responder import WordAttention
 
 # Columns of a terminal that has space for a table of names and their explanations.
 WIDE = 60

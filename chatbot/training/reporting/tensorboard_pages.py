@@ -19,7 +19,7 @@ from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
 from chatbot.durable import write_file
 from chatbot.evaluation.measures import Sample
 from chatbot.flags import fields_of, flatten
-from chatbot.inference.word_attention import WordAttention
+from chatbot.inference.text_responder import WordAttention
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.gradients import dense
 from chatbot.training.reporting.event_files import SECONDS, THROUGHPUT

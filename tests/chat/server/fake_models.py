@@ -13,8 +13,7 @@ from chatbot.chat.server.questions import Searches
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.engine import BusyError, Receive
 from chatbot.inference.questions import Piece, Question, Ticket, TokenLogProb, Usage
-from chatbot.inference.text_responder import TextResponder
-from chatbot.inference.word_attention import END, WordAttention
+from chatbot.inference.text_responder import END, TextResponder, WordAttention
 
 # What the engine receives for a question, in this order.
 Answer = Callable[[Question], list[Piece | Usage | Exception]]

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from chatbot.corpus.vocabulary import BYTES, EOS, MARKS, Vocabulary
 from chatbot.errors import UserError, exit_code_of
 from chatbot.flags import compose
 from chatbot.inference.questions import Ticket
-from chatbot.inference.ranking import Reply
-from chatbot.inference.rows import RowModel
-from chatbot.inference.text_responder import TextResponder
-from chatbot.inference.word_attention import Weights
+from chatbot.inference.replier import Reply, RowModel
+from chatbot.inference.text_responder import TextResponder, Weights
 
 SLOW = "慢"  # the replies to a question with this character are slow
 RAW = "坏"  # and with this one would control the terminal
@@ -42,7 +40,8 @@ class FakeReplier:
     def candidates(self, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
         return [[*map(self._reply, self._names(ids), np.arange(0.5, 100))] for ids in questions]
 
-    def row_model(self) -> RowModel:
+    @property
+    def model(self) -> RowModel:
         return FakeRows(self)
 
     def _reply(self, text: str, score: float) -> Reply:
@@ -96,7 +95,9 @@ def fake_model(
         if made is not None:
             made.append(str(decoding.beam_size or decoding.temperature))
         decoding = over_default(decoding, {"beam_size": 1})
-        return TextResponder(FakeReplier(decoding, vocabulary), vocabulary, settings, weights if attention else None)
+        return TextResponder(
+            cast(Any, FakeReplier(decoding, vocabulary)), vocabulary, settings, weights if attention else None
+        )
 
     card = ModelCard(name, 1200, ("pairs.tsv",), 1000, 3.2, validated=True)
     return LoadedModel(Path(name), card, turns, responder_of)

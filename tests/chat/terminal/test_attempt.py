@@ -76,4 +76,4 @@ def test_another_seed_or_number_of_replies_is_not_traced_again(attempt: Path) ->
         responder = current.responder(DecodingSettings(candidates=2, temperature=3.0, seed=seed, n_best=2))
         replies |= {reply.text for reply in responder.n_best("你好")}
     assert len(replies) > 2
-    assert responder.replier.traces == 1  # type: ignore[attr-defined]
+    assert responder.replier.search.graph.traces == 1  # type: ignore[attr-defined]

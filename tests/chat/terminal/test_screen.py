@@ -13,7 +13,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import Vocabulary
 from chatbot.flags import compose
 from chatbot.inference.responder import Responder
-from chatbot.inference.word_attention import END, WordAttention
+from chatbot.inference.text_responder import END, WordAttention
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
 from tests.chat.terminal.typed import Line, typed

@@ -21,7 +21,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.evaluation.measures import Sample
 from chatbot.flags import compose
-from chatbot.inference.word_attention import WordAttention
+from chatbot.inference.text_responder import WordAttention
 from chatbot.model.saved import load_trained
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.validator import Validation

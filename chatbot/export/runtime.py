@@ -1,0 +1,261 @@
+"""An export for ONNX Runtime, which replies by arrays of NumPy. Nothing here imports TensorFlow."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chatbot.config.attempts import CONFIG, DICTIONARY, NGRAMS, VOCABULARY
+from chatbot.config.decoding import DecodingSettings, default_search, over_default
+from chatbot.config.export import ONNX
+from chatbot.config.stored import stored_settings
+from chatbot.config.training import Settings
+from chatbot.corpus.ngrams import Ngrams, context_numbers, load_ngrams
+from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary, load_vocabulary
+from chatbot.decoding.array_functions import NumpyFunctions
+from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.sampling import uniform_numbers
+from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arrays
+from chatbot.errors import UserError
+from chatbot.export.manifest import Manifest, damaged, read_manifest
+from chatbot.flags import replace
+from chatbot.inference.questions import Ticket
+from chatbot.inference.replier import Batch, Replier, Searcher, for_attempt
+from chatbot.inference.text_responder import TextResponder
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+Histories = npt.NDArray[np.int64]  # [positions, order - 1], the ids before each position
+
+CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and after a step
+# The maximum number of pairs of `--rerank` in a batch.
+PAIRS = 64
+
+
+class NgramMixture:
+    """Mixes n-grams in. weight: their share, between 0 and 1."""
+
+    def __init__(self, ngrams: Ngrams, weight: float) -> None:
+        self._ngrams, self._weight = ngrams, np.float32(weight)
+        self._log_model, self._log_ngrams = np.float32(math.log(1 - weight)), np.float32(math.log(weight))
+
+    def begins(self, rows: int) -> Histories:
+        """Return the history before the first token's input."""
+        return np.full((rows, self._ngrams.order - 1), BOS, np.int64)
+
+    def next_history(self, history: Histories, ids: npt.NDArray[np.int64]) -> Histories:
+        """Return the history with the ids of one more step. ids: [positions]."""
+        begun = np.where(ids == ASK, BOS, ids)  # the n-grams of both directions are the same
+        return np.concatenate([history[:, 1:], begun[:, None].astype(np.int64)], axis=1)
+
+    def probabilities(self, histories: Histories) -> Floats:
+        """Return the probability of each next token by n-grams, [positions, vocabulary]."""
+        result = np.tile(self._ngrams.unigrams, (len(histories), 1))
+        for length, order in enumerate(self._ngrams.orders, 2):
+            numbers = context_numbers(histories[:, histories.shape[1] - length + 1 :])
+            places = np.minimum(np.searchsorted(order.contexts, numbers), len(order.contexts) - 1)
+            for position in np.flatnonzero(order.contexts[places] == numbers):
+                place = places[position]
+                grams = slice(order.starts[place], order.starts[place + 1])
+                result[position] *= order.masses[place]
+                result[position, order.ids[grams]] += order.probabilities[grams]
+        return result
+
+    def mixed(self, log_probabilities: Floats, histories: Histories) -> Floats:
+        """Return the log-probabilities of the mixture, in the shape of those of the model."""
+        by_model = log_probabilities + self._log_model
+        by_ngrams = np.log(self.probabilities(histories)) + self._log_ngrams
+        return np.maximum(by_model, by_ngrams) + np.log1p(np.exp(-np.abs(by_model - by_ngrams)))
+
+
+class OnnxModel:
+    """The `chatbot.inference.replier.Model` of a folder with encode.onnx and step.onnx.
+
+    ngrams: what is mixed in, None for nothing. Raises UserError if ONNX Runtime is not installed, or cannot read the
+    files.
+    """
+
+    def __init__(self, folder: Path, ngrams: NgramMixture | None) -> None:
+        try:
+            import onnxruntime
+        except ModuleNotFoundError:
+            remedy = "run `pip install onnxruntime`"
+            raise UserError(f"--export {folder}: ONNX Runtime is not installed; {remedy}") from None
+        self._ngrams = ngrams
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        # int8 weights are converted to float32 once, when the graph is loaded, and not at each step.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        # The calls are short: a thread that waits for the next one would only take a core from others.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._encode, self._step = (
+                onnxruntime.InferenceSession(folder / name, options, providers=["CPUExecutionProvider"])
+                for name in ("encode.onnx", "step.onnx")
+            )
+        except Exception as error:  # ONNX Runtime raises classes of its own, derived from Exception
+            raise damaged(folder, error) from None
+
+    def encode(self, questions: Sequence[Sequence[int]]) -> State:
+        """See `RowModel`."""
+        results = _run(self._encode, {"ids": _padded_ids(questions)})
+        state: State = {name: x for name, x in results.items() if not name.startswith(CELL)}
+        if self._ngrams is not None:
+            state["history"] = self._ngrams.begins(len(questions))
+        return {**state, "cells": _cells(results, CELL)}
+
+    def step(self, state: State, last: npt.NDArray[np.int64]) -> tuple[Floats, State]:
+        """See `RowModel`. The hypotheses of a question are one after another, as many for each."""
+        logits, state, _ = self._stepped(state, last)
+        if self._ngrams is None:
+            return logits, state
+        history = self._ngrams.next_history(state["history"], last)
+        return self._ngrams.mixed(NumpyFunctions.log_softmax(logits), history), {**state, "history": history}
+
+    def take(self, states: Sequence[State], rows: npt.NDArray[np.int64]) -> State:
+        """See `RowModel`. Questions are padded to the longest of them."""
+        width = max(state["mask"].shape[1] for state in states)
+
+        def taken(name: str) -> Any:
+            parts = [state[name] for state in states]
+            if name == "cells":
+                return [np.concatenate(cells)[rows] for cells in zip(*parts, strict=True)]
+            fitted = parts if name in OF_HYPOTHESES else [_fitted(x, width) for x in parts]
+            return np.concatenate(fitted)[rows]
+
+        return {name: taken(name) for name in states[0]}
+
+    def attention(self, question: Sequence[int], reply: Sequence[int]) -> Floats:
+        """Return the weights of a question's ids at each id of a reply and at its end, [reply + 1, question]."""
+        state, rows = self.encode([question]), []
+        for last in (BOS, *reply):
+            _, state, weights = self._stepped(state, np.array([last]))
+            assert weights is not None
+            rows.append(weights[0, : len(question)])
+        return np.stack(rows)
+
+    def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> Searcher:
+        """See `Model`. The search of a batch ends when all of its tickets are cancelled."""
+
+        def found(seed: int, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]) -> tuple[Array, Floats]:
+            generic = self.encode([[BOS]]) if decoding.anti_lm else None
+            uniform = None
+            if decoding.samples:
+                uniform = uniform_numbers(seed, questions, decoding.hypotheses, automaton.max_length)
+            search, start = new_search(decoding, automaton, self.step, self.encode(questions), generic, uniform)
+            ids, scores = search_arrays(search, start, lambda: not (tickets and _are_cancelled(tickets)))
+            return ids.reshape(len(questions), -1, automaton.max_length), scores.reshape(len(questions), -1)
+
+        def search_batches(batches: Sequence[Batch], seed: int) -> list[tuple[Array, Floats]]:
+            with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
+                return [found(seed, *batch) for batch in batches]
+
+        return search_batches
+
+    def reverse_scores(
+        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()
+    ) -> Floats:
+        """See `Model`. A batch is left out if all of its tickets are cancelled."""
+        scores = np.zeros(len(replies), np.float32)
+        for start in range(0, len(replies), PAIRS):
+            batch = slice(start, start + PAIRS)
+            if not (tickets and _are_cancelled(tickets[batch])):
+                scores[batch] = self._reverse_scores(replies[batch], questions[batch])
+        return scores
+
+    def _reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
+        state, last = self.encode(replies), np.full(len(replies), ASK)
+        scores = np.zeros(len(replies), np.float32)
+        for target in _padded_ids([[*question, EOS] for question in questions]).T:
+            logits, state, _ = self._stepped(state, last)
+            scores += np.where(target == PAD, 0, NumpyFunctions.log_softmax(logits)[np.arange(len(target)), target])
+            last = target
+        return scores
+
+    def _stepped(self, state: State, last: npt.NDArray[np.int64]) -> tuple[Floats, State, Floats | None]:
+        """Return the logits without n-grams, the state, and the attention weights, [hypotheses, source], if any."""
+        cells = {f"{CELL}{i}": x for i, x in enumerate(state["cells"])}
+        results = _run(self._step, {**state, "last": last.astype(np.int32), **cells})
+        attention = results.get("attention")
+        state = {**state, "cells": _cells(results, NEXT)}
+        if "attention_sums" in state:
+            state["attention_sums"] = state["attention_sums"] + attention
+        return results["logits"], state, attention
+
+
+def _run(session: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs of a graph by name. arrays: by name; the graph takes those that it knows."""
+    inputs = {x.name for x in session.get_inputs()}
+    feed = {name: x for name, x in arrays.items() if name in inputs}
+    return dict(zip((x.name for x in session.get_outputs()), session.run(None, feed), strict=True))
+
+
+def _fitted(of_question: Array, width: int) -> Array:
+    """Return a part of the state of questions, [rows, source, ...], with as many positions."""
+    return np.pad(of_question, [(0, 0), (0, width - of_question.shape[1]), *[(0, 0)] * (of_question.ndim - 2)])
+
+
+def _cells(results: Mapping[str, Array], prefix: str) -> list[Array]:
+    """Return the cells among the results, in the order of their numbers."""
+    return [results[f"{prefix}{i}"] for i in range(sum(name.startswith(prefix) for name in results))]
+
+
+def _padded_ids(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
+    """Return rows of ids as an array, with PAD on the right."""
+    ids = np.full((len(rows), max(map(len, rows))), PAD, np.int64)
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = values
+    return ids
+
+
+def _are_cancelled(tickets: Sequence[Ticket]) -> bool:
+    return all(ticket.cancelled.is_set() for ticket in tickets)
+
+
+class Export(NamedTuple):
+    """An export that has been read."""
+
+    manifest: Manifest
+    settings: Settings
+    vocabulary: Vocabulary
+    model: OnnxModel
+
+
+def load_export(folder: Path) -> Export:
+    """Read an export for ONNX Runtime. Nothing in its files is executed but their graphs.
+
+    Raises UserError for a folder that is missing, damaged, or no such export, and for a package that is missing.
+    """
+    manifest = read_manifest(folder)
+    if manifest.format != ONNX:
+        raise UserError(
+            f"--export {folder}: a SavedModel, which TensorFlow answers from (docs/export.md); talk to the attempt "
+            "with --attempt, or export it with --format onnx"
+        )
+    settings = stored_settings(folder / CONFIG)
+    if settings.corpus.dictionary is not None:
+        settings = replace(settings, dictionary=str(folder.absolute() / DICTIONARY))
+    vocabulary = load_vocabulary(folder / VOCABULARY)
+    mixture = None
+    if order := settings.model.ngrams:
+        mixture = NgramMixture(load_ngrams(folder / NGRAMS, len(vocabulary), order), settings.model.ngram_weight)
+    return Export(manifest, settings, vocabulary, OnnxModel(folder, mixture))
+
+
+class ExportedResponder(TextResponder):
+    """Answers questions in text form by an export; it is used as `chatbot.inference.responder.Responder`.
+
+    decoding: the search of the export's attempt, if it chooses none. Raises UserError for decoding settings that the
+    attempt does not admit.
+    """
+
+    def __init__(self, export: Export, decoding: DecodingSettings) -> None:
+        _, settings, vocabulary, model = export
+        both_directions = settings.learning.both_directions == "on"
+        decoding = over_default(decoding, default_search(export.manifest.validated, both_directions))
+        replier = Replier(model, vocabulary, settings.model, for_attempt(decoding, settings))
+        shown = settings.model.attention != "none" and not settings.model.input_feeding
+        super().__init__(replier, vocabulary, settings, model.attention if shown else None)
