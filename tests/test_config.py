@@ -93,17 +93,6 @@ def test_folder_of_an_attempt_is_its_name(work_dir: Path, monkeypatch: pytest.Mo
     assert (settings.run.attempt, settings.model.rnn_size) == ("new", 64)
 
 
-def test_settings_that_an_older_version_did_not_have_are_named(
-    work_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = begin("old")
-    values = json.loads(config.read_text())
-    config.write_text(json.dumps({name: values[name] for name in values if name not in ("patience", "batch_tokens")}))
-    train_settings(["--config", str(config)])
-    note = f"{config}: of an older version, without --batch-tokens, --patience; the defaults are used.\n"
-    assert capsys.readouterr().out == note
-
-
 @pytest.mark.parametrize("inside", ["checkpoints", "elsewhere"])
 def test_trained_attempt_is_found_by_name_and_path(work_dir: Path, inside: str) -> None:
     directory = begin("talk").parent.absolute()

@@ -74,9 +74,6 @@ def _settings_over_config(given: dict[str, Any]) -> Settings:
     # What the preset has set is shown, without its name.
     if taken := as_flags({name: value for name, value in values.items() if name not in {"preset", *above}}):
         print(f"Settings of {own}: {taken}")
-    missing = sorted(storable(Settings()).keys() - began.keys())
-    if missing:
-        print(f"{own}: of an older version, without {', '.join(map(flag_of, missing))}; the defaults are used.")
     return compose(Settings, **values)
 
 
