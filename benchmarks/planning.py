@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.resident_memory import peak_gb
 from benchmarks.synthetic import LONGEST, MEDIAN, SPREAD
 from chatbot.config.training import Settings
-from chatbot.corpus.pair_ids import NO_PAIRS, Lengths
-from chatbot.corpus.shards import SOURCE, TARGET, Shards, shards_needed
+from chatbot.corpus.pair_ids import NO_PAIRS, SOURCE, TARGET, Lengths
+from chatbot.corpus.shards import Shards, shards_needed
 from chatbot.quiet import import_tensorflow
 
 # The shards that are generated; the others are links to them. Planning reads each of the links like a file of its own.

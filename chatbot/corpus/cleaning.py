@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from chatbot.config.corpus import TEXT_RULES
+from chatbot.corpus.reading.display import CHINESE
 from chatbot.errors import UserError
-
-CHINESE = "\u3400-\u9fff"  # of a class of characters in a pattern
 
 # An utterance is cut into words if spaces are at this share of the places between its Chinese characters, no word is
 # longer, and one is a single character: words have 1.6 characters on average. In other text, spaces separate clauses or
@@ -50,7 +49,7 @@ _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,
 _BOLD = re.compile(r"(?<![*A-Za-z0-9_])\*\*(?=[^\s*])([^*]{0,500}[^\s*])\*\*(?![*A-Za-z0-9_])")
 # Not in a formula: \neq.
 _LINE_END = re.compile(r"(?<!\\)(?:\\r)?\\n(?![a-z])|(?<=[.!?。！？,，;；])(?:\\r)?\\n")
-_ITEM = re.compile(r"\s*\d{1,4}(?:[.．)]\s+|、\s*)(?=[" + CHINESE + r"]|\S.*\?\s*$)")  # not of "1. FC Köln"
+_ITEM = re.compile(rf"\s*\d{{1,4}}(?:[.．)]\s+|、\s*)(?=[{CHINESE}]|\S.*\?\s*$)")  # not of "1. FC Köln"
 _OTHER_ITEM = re.compile(r"\S\s*\d{1,4}(?:[.．)]\s|、)")
 _LONG_RUN = re.compile(r"…{3,}|—{3,}|([-.:*#=_+^|])\1{3,}")  # shortened to "……", "——" and "...", "---", "===", ...
 

@@ -16,8 +16,9 @@ from chatbot.corpus.chunks import Counts, add_up, count_chunk, load_chunk, token
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise, training_files, validation_files
 from chatbot.corpus.pair_ids import Lengths, Mask
 from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.selection import TRAINING, VALIDATION, Selection, select
+from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import (
     IdTable,
     ShardArrays,

@@ -13,18 +13,17 @@ import numpy.typing as npt
 from chatbot.config.corpus import NONE, CorpusSettings
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.chunks import Counts, hashes_of, load_chunk
-from chatbot.corpus.cleaning import CHINESE
 from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, vocabulary_of_counts
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
-from chatbot.corpus.pair_ids import Hashes, Mask
-from chatbot.corpus.reading.display import counted
+from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask
+from chatbot.corpus.reading.display import CHINESE, counted
 from chatbot.corpus.reading.formats.chat import NO_TEXT, NOTICES
 from chatbot.corpus.reading.formats.corpora import FALSE_RESPONSES
 from chatbot.corpus.reading.formats.subtitles import NO_SPEECH
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import Selection, occurrences_before, select
-from chatbot.corpus.shards import SOURCE, TARGET, IdTable, encode_chunk
+from chatbot.corpus.shards import IdTable, encode_chunk
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import MIN_COUNT, Vocabulary, frequent_characters, longer_token_capacity
 from chatbot.corpus.workers import Pool, progress_bar, worker_pool

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.pair_ids import Hashes, Mask
+from chatbot.corpus.reading.open.file_kinds import TRAINING
 from chatbot.corpus.reading.open.text_file import read_word_list
 
 # The maximum number of hashes sorted at once, which bounds the memory.
@@ -22,8 +23,6 @@ AT_ONCE = 4_000_000
 # question that a file has been trained on remains in the training part when the file grows. With history, the hash of
 # the conversation's first turn decides for all its pairs.
 HELD_OUT_SHARE, FEWEST_SPLIT, MOST_HELD_OUT = 0.05, 2_000, 2_000
-
-TRAINING, VALIDATION = "training", "validation"  # the parts of a split
 
 IN_VALIDATION_FILE = "pairs that are in the validation file too"
 HELD_OUT = "pairs held out for validation"

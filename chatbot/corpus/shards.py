@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from chatbot.corpus.chunks import Chunk, hashes_of
 from chatbot.corpus.history import questions_alone, rows_with_history, turns_that_fit
-from chatbot.corpus.pair_ids import NO_PAIRS, EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
+from chatbot.corpus.pair_ids import NO_PAIRS, SOURCE, TARGET, EncodedPairs, Hashes, Lengths, Mask, Ragged, lengths_of
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import SPECIALS, UNK, Vocabulary
 from chatbot.errors import UserError
@@ -29,7 +29,7 @@ from chatbot.errors import UserError
 PAIRS_PER_SHARD = 1 << 17
 # Bytes that are collected in memory before they are written to their shards.
 BUFFER = 32_000_000
-SOURCE, TARGET, CHARACTERS = range(3)
+CHARACTERS = 2  # the column of lengths after SOURCE and TARGET
 PAIR_BYTES = 3 * np.dtype(np.uint32).itemsize  # of a row of lengths
 
 

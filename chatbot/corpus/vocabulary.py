@@ -43,7 +43,7 @@ MOST_BYTES = 256_000_000
 class Vocabulary:
     """Tokens with the ids 0 to size - 1: the special ones, characters and words, with history the marks, the 256 bytes.
 
-    Vocabularies written by earlier versions have no bytes. In such a vocabulary an unknown character is UNK.
+    A vocabulary may be without bytes: an unknown character is then UNK.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:

@@ -108,7 +108,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     vocabulary = load_vocabulary(settings.run.directory / VOCABULARY) if resumed else corpus.vocabulary
     if other is not None:
         vocabulary = grown_vocabulary(other, vocabulary)
-    # The vocabulary has grown, or an earlier version cleaned some pairs otherwise, or had no bytes in its vocabularies.
+    # The vocabulary has grown, or an earlier version cleaned some pairs otherwise.
     if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
         corpus = training_set(settings.corpus, encoding, vocabulary, max_length)
     validation = validation_set(settings.corpus, encoding, vocabulary, max_length)

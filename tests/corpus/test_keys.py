@@ -13,8 +13,9 @@ from chatbot.corpus import dataset
 from chatbot.corpus import files as files_module
 from chatbot.corpus.dataset import corpus_folder
 from chatbot.corpus.files import CorpusFiles, training_files
+from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.reading.report import ReadOptions
-from chatbot.corpus.selection import TRAINING, VALIDATION, Selection
+from chatbot.corpus.selection import Selection
 from chatbot.corpus.vocabulary import Vocabulary
 
 # A change of every setting by which text is cleaned and tokenised.

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatbot.corpus import selection as selection_module
+from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.selection import (
     DUPLICATE,
     EQUAL,
     HELD_OUT,
     IN_VALIDATION_FILE,
-    TRAINING,
-    VALIDATION,
     PairHashes,
     Selection,
     held_out_limit,

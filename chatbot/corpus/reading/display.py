@@ -1,4 +1,4 @@
-"""Formatting of the user's text for one line of a message or of a terminal."""
+"""The user's text in one line of a message or of a terminal, and the characters of its scripts."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -7,6 +7,9 @@ LINE = 200  # characters of a message
 SHOWN_NAME = 20  # characters of a name of a column in a message
 # Invisible characters that join others, as in emoji of several people and in Persian.
 JOINERS = "\u200c\u200d"
+# Of a class of characters in a pattern: ideographs, and these with kana.
+CHINESE = "\u3400-\u9fff"
+CHINESE_OR_KANA = f"\u3040-\u30ff{CHINESE}"
 
 
 def one_line(text: str, longest: int = 200) -> str:

@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
-from chatbot.corpus.reading.display import listing, one_line
+from chatbot.corpus.reading.display import CHINESE_OR_KANA, listing, one_line
 from chatbot.corpus.reading.open.text_file import TextFile, lines
 from chatbot.corpus.reading.report import UNUSED_TURNS, ReadOptions, Report
 from chatbot.errors import UserError
@@ -66,7 +66,7 @@ _NOTICE = re.compile(
 _LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 _LONGEST_NOTICE = 120  # characters
 _XML = re.compile(r"\s*(?:<\?xml|<msg|<sysmsg|<appmsg)")
-_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
 
 
 class Message(NamedTuple):
@@ -258,6 +258,7 @@ def joined(parts: Iterable[str]) -> str:
 
 def time_of(cell: str) -> float | None:
     """Return the seconds of a Unix time, in seconds or milliseconds, or of a date; None for anything else."""
+    cell = cell.strip()
     try:
         if cell.replace(".", "", 1).isdecimal():
             return float(cell) / (1000 if len(cell.split(".")[0]) > 11 else 1) if len(cell) > 8 else None

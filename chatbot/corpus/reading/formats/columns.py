@@ -29,27 +29,11 @@ _ANSWERING = re.compile(
 )
 _SENTENCE = re.compile(r"[，。,.!?！？…~～;；]|\w(?:\s\S+){3}")  # in no name of a column
 _GREETINGS = frozenset(
-    (
-        *("hello", "hi", "hey", "yo", "hallo", "hola", "bonjour", "ciao", "привет", "test"),
-        *(
-            "你好",
-            "您好",
-            "你好呀",
-            "你好啊",
-            "嗨",
-            "在吗",
-            "在么",
-            "在",
-            "早",
-            "早安",
-            "早上好",
-            "晚上好",
-            "晚安",
-            "哈喽",
-            "喂",
-        ),
-        *("こんにちは", "안녕", "안녕하세요"),
-    )
+    {
+        *("hello", "hi", "hey", "yo", "hallo", "hola", "bonjour", "ciao", "привет", "test", "こんにちは"),
+        *("你好", "您好", "你好呀", "你好啊", "嗨", "在吗", "在么", "在", "早", "早安", "早上好", "晚上好", "晚安"),
+        *("哈喽", "喂", "안녕", "안녕하세요"),
+    }
 )
 _QUESTION_MARKS = ("?", "？")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060\ufeff]")

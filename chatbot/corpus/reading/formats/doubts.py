@@ -4,6 +4,8 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Sequence
 
+from chatbot.corpus.reading.display import CHINESE_OR_KANA
+
 DATE_WORDS = re.compile(
     r"(?<![a-z])(am|pm|a\.m\.|p\.m\.|t|z|utc|gmt|mon|tue|wed|thu|fri|sat|sun|"
     r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)(?![a-z])|上午|下午|凌晨|早上|中午|晚上|"
@@ -25,11 +27,11 @@ MANY = 10  # rows for each of a few short values that stand together, of which a
 NAME, CHINESE_NAME = 20, 6  # characters
 LABEL = 4  # characters of a short word of Chinese, with twice as many in other scripts
 
-_CHINESE = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_CHINESE = re.compile(f"[{CHINESE_OR_KANA}]")
 _SCRIPTS = [
     re.compile(f"[{letters}]")
     for letters in (
-        *("A-Za-z\u00c0-\u024f", "\u3040-\u30ff\u3400-\u9fff", "\uac00-\ud7af", "\u0400-\u052f"),
+        *("A-Za-z\u00c0-\u024f", CHINESE_OR_KANA, "\uac00-\ud7af", "\u0400-\u052f"),
         *("\u0370-\u03ff", "\u0590-\u05ff", "\u0600-\u06ff", "\u0900-\u097f", "\u0e00-\u0e7f"),
     )
 ]

@@ -43,12 +43,14 @@ CONVERSATION = (
 )
 SEPARATE = frozenset({"conversations", "dialogs", "dialogues", "data", "items", "value"})  # of several conversations
 TIMES = (
-    *("ts", "timestamp_ms", "timestamp", "date_unixtime", "created_at", "createdat", "create_time", "createtime"),
-    *("created_utc", "createddatetime", "originalarrivaltime", "datetime", "date", "time", "时间", "发送时间"),
+    *("ts", "timestamp_ms", "createtime", "create_time", "strtime", "timestamp", "date_unixtime", "createdat"),
+    *("created_utc", "createddatetime", "originalarrivaltime", "datetime", "created_at", "time", "date"),
+    *("时间", "发送时间", "日期"),
 )
 CHATS = (
-    *("dialog_id", "dialogue_id", "conversation_id", "conv_id", "chat_id", "session_id", "thread_ts", "thread_id"),
-    *("channel_id", "talkerid"),
+    *("talkerid", "strtalker", "room_name", "group_id", "chat_id", "chat", "conversation_id", "conv_id"),
+    *("conversation", "dialogue_id", "dialog_id", "dialogue", "dialog", "session_id", "channel", "channel_id"),
+    *("thread_ts", "thread_id", "会话", "群名", "对话", "会话id", "会话编号", "工单号"),
 )
 
 
@@ -154,9 +156,7 @@ class Walk:
     locate: Callable[[], str]  # the place of the current value: "a.json, item 3"
     before: int = -1  # pairs in the report when the file was begun
     fields: tuple[str, ...] = ()  # of the first object of texts whose fields are not known
-    held: list[tuple[str, str, int]] | None = (
-        None  # (reason, place, count) of parts without pairs that are not counted yet
-    )
+    held: list[tuple[str, str, int]] | None = None  # (reason, place, count) of parts that are not counted yet
 
     def __post_init__(self) -> None:
         self.before = self.report.pairs if self.before < 0 else self.before

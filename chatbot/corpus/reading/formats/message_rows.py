@@ -20,6 +20,7 @@ from chatbot.corpus.reading.formats.chat import (
 from chatbot.corpus.reading.formats.columns import key_of, named
 from chatbot.corpus.reading.formats.dialect import Dialect, dialect_of, rows_of, rows_of_text
 from chatbot.corpus.reading.formats.doubts import is_date
+from chatbot.corpus.reading.formats.fields import CHATS, TIMES
 from chatbot.corpus.reading.open.text_file import UNDECODABLE, TextFile, refuse_if_mostly_bad
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
@@ -35,25 +36,15 @@ NAMES = (
     *("发送者", "发送人", "发言人", "昵称", "用户名", "用户", "姓名"),
 )
 OTHER_NAMES = ("remark", "sender", "talker", "wxid", "qq", "qq号", "from_id", "authorid", "user_id", "发送者id")
-TIMES = (
-    *("createtime", "create_time", "strtime", "timestamp", "datetime", "created_at", "time", "date"),
-    *("时间", "发送时间", "日期"),
-)
 KINDS = ("type_name", "type", "msg_type", "content_type", "消息类型", "类型")
-CHATS = (
-    *("talkerid", "strtalker", "room_name", "group_id", "chat_id", "chat", "conversation_id", "conv_id"),
-    *("conversation", "dialogue_id", "dialog_id", "dialogue", "dialog", "session_id", "channel"),
-    *("会话", "群名", "对话", "会话id", "会话编号", "工单号"),
-)
 YES = frozenset({"1", "true", "yes", "是"})
 # WeChat's numbers of kinds other than text, and words for them.
 _NO_TEXT = frozenset(
-    (
-        *("3", "34", "42", "43", "47", "48", "49", "50"),
-        *("图片", "语音", "视频", "表情", "动画表情", "文件", "位置", "名片"),
-        *("红包", "转账", "image", "picture", "photo", "voice", "audio", "video", "sticker", "emoji", "file"),
+    {
+        *("3", "34", "42", "43", "47", "48", "49", "50", "图片", "语音", "视频", "表情", "动画表情", "文件", "位置"),
+        *("名片", "红包", "转账", "image", "picture", "photo", "voice", "audio", "video", "sticker", "emoji", "file"),
         "location",
-    )
+    }
 )
 MAX_OPEN = 100_000  # messages that are collected, of all chats
 

@@ -1,13 +1,12 @@
 """Lists of messages: of a user and an assistant, of people in a chat, and trees of replies."""
 
-import datetime
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, Pair, Turn, pairs_of_turns
-from chatbot.corpus.reading.formats.chat import NOTICE_KINDS, NOTICES, Message, pairs_of_messages
+from chatbot.corpus.reading.formats.chat import NOTICE_KINDS, NOTICES, Message, pairs_of_messages, time_of
 from chatbot.corpus.reading.formats.columns import named
 from chatbot.corpus.reading.formats.fields import (
     ANSWERING,
@@ -26,16 +25,12 @@ from chatbot.corpus.reading.formats.fields import (
 )
 from chatbot.corpus.reading.report import UNUSED_TURNS
 
-_PROGRAM = (
-    "event",
-    "threadactivity",
-    "systemevent",
-)  # begin the kinds of messages of Skype and Teams that nobody wrote
+# These begin the kinds of messages of Skype and Teams that nobody wrote.
+_PROGRAM = ("event", "threadactivity", "systemevent")
 # Fields of Messenger's and Instagram's messages whose text may be a notice that begins with the name of the sender.
 _ATTACHED = frozenset({"share", "photos", "videos", "audio_files", "gifs", "sticker", "files", "call_duration"})
-_SPOKEN = frozenset(
-    {"", "bot_message", "me_message", "thread_broadcast", "file_share"}
-)  # sub-types of Slack's messages
+# Sub-types of Slack's messages.
+_SPOKEN = frozenset({"", "bot_message", "me_message", "thread_broadcast", "file_share"})
 NOT_TEXT = "utterances that are not text"
 
 
@@ -190,7 +185,7 @@ def _message(value: Mapping[str, object], fields: MessageFields) -> Message:
         text = text_of_html(text)
     text = repaired(text) if "timestamp_ms" in value else text
     names = [repaired(part) if "timestamp_ms" in value else part for part in names]
-    return Message(names[0], tuple(names), _time(value, fields), text)
+    return Message(names[0], tuple(names), time_of(scalar(value, fields.time)), text)
 
 
 def _names_of(part: object) -> list[str]:
@@ -198,18 +193,6 @@ def _names_of(part: object) -> list[str]:
         keys = ("name", "nickname", "real_name", "display_name", "id")
         return [str(part[key]) for key in keys if isinstance(part.get(key), str | int) and part[key]]
     return [str(part)] if isinstance(part, str | int) and part != "" else []
-
-
-def _time(value: Mapping[str, object], fields: MessageFields) -> float | None:
-    """Return the seconds of a Unix time, in seconds or milliseconds, or of a date; None for anything else."""
-    cell = scalar(value, fields.time).strip()
-    try:
-        if cell.replace(".", "", 1).isdecimal():
-            return float(cell) / (1000 if len(cell.split(".")[0]) > 11 else 1) if len(cell) > 8 else None
-        cell = cell.replace("/", "-").replace("Z", "+00:00")
-        return datetime.datetime.fromisoformat(cell).timestamp() if cell else None
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 IDS = ("id", "message_id", "comment_id", "post_id", "msg_id", "_id", "id_str", "name")

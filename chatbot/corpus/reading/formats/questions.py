@@ -9,6 +9,7 @@ from typing import NamedTuple
 from chatbot.corpus.reading.conversation import NEW, Pair, Turn, pairs_of_turns
 from chatbot.corpus.reading.formats.chat import joined
 from chatbot.corpus.reading.formats.dialect import dialect_of
+from chatbot.corpus.reading.open.file_kinds import MARKUP
 from chatbot.corpus.reading.open.text_file import TextFile, is_rule, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
@@ -180,7 +181,6 @@ def _utterances(text: TextFile, report: Report) -> Iterator[_Utterance | None]:
         yield current
 
 
-ENDINGS = ("md", "markdown", "org", "adoc", "rst")
 QUESTIONS = 2  # at least, with an answer
 ASKING = 0.5  # of the headings with a mark
 
@@ -238,7 +238,7 @@ def is_headings(text: TextFile) -> bool | str:
     few = f"only {answered:,} of {headings:,} headings are questions"
     if answered >= QUESTIONS:
         return "the answers may be choices" if choices >= QUESTIONS else few if answered * 2 < headings else True
-    if text.ending not in ENDINGS or not headings or dialect_of(text.first_lines) is not None:  # a table of Markdown
+    if text.ending not in MARKUP or not headings or dialect_of(text.first_lines) is not None:  # a table of Markdown
         return False
     if not answered:
         problem = f"no question is a heading of this .{text.ending}"

@@ -44,24 +44,8 @@ from chatbot.corpus.reading.formats.marked_text import (
 from chatbot.corpus.reading.report import UNUSED_FIELDS
 
 FIELDS = (  # of records of people and goods
-    *(
-        "姓名",
-        "名字",
-        "电话",
-        "手机",
-        "年龄",
-        "性别",
-        "地址",
-        "邮箱",
-        "职业",
-        "城市",
-        "价格",
-        "数量",
-        "颜色",
-        "名称",
-        "备注",
-    ),
-    *("rejected", "history", "candidates"),
+    *("姓名", "名字", "电话", "手机", "年龄", "性别", "地址", "邮箱", "职业", "城市", "价格", "数量", "颜色", "名称"),
+    *("备注", "rejected", "history", "candidates"),
 )
 KNOWN = frozenset(NAMES).union(SPEAKERS, TEXTS, TIMES, CHATS, CONVERSATION, FIELDS)
 MANY = 20  # entries; settings and records have fewer
@@ -142,9 +126,8 @@ OTHER_NAMES = (("query_text", "answers"), ("problem", "solution"), ("question", 
 REASONING, ASKED = "reasoning_content", ("question", "instruction", "prompt", "input")
 PROMPTS = ("conversations", "messages")  # before a chosen and a rejected reply
 DETAILS = ("desc", "description", "detail", "question_detail", "question_description", "body", "问题描述")
-COMMUNITY = frozenset(
-    {"qid", "answer_id", "answerer_tags", "question_id"}
-)  # beside a title and a content: webtext2019zh
+# Beside a title and a content: webtext2019zh.
+COMMUNITY = frozenset({"qid", "answer_id", "answerer_tags", "question_id"})
 CHOICE_FIELDS = frozenset({"choices", "options", "option", "选项"})
 CHOICES = "answers that name one of several choices by its number or letter"
 # Names of an answer that may be a number, and of one that answers a text without another name. Others may be labels.

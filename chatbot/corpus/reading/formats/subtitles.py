@@ -12,6 +12,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
+from chatbot.corpus.reading.display import CHINESE
 from chatbot.corpus.reading.formats.chat import MAX_TURN, joined
 from chatbot.corpus.reading.formats.chat_logs import speakers_of
 from chatbot.corpus.reading.open.text_file import TextFile, lines
@@ -35,7 +36,7 @@ _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
 _SOUNDS = re.compile(r"\[[^\[\]]*\]|\([^()]*\)|（[^（）]*）|【[^【】]*】|[♪♫][^♪♫]*[♪♫]|[♪♫]")
 _SPEAKER = re.compile(r"[A-Z][A-Z .'-]{1,30}:\s+")
 _DASH = re.compile(r"[-–—－]\s*")
-_CHINESE = re.compile("[\u3400-\u9fff]")
+_CHINESE = re.compile(f"[{CHINESE}]")
 _CONTINUED = re.compile(r"[,，、;；:：]$")  # the end of a cue whose sentence goes on
 _ENDED = re.compile(r"(?:[!?。！？\"'”’」)]|(?<!\.)\.)$")
 

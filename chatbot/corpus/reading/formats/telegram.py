@@ -3,14 +3,13 @@
 A file of any size is read message by message.
 """
 
-import datetime
 import re
 from collections.abc import Iterator
 
 import ijson
 
 from chatbot.corpus.reading.conversation import Pair
-from chatbot.corpus.reading.formats.chat import NOTICES, Message, pairs_of_messages
+from chatbot.corpus.reading.formats.chat import NOTICES, Message, pairs_of_messages, time_of
 from chatbot.corpus.reading.formats.json_files import Event, JsonInput, fields_of, items_of, json_errors, skip_value
 from chatbot.corpus.reading.open.text_file import TextFile, decoded
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -79,7 +78,8 @@ def _message(value: object) -> Message | None:
     name, key = value.get("from"), value.get("from_id")
     names = tuple(str(part) for part in (name, key) if part)
     number = re.sub(r"^[a-z]+", "", names[-1]) if names else ""
-    return Message(names[-1] if names else "", (*names, number), _time(value), _text(value.get("text")))
+    time = time_of(str(value.get("date_unixtime", value.get("date", ""))))
+    return Message(names[-1] if names else "", (*names, number), time, _text(value.get("text")))
 
 
 def _text(value: object) -> str:
@@ -89,12 +89,3 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return _text(value.get("text"))
     return value if isinstance(value, str) else ""
-
-
-def _time(value: dict[str, object]) -> float | None:
-    try:
-        if "date_unixtime" in value:
-            return float(str(value["date_unixtime"]))
-        return datetime.datetime.fromisoformat(str(value.get("date"))).timestamp()
-    except (ValueError, OverflowError):
-        return None

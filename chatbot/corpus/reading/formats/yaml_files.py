@@ -13,6 +13,7 @@ from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.formats.fields import Walk
 from chatbot.corpus.reading.formats.json_files import build_values
 from chatbot.corpus.reading.formats.values import pairs_of
+from chatbot.corpus.reading.open.file_kinds import MARKUP
 from chatbot.corpus.reading.open.text_file import TextFile, decoded, whole_text
 from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
@@ -25,7 +26,6 @@ _NAMED_START = re.compile(rf"{_KEY}|-(\s|$)")
 _ITEM = re.compile(rf"- +{_KEY}")
 _FIELD = re.compile(rf" +{_KEY}")
 _BLOCK = re.compile(rf" *(?:- +)?{_KEY} *[|>][-+]?\s*$")
-MARKUP = ("md", "markdown", "org", "adoc", "rst")  # endings of names whose headings may be questions
 _SKIPPED = ("#", "---", "%YAML")
 
 

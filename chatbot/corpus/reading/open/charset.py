@@ -19,7 +19,7 @@ CHAT = (
     "們這個來說會著沒過麼為嗎裡時對還樣點給讓歡愛謝見後學話問從師興開關國覺買賣聽讀寫電無現號錢請幾誰長當嘿哈，。？！"
 )
 # Of other texts: the most frequent characters of words in general, and those of verse and of everyday objects.
-CHINESE = (
+PROSE = (
     "民成行于发之主长分方用部市等业全公经本而政法面门动进区代同北定产其军然种所如现理机体表力外与文当两实重新三只山水"
     "化平建又制南内西此将员名手最东头者间无各城十相但已些正口通度加第合院物性战由位常海意场武使次二向治因立数身情入原"
     "路并利石教万级量任江及应省资委务元美特期世湖系比气汉总展电科金先声提品设或义王社统处四首共马形儿司太目基领队直计"
@@ -164,7 +164,7 @@ def _log_probability(sample: bytes, candidate: Candidate) -> float:
 def _candidates() -> tuple[Candidate, ...]:
     hiragana, katakana = _rows("euc_jp", 0xA4, 0xA4), _rows("euc_jp", 0xA5, 0xA5) + "ー"
     kana = frozenset(hiragana + katakana)
-    frequent = ((0.4, CHAT), (0.35, CHINESE))
+    frequent = ((0.4, CHAT), (0.35, PROSE))
     simplified = _known(
         *frequent,
         (0.12, _rows("gb2312", 0xB0, 0xD7)),  # ordered by pronunciation: the 3,755 characters of common use
@@ -283,7 +283,7 @@ FREQUENT = 0.6  # of the repaired characters are frequent Chinese ones: mojibake
 LOST = 0.5  # of the lines have characters that were replaced: lost_characters.tsv
 
 _REPLACED = ("\ufffd".encode(), "锟斤".encode(), "斤拷".encode())  # Chinese: the bytes of two U+FFFD, read as GBK
-_FREQUENT = frozenset(CHAT + CHINESE)
+_FREQUENT = frozenset(CHAT + PROSE)
 # The bytes of Latin-1, and of cp1252 where it has another character.
 _BYTES = {chr(byte): byte for byte in range(256)}
 _BYTES |= {bytes([byte]).decode("cp1252"): byte for byte in range(256) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}

@@ -94,12 +94,14 @@ WORDS = {
     **dict.fromkeys(("valid", "validation", "val", "dev"), VALIDATION),
     **dict.fromkeys(("test", "testing", "eval"), TEST),
 }
-CHINESE = {
+CHINESE_WORDS = {
     **dict.fromkeys(("训练集", "訓練集"), TRAINING),
     **dict.fromkeys(("验证集", "驗證集", "开发集", "開發集"), VALIDATION),
     **dict.fromkeys(("测试集", "測試集"), TEST),
 }
-WORD = re.compile("|".join(["[A-Z]?[a-z]+", "[A-Z]+", *CHINESE]))
+WORD = re.compile("|".join(["[A-Z]?[a-z]+", "[A-Z]+", *CHINESE_WORDS]))
+
+MARKUP = ("md", "markdown", "org", "adoc", "rst")  # endings of names whose headings may be questions
 
 # A folder with this file is a cache, of this program or of another one (https://bford.info/cachedir/).
 CACHE_TAG = "CACHEDIR.TAG"
@@ -122,7 +124,7 @@ def part_of(name: str) -> str | None:
     """
     for step in reversed(PurePosixPath(name).parts):
         words = WORD.findall(step)
-        found = {part for word in words if (part := WORDS.get(word.casefold()) or CHINESE.get(word))}
+        found = {part for word in words if (part := WORDS.get(word.casefold()) or CHINESE_WORDS.get(word))}
         if found == {VALIDATION, TEST}:  # such as dev-test
             return TEST
         if len(found) == 1:
