@@ -1,4 +1,4 @@
-"""Commands in the background. An environment variable marks the processes of a test, so that all can be listed."""
+"""Commands in the background. The processes of a test are those in its directory, so that all can be listed."""
 
 import contextlib
 import os
@@ -10,31 +10,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.commands import ENVIRONMENT, command
+from tests.commands import ENVIRONMENT
+from tests.training.machines.preloaded import Process
 
-# The environment variable of every process of a test; its value is the directory of the test.
-MARKER = "CHATBOT_TEST_FOLDER"
 SMALL = ("--rnn-size", "16", "--embedding-size", "8", "--vocabulary-size", "300")
+# The session of the tests, which a command is not in.
+SESSION = os.getsid(0)
 # Seconds; generous, since the cores may be busy with other work.
 TIMEOUT = 120.0
 
 
 class Command:
-    """A command that runs in the background and writes its output to a file."""
+    """A command that runs in the background and writes its output to a file.
+
+    preloaded: the first argument is train.py or a module, which runs in a process that has imported TensorFlow.
+    """
 
     started: ClassVar[list[Any]] = []
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, preloaded: bool = False) -> None:
         self.log = Path(f"command-{time.monotonic_ns()}.log").absolute()
+        self.process: Any
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**ENVIRONMENT, MARKER: os.getcwd()},
-                start_new_session=True,
-            )
+            if preloaded:
+                self.process = Process(arguments[0], arguments[1:], self.log)
+            else:
+                self.process = subprocess.Popen(
+                    arguments,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=ENVIRONMENT,
+                    start_new_session=True,
+                )
         self.started.append(self)
 
     @property
@@ -59,19 +67,24 @@ class Command:
         for pid in running_processes():
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
             command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if int(state[1]) == self.process.pid and b"spawn_main" in command_line:
+            if int(state[1]) == self.process.pid and b"resource_tracker" not in command_line:
                 children.append((int(state[19]), pid))  # the start time, in clock ticks
         return [pid for _, pid in sorted(children)]
 
 
 def train(*arguments: str, data: str = "pairs.tsv") -> Command:
     """Start train.py with a small model."""
-    return Command(*command("train.py", "--data", data, *SMALL, *arguments))
+    return Command("train.py", "--data", data, *SMALL, *arguments, preloaded=True)
 
 
 def train_overflowing(*arguments: str) -> Command:
     """Start train.py with a small model and one pair whose loss overflows."""
-    return module("tests.training.machines.overflowing", "--data", "pairs.tsv", *SMALL, *arguments)
+    return preloaded("tests.training.machines.overflowing", "--data", "pairs.tsv", *SMALL, *arguments)
+
+
+def preloaded(name: str, *arguments: str) -> Command:
+    """Start a module of the tests that needs TensorFlow."""
+    return Command(name, *arguments, preloaded=True)
 
 
 def module(name: str, *arguments: str) -> Command:
@@ -89,10 +102,10 @@ def until(condition: Callable[[], Any], seconds: float, details: Callable[[], st
 
 def running_processes() -> list[int]:
     """The running processes that this test has started, directly or not."""
-    marker, pids = f"{MARKER}={os.getcwd()}".encode(), []
+    folder, pids = os.getcwd(), []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and marker in (entry / "environ").read_bytes().split(b"\0"):
+            if entry.name.isdigit() and os.readlink(entry / "cwd") == folder and os.getsid(int(entry.name)) != SESSION:
                 pids.append(int(entry.name))
         except OSError:
             continue  # it has ended, or belongs to another user

@@ -15,12 +15,14 @@ from chatbot.corpus.reading.open.sources import find_sources
 from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.training.machines.cluster import free_addresses
+from tests import commands
 from tests.commands import run
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.running import (
+    SMALL,
     Command,
     kill,
-    module,
+    preloaded,
     running_processes,
     train,
     train_overflowing,
@@ -40,7 +42,7 @@ def steps_counted() -> int:
 @pytest.mark.slow
 def test_every_step_is_applied_exactly_once_when_workers_are_killed(pairs_folder: Path) -> None:
     """At random times, also while they start; once both at the same time."""
-    command = module("tests.training.machines.counting")
+    command = preloaded("tests.training.machines.counting")
     until(lambda: steps_counted() > 40 or command.process.poll() is not None, 120, lambda: command.output)
     ps_0, ps_1, *_, chief = command.children()
     seed = time.time_ns()
@@ -122,12 +124,13 @@ def test_lost_server_ends_run_and_resumed_run_saves_at_ctrl_c(pairs_folder: Path
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_run_that_ends_while_starting_leaves_no_process(pairs_folder: Path, number: int) -> None:
-    command = train(*LOCAL)
+    """Its processes import TensorFlow meanwhile."""
+    command = Command(*commands.command("train.py", "--data", "pairs.tsv", *SMALL, *LOCAL))
     until(lambda: len(command.children()) == 4, 60)
     time.sleep(3)
     os.kill(command.process.pid, number)
     assert command.wait(10) == (130 if number == signal.SIGINT else -number)
-    until(lambda: not running_processes(), 3)
+    until(lambda: not running_processes(), 10)  # importing may hold Python's lock for a while
 
 
 def test_separately_started_processes_end_with_the_chief(pairs_folder: Path) -> None:

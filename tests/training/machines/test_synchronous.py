@@ -27,7 +27,7 @@ from tests.training.machines.overflowing import overflowing
 from tests.training.machines.running import (
     SMALL,
     kill,
-    module,
+    preloaded,
     running_processes,
     train,
     train_overflowing,
@@ -219,10 +219,10 @@ def test_local_workers_save_at_signal_and_restart_after_kill(pairs_folder: Path)
     At the signal, the chief saves after the last step that it shares with the others.
     """
     write_pairs(Path("held_out.tsv"), 3, "nothing like")
-    local = ("--local-workers", "2", "--restarts", "1", "--batch-size", "6", "--attempt", "local")
+    local = ("--local-workers", "2", "--restarts", "1", "--batch-size", "6", "--attempt", "local", "--preset", "none")
     validated = ("--validation", "held_out.tsv", "--validate-every", "2")
     slow = ("--data", "pairs.tsv", *SMALL, *local, *validated, "--log-every", "1", "--steps", "100000")
-    interrupted = module("tests.training.machines.slow", *slow)
+    interrupted = preloaded("tests.training.machines.slow", *slow)
     until(lambda: len(metrics("local")) > 2, 120, lambda: interrupted.output)
     os.kill(interrupted.process.pid, signal.SIGTERM)
     assert interrupted.wait(60) == 130
