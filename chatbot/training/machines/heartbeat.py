@@ -14,16 +14,13 @@ import threading
 import time
 from typing import Any
 
-from chatbot.corpus.reading.display import counted
 from chatbot.training.machines.cluster import WORKER, Cluster, host_and_port
 from chatbot.training.machines.watch import (
     PEER_TIMEOUT,
     PROBE_INTERVAL,
-    REPORT_INTERVAL,
     START_LIMIT,
+    Monitor,
     connect_to,
-    connection_failed,
-    end_process,
     is_answering,
     is_listening,
     print_status,
@@ -87,17 +84,17 @@ class Link:
         self._connection.close()
 
 
-class Heartbeat:
+class Heartbeat(Monitor):
     """The links of this machine: of the chief to all workers, of another worker to the chief.
 
     timeout: seconds of silence after which a machine's port is probed. limit: seconds to wait for machines to start.
     """
 
     def __init__(self, cluster: Cluster, timeout: float = PEER_TIMEOUT, limit: float = START_LIMIT) -> None:
-        self._cluster, self._limit, self._timeout = cluster, limit, timeout
+        super().__init__(timeout, limit)
+        self._cluster = cluster
         self._links: dict[str, Link] = {}
         self._steps = {f"{WORKER} {cluster.index}": 0}  # of the machines that this one hears
-        self._stopped = threading.Event()
 
     def wait_for_all(self) -> None:
         """Wait until every machine has reached the port of every other one. Ends this process after the limit.
@@ -110,8 +107,8 @@ class Heartbeat:
         family = socket.AF_INET6 if dual_stack else socket.AF_INET
         unseen = dict(self._cluster.others)  # ports that this machine has not reached
         accepted: list[Link] = []
-        started = time.monotonic()
-        next_probe, next_report = started, started + 2 * PROBE_INTERVAL
+        self._begin()
+        next_probe = self._started
         with socket.create_server(("", port), family=family, dualstack_ipv6=dual_stack, backlog=1024) as server:
             server.settimeout(0.1)
             while True:
@@ -128,16 +125,7 @@ class Heartbeat:
                 ready = self._ready_as_chief(accepted, unseen) if self._chief else self._ready_as_worker(unseen)
                 if ready:
                     break
-                missing = ", ".join(f"{name} ({address})" for name, address in unseen.items())
-                if now - started > self._limit:
-                    self.exit_process(
-                        f"{missing or 'a worker'} did not start within {counted(round(self._limit), 'second')}: "
-                        "start it with the same command and its own --task-index, or allow connections to its port"
-                    )
-                if missing and now > next_report:
-                    next_report = now + REPORT_INTERVAL
-                    waited = f"{now - started:.0f} of at most {counted(round(self._limit), 'second')}"
-                    print_status(f"Waiting for {missing}: {waited}.")
+                self._check_missing(unseen)
         for link in accepted:
             if link not in self._links.values():
                 link.close()
@@ -183,23 +171,9 @@ class Heartbeat:
             link.heard = time.monotonic()
         threading.Thread(target=self._run, daemon=True, name="heartbeat").start()
 
-    def stop(self) -> None:
-        """Stop. From then on machines may end."""
-        self._stopped.set()
-
     def at_step(self, step: int) -> None:
         """Set the step that this machine is at."""
         self._steps[f"{WORKER} {self._cluster.index}"] = step
-
-    def exit_process(self, reason: str) -> None:
-        """End this process with a line on standard error. Does nothing after `stop`."""
-        if not self._stopped.is_set():
-            end_process(reason)
-
-    def exit_after_error(self, error: BaseException) -> None:
-        """End this process after an error that a lost machine may have caused, in time for its name to be known."""
-        self._stopped.wait(4 * PEER_TIMEOUT)
-        self.exit_process(connection_failed(error))
 
     def _run(self) -> None:
         steps, since = dict(self._steps), time.monotonic()

@@ -1,4 +1,4 @@
-"""A thread that probes the other processes of an asynchronous run, and ends this one when a necessary one is lost.
+"""What ends a process when a machine that it needs is lost; a thread that probes those of an asynchronous run.
 
 An operation whose peer has died may block for ever inside TensorFlow, out of reach of Python's exceptions and signal
 handlers. Peers are therefore probed at the port of their TensorFlow server, which sends a greeting: a process that has
@@ -30,12 +30,60 @@ START_LIMIT = 1800.0
 JOIN_TIMEOUT = 120
 
 
-class Watch:
+class Monitor:
+    """Ends this process when a machine that it needs does not start or is lost, until `stop` is called.
+
+    timeout: seconds without an answer after which a machine is lost. limit: seconds to wait for machines to start.
+    """
+
+    def __init__(self, timeout: float, limit: float) -> None:
+        self._timeout, self._limit = timeout, limit
+        self._stopped = threading.Event()
+        self._begin()
+
+    def stop(self) -> None:
+        """Stop. From then on machines may end."""
+        self._stopped.set()
+
+    def exit_after_error(self, error: BaseException) -> None:
+        """End this process after an error that a lost machine may have caused, in time for its name to be known."""
+        self._stopped.wait(4 * PEER_TIMEOUT)
+        text = str(error).strip().splitlines()[0][:200]
+        self.exit_process(f"the connection to the other machines failed ({text})")
+
+    def exit_process(self, reason: str) -> None:
+        """End this process with a line on standard error. Does nothing after `stop`."""
+        if not self._stopped.is_set():
+            print_status(
+                f"\nerror: {reason}. The last checkpoint is kept: start all machines again with the same commands"
+            )
+            os._exit(EXIT_LOST)
+
+    def _begin(self) -> None:
+        """Begin to wait for machines to start."""
+        self._started = time.monotonic()
+        self._next_report = self._started + 2 * PROBE_INTERVAL
+
+    def _check_missing(self, missing: Mapping[str, str]) -> None:
+        """Report machines that have not started yet, by name; end this process when it is too late."""
+        names = ", ".join(f"{name} ({address})" for name, address in missing.items())
+        now, limit = time.monotonic(), counted(round(self._limit), "second")
+        waited = now - self._started
+        if waited > self._limit:
+            self.exit_process(
+                f"{names or 'a worker'} did not start within {limit}: start it with the same command and its own "
+                "--task-index, or allow connections to its port"
+            )
+        if names and now > self._next_report:
+            self._next_report = now + REPORT_INTERVAL
+            print_status(f"Waiting for {names}: {waited:.0f} of at most {limit}.")
+
+
+class Watch(Monitor):
     """Probes the peers from `start` until `stop`.
 
-    peers: their addresses, by name. on_lost: called with the name of a lost peer, once until the peer is back. timeout:
-    seconds without an answer after which a peer is lost. limit: seconds to wait for peers to start, and for a worker to
-    return when all are lost.
+    peers: their addresses, by name. on_lost: called with the name of a lost peer, once until the peer is back. limit:
+    also the seconds to wait for a worker to return when all are lost.
     """
 
     def __init__(
@@ -45,40 +93,24 @@ class Watch:
         timeout: float = PEER_TIMEOUT,
         limit: float = START_LIMIT,
     ) -> None:
-        self._peers, self._limit, self._timeout = dict(peers), limit, timeout
-        self._on_lost = on_lost
-        self._stopped = threading.Event()
-        self._started = 0.0  # time.monotonic(), like _last_answer and _last_report
-        self._last_answer: dict[str, float] = {}
-        self._last_report: float | None = None
+        super().__init__(timeout, limit)
+        self._peers, self._on_lost = dict(peers), on_lost
+        self._last_answer: dict[str, float] = {}  # time.monotonic()
         self._lost: set[str] = set()
         self.missing = list(peers)  # peers that have not answered yet
 
     def start(self) -> None:
         """Start probing."""
-        self._started = time.monotonic()
+        self._begin()
         self._last_answer = dict.fromkeys(self._peers, self._started)
         threading.Thread(target=self._run, daemon=True, name="watch").start()
-
-    def stop(self) -> None:
-        """Stop probing. From then on peers may end."""
-        self._stopped.set()
-
-    def exit_after_error(self, error: BaseException) -> None:
-        """End this process after an error that a lost peer may have caused, in time for the probes to name it."""
-        self._stopped.wait(4 * PEER_TIMEOUT)
-        self.exit_process(connection_failed(error))
-
-    def exit_process(self, reason: str) -> None:
-        """End this process with a line on standard error. Does nothing after `stop`."""
-        if not self._stopped.is_set():
-            end_process(reason)
 
     def _run(self) -> None:
         while True:
             for name, address in self._peers.items():
                 self._probe(name, address)
-            self._check_missing()
+            if self.missing:
+                self._check_missing({name: self._peers[name] for name in self.missing})
             self._check_workers()
             if self._stopped.wait(PROBE_INTERVAL):
                 return
@@ -98,23 +130,6 @@ class Watch:
     def _silence(self, name: str) -> float:
         """Return the seconds since the last answer of a peer."""
         return time.monotonic() - self._last_answer[name]
-
-    def _check_missing(self) -> None:
-        """Report peers that have not started yet; end this process when they are too late."""
-        if not self.missing:
-            return
-        missing = ", ".join(f"{name} ({self._peers[name]})" for name in self.missing)
-        now = time.monotonic()
-        waited = now - self._started
-        if waited > self._limit:
-            self.exit_process(
-                f"{missing} did not start within {counted(round(self._limit), 'second')}: "
-                "start it with the same command and its own --task-index, or allow connections to its port"
-            )
-        due = self._last_report is None or now - self._last_report > REPORT_INTERVAL
-        if due and waited > 2 * PROBE_INTERVAL:
-            self._last_report = now
-            print_status(f"Waiting for {missing}: {waited:.0f} of at most {counted(round(self._limit), 'second')}.")
 
     def _check_workers(self) -> None:
         """End this process when all workers have been lost for too long."""
@@ -173,17 +188,6 @@ def is_answering(address: str) -> bool:
         except OSError:
             return False
         return True
-
-
-def connection_failed(error: BaseException) -> str:
-    """Return the reason of an exit for an error of TensorFlow."""
-    return f"the connection to the other machines failed ({str(error).strip().splitlines()[0][:200]})"
-
-
-def end_process(reason: str) -> None:
-    """End this process with a line on standard error."""
-    print_status(f"\nerror: {reason}. The last checkpoint is kept: start all machines again with the same commands")
-    os._exit(EXIT_LOST)
 
 
 def print_status(text: str) -> None:
