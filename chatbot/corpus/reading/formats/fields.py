@@ -9,7 +9,7 @@ import html
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -156,17 +156,14 @@ class Walk:
     locate: Callable[[], str]  # the place of the current value: "a.json, item 3"
     before: int = -1  # pairs in the report when the file was begun
     fields: tuple[str, ...] = ()  # of the first object of texts whose fields are not known
-    held: list[tuple[str, str, int]] | None = None  # (reason, place, count) of parts that are not counted yet
+    tentative: Report | None = None  # counts parts without pairs that the report may not count after all
 
     def __post_init__(self) -> None:
         self.before = self.report.pairs if self.before < 0 else self.before
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count parts without pairs, with the place of the first."""
-        if self.held is None:
-            self.report.drop(reason, self.locate(), count)
-        else:
-            self.held.append((reason, self.locate(), count))
+        (self.tentative or self.report).drop(reason, self.locate(), count)
 
     def doubts(self, question: str) -> bool:
         """Return whether to read on in doubt. question: why the reading may be wrong, and the flag that settles it.
@@ -179,18 +176,6 @@ class Walk:
             return True
         self.drop(DOUBTFUL)
         return False
-
-    def holding(self) -> "Walk":
-        """Return a walk for parts that may well have no pairs: what it drops is held."""
-        return replace(self, held=[])
-
-    def release(self, held: Iterable[tuple[str, str, int]]) -> None:
-        """Count what another walk has held."""
-        for entry in held:
-            if self.held is None:
-                self.report.drop(*entry)
-            else:
-                self.held.append(entry)
 
     def checked(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """Yield the pairs. Raises UnknownFieldsError at the end if there were none, but objects of texts."""

@@ -91,12 +91,7 @@ class JsonInput:
         self.value_start = self.read_bytes
 
 
-def items_of(events: Iterator[Event], source: JsonInput) -> Iterator[object]:
-    """Yield the items of a list whose first event has been taken."""
-    return (value for _, _, value in numbered_items_of(events, source))
-
-
-def numbered_items_of(events: Iterator[Event], source: JsonInput) -> Iterator[tuple[int, int, object]]:
+def items_of(events: Iterator[Event], source: JsonInput) -> Iterator[tuple[int, int, object]]:
     """Yield (number in the document, bytes, item) for the items of a list whose first event has been taken."""
     before = source.read_bytes
     for value in build_values(chain([("start_array", None)], events), 1, source.place):
@@ -323,7 +318,7 @@ class _Reader:
 
     def _pairs_of_items(self, depth: int, inside: bool, objects: bool = False) -> Iterator[Pair]:
         """Yield the pairs of a list whose first event has been taken. objects: whether its texts are left out."""
-        items = numbered_items_of(self.events, self.source)
+        items = items_of(self.events, self.source)
         self.items = Ahead(item for item in items if isinstance(item[2], list | dict)) if objects else Ahead(items)
         yield from pairs_in(self.items, self.walk, depth, inside)
 

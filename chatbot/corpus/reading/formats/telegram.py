@@ -54,7 +54,7 @@ def _messages(events: Iterator[Event], source: JsonInput, report: Report, depth:
     for key, first in fields_of(events, source):
         if first[0] == "start_array" and key == "messages":
             yield None
-            for value in items_of(events, source):
+            for _, _, value in items_of(events, source):
                 if message := _message(value):
                     yield message
                 else:

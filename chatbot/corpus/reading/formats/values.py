@@ -6,6 +6,7 @@ Lists may contain them, and so may objects, at any depth. A list of texts under 
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, Pair, pairs_of_texts
@@ -53,6 +54,7 @@ from chatbot.corpus.reading.formats.records import (
     reading_of,
     reading_of_single,
 )
+from chatbot.corpus.reading.report import Report
 
 
 def header_of(head: Sequence[object]) -> list[str] | None:
@@ -280,15 +282,15 @@ def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool)
     else:
         inside = ((name, part) for name, part in value.items() if isinstance(part, list | dict) and part)
         inner = [part for name, part in inside if name.casefold() not in NO_CONVERSATIONS and not _is_texts(part)]
-        holding = walk.holding()
-        found = False
+        counts, found = Report(), False
+        tentative = replace(walk, tentative=counts)
         for part in inner:
-            for pair in pairs_of(part, holding, depth + 1):
+            for pair in pairs_of(part, tentative, depth + 1):
                 found = True
                 yield pair
-        walk.fields = walk.fields or holding.fields
+        walk.fields = walk.fields or tentative.fields
         if found:
-            walk.release(holding.held or ())
+            (walk.tentative or walk.report).add(counts)
         else:
             _drop_object(value, walk)
 
