@@ -93,7 +93,7 @@ def _training_worker(flags: CostBenchmark, sizes: dict[str, int]) -> Callable[[s
     towers = open_towers([], None)
     from chatbot.corpus.batches import Batches
     from chatbot.model.new_model import built_model
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.update import open_update
 
     vocabulary = sizes["vocabulary_size"]
     base = compose(

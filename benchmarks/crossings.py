@@ -31,7 +31,7 @@ from chatbot.flags import parse, replace
 from chatbot.training.devices.towers import Tower, open_towers
 
 if TYPE_CHECKING:
-    from chatbot.training.variable_update.synchronous import Synchronous
+    from chatbot.training.step import Synchronous
 
 HOST, FIRST_GPU = "host", "GPU:0"
 MEMORY = 16 << 30  # of a GPU, in bytes
@@ -112,7 +112,7 @@ def opened_step(
 
     from chatbot.model.new_model import built_model
     from chatbot.training.devices.memory import loss_size
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.update import open_update
 
     with tf.device(towers[0].device):
         size = loss_size(settings, towers)

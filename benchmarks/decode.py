@@ -138,7 +138,7 @@ def _replying_worker(
     from chatbot.inference.replier import Replier
     from chatbot.inference.responder import TensorFlowModel
     from chatbot.model.new_model import built_model, start_from_frequencies
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.update import open_update
 
     settings, training = flags.settings, pairs.encoded()
     vocabulary = Vocabulary([*pairs.vocabulary, *BYTES])

@@ -22,8 +22,8 @@ from chatbot.model.operations import matmul, rounded
 from chatbot.model.recurrent import Stack
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences
+from chatbot.training.replica import Replica
 from chatbot.training.share import Share
-from chatbot.training.variable_update.replica import Replica
 
 ROUNDS = 7
 REPEATED = 9

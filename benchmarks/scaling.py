@@ -81,7 +81,7 @@ def tower_devices(towers: int, gpus: int) -> int:
 def _towers_worker(flags: ScalingBenchmark) -> Callable[[str], list[dict[str, float]]]:
     gpus = choose_gpus(None, None, find_gpus())
     towers = open_towers(gpus, flags.tower_numbers[-1] if len(gpus) < 2 else None)
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.update import open_update
 
     turns = [
         _make_turn(flags, lambda model, n=n: open_update(model, flags.settings, towers[:n]))
@@ -98,7 +98,7 @@ def _make_turn(
     from chatbot.corpus.batches import Batches
     from chatbot.corpus.workers import prefetched
     from chatbot.model.new_model import built_model
-    from chatbot.training.window import Window
+    from chatbot.training.loop import Window
 
     step = open_step(built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed))
     step.scatter_state(step.gather_state())
@@ -188,7 +188,7 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
     from chatbot.training.machines.heartbeat import Heartbeat
     from chatbot.training.machines.ring import join
     from chatbot.training.machines.team import ALONE
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.update import open_update
 
     team = ALONE
     if cluster is not None:

@@ -18,13 +18,11 @@ from chatbot.config.training import Settings
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import Flags, compose, parse, setting
-from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import attempt_lock
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import open_towers
-from chatbot.training.trainer import train
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.loop import train
+from chatbot.training.run import open_run
 
 # The first part of the time, in which graphs are traced and the allocator's memory grows, does not count. The rest is
 # divided into parts; the medians of the first and the last one are compared.
@@ -117,18 +115,12 @@ def _trained(flags: SoakBenchmark) -> tuple[list[Sample], int]:
         deadline=time.time() + 60 * flags.minutes,
     )
     towers = open_towers([], flags.towers)
-    opened: list[Synchronous] = []
-
-    def open_step(model: Seq2Seq, chosen: Settings) -> Synchronous:
-        opened.append(open_update(model, chosen, towers))
-        return opened[-1]
-
     samples: list[Sample] = []
     finished = threading.Event()
     thread = threading.Thread(target=_sample, args=(samples, finished), daemon=True)
     thread.start()
     with attempt_lock(settings):
-        steps = train(settings, prepare(settings), towers, open_step).step
+        steps = train(open_run(settings, prepare(settings), towers)).step
     finished.set()
     thread.join()
     return samples, steps

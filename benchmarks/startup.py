@@ -42,7 +42,7 @@ def _starting_worker(flags: ScalingBenchmark, number: int) -> Callable[[str], di
     towers = open_towers(gpus, number if len(gpus) < 2 else None)
     from chatbot.corpus.batches import Batches
     from chatbot.model.new_model import built_model
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.update import open_update
 
     times.append(time.perf_counter())
     model = built_model(flags.settings.model, flags.vocabulary_size, flags.settings.learning.seed)

@@ -164,8 +164,8 @@ def _training_worker(flags: TrainBenchmark, pairs: TokenisedPairs, precision: st
     from chatbot.corpus.batches import Batches
     from chatbot.corpus.workers import prefetched
     from chatbot.model.new_model import built_model
-    from chatbot.training.variable_update.choose import open_update
-    from chatbot.training.window import Window
+    from chatbot.training.loop import Window
+    from chatbot.training.update import open_update
 
     settings, vocabulary = flags.settings, len(pairs.vocabulary) + len(SPECIALS)
     model = built_model(settings.model, vocabulary, settings.learning.seed, precision)

@@ -20,7 +20,7 @@ from chatbot.config.stored import settings_over_config
 from chatbot.config.training import Settings
 from chatbot.errors import UserError, as_user_errors
 from chatbot.flags import compose, fields_of, flag_of, unknown_flags
-from chatbot.training.result import INTERRUPTED, TrainingResult
+from chatbot.training.attempt import INTERRUPTED, TrainingResult
 
 if TYPE_CHECKING:
     from chatbot.inference.text_responder import TextResponder
@@ -141,9 +141,10 @@ def train(**settings: Any) -> TrainingResult:
     """
     with as_user_errors(), _script_not_imported():
         chosen = settings_over_config(_values(Settings, settings))
+        from chatbot.training.machines.cluster import cluster_of
         from chatbot.training.start import several_processes, train_here
 
-        if chosen.parallel.selftest or several_processes(chosen.parallel):
+        if chosen.parallel.selftest or several_processes(chosen.parallel, cluster_of(chosen.parallel)):
             return _train_with_others(chosen)
         return train_here(chosen)
 

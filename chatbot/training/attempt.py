@@ -17,6 +17,7 @@ checkpoints. Batches and dropout masks are functions of (seed, step), so the ste
 the random state.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -55,7 +56,7 @@ from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import flatten, program, replace
 from chatbot.model.checkpoint import check_model_size
-from chatbot.training.streams import print_wrapped
+from chatbot.training.display import print_wrapped
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
@@ -276,3 +277,23 @@ def kept_values(settings: Settings, began: Settings) -> dict[str, Any]:
     return {name: values[name] for name in settings.run.not_given} | (
         {"preset": began.run.preset} if settings.run.preset == AUTO else {}
     )
+
+
+# Why a run is over, if not for a reason in other words.
+INTERRUPTED, TIME_UP = "interrupted", "--time-limit is over; the same command goes on from here"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """The result of a training run."""
+
+    directory: Path  # of the attempt, absolute
+    step: int  # the steps of earlier runs included
+    stopped: str  # the reason, in words
+    best_step: int  # 0 without validation
+    best_nats_per_character: float | None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C, SIGTERM or SIGHUP ended the run, which can be resumed."""
+        return self.stopped == INTERRUPTED

@@ -35,8 +35,7 @@ from chatbot.training.attempt import (
     other_attempt,
     preset_values,
 )
-from chatbot.training.lines import question_line
-from chatbot.training.streams import output_columns, print_wrapped
+from chatbot.training.display import output_columns, print_wrapped, question_line
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.

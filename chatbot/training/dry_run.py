@@ -11,21 +11,16 @@ from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 from chatbot.config.stored import as_flags, storable
-from chatbot.config.training import Settings
 from chatbot.corpus.batches import Bucket
 from chatbot.corpus.reading.display import counted
-from chatbot.training.data import Data
+from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth, process_memory
-from chatbot.training.devices.towers import Tower
-from chatbot.training.lines import aligned, wrapped
-from chatbot.training.machines.team import ALONE
+from chatbot.training.display import aligned, duration, line_stream, wrapped
 from chatbot.training.optimizer import part_names
-from chatbot.training.reporting.time_left import duration, steps_left, time_left
-from chatbot.training.result import TrainingResult
-from chatbot.training.run import OpenStep, Run, open_run
+from chatbot.training.reporting.terminal import steps_left, time_left
+from chatbot.training.run import Run
 from chatbot.training.share import Prepared
-from chatbot.training.streams import line_stream
-from chatbot.training.variable_update.choose import chosen_update
+from chatbot.training.update import chosen_update
 
 DRY_RUN = "--dry-run"
 WITHOUT = "Without --dry-run, the same command trains"
@@ -44,18 +39,17 @@ class BucketTime(NamedTuple):
     seconds: float
 
 
-def dry_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep) -> TrainingResult:
+def dry_run(run: Run) -> TrainingResult:
     """Print the plan of a run on one machine. Raises UserError as the run would before its first step."""
-    run = open_run(settings, data, towers, open_step, ALONE)
     batches = one_of_each_bucket(run)
     timed_step(run, batches[-1][1])  # traces the graphs
-    growth = peak_growth(towers, lambda: timed_step(run, batches[0][1]))
+    growth = peak_growth(run.towers, lambda: timed_step(run, batches[0][1]))
     times = measured_times(run, batches)
     output = line_stream()
     lines = [
         f"Settings: {as_flags(storable(run.settings))}",
         *parameter_table(run, output.columns),
-        *memory_table(run, towers, growth, output.columns),
+        *memory_table(run, growth, output.columns),
         *step_table(run, times, output.columns),
         *time_table(run, times),
         f"Nothing was written. {WITHOUT}.",
@@ -145,17 +139,17 @@ def parameters(variable: Any) -> int:
     return math.prod(variable.shape)
 
 
-def memory_table(run: Run, towers: Sequence[Tower], growth: Sequence[int] | None, columns: int | None) -> list[str]:
+def memory_table(run: Run, growth: Sequence[int] | None, columns: int | None) -> list[str]:
     """Return the memory of each tower. growth: in bytes, during a step of the largest batch.
 
     With the variable update parameter_server, one device has the weights and the optimizer's state, and the others copy
     the weights in each step.
     """
-    parallel = chosen_update(run.settings, towers).parallel
+    parallel = chosen_update(run.settings, run.towers).parallel
     weights = 4 * sum(map(parameters, run.model.trainable_variables))
     state = sum(value.nbytes for value in run.train_step.gather_state())
     rows: list[tuple[str, ...]] = [("tower", "weights", "optimizer", "gradients", "activations", "sum", "device")]
-    for number, tower in enumerate(towers):
+    for number, tower in enumerate(run.towers):
         single = parallel.variable_update == "parameter_server"
         holds = not single or (number == 0 and parallel.local_parameter_device != "cpu")
         held = [weights, state] if holds else [0, 0]

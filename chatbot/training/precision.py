@@ -24,7 +24,7 @@ from chatbot.model.loss import MOST_ELEMENTS
 from chatbot.model.operations import matmul
 from chatbot.training.attempt import has_checkpoint
 from chatbot.training.devices.towers import cpu_name
-from chatbot.training.streams import print_wrapped
+from chatbot.training.display import print_wrapped
 
 AUTO = "auto"
 # bfloat16 must be faster by this factor to make up for its rounding. Products are about half of a step, so that a

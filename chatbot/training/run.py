@@ -5,46 +5,42 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
+from collections.abc import Generator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from chatbot.config.attempts import LAST
+from chatbot.config.learning import LearningSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.ngrams import Ngrams, ngrams_of
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.vocabulary import Vocabulary
-from chatbot.corpus.word_vectors import read_word_vectors
 from chatbot.corpus.workers import prefetched
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
-from chatbot.model.new_model import built_model, start_from_frequencies, start_from_vectors
-from chatbot.model.saved import load_trained, weights_of
+from chatbot.model.new_model import built_model
+from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.attempt import other_attempt, write_attempt
+from chatbot.training.asynchronous import Asynchronous
+from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints.progress import Progress, read_progress, shown
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import Data
 from chatbot.training.devices.memory import check_sampled_logits, loss_size, most_tokens
 from chatbot.training.devices.towers import Tower
-from chatbot.training.machines.team import Team
+from chatbot.training.initial_weights import set_initial_weights
+from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.precision import chosen_precision
+from chatbot.training.replica import Averages, Values
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
 from chatbot.training.share import Prepared
-from chatbot.training.validator import Validator
-from chatbot.training.variable_update.interface import VariableUpdate
-from chatbot.training.variable_update.replica import Averages, Values
-
-# Makes the training step of a model.
-OpenStep = Callable[[Seq2Seq, Settings], VariableUpdate]
-Array = npt.NDArray[np.float32]
+from chatbot.training.step import VariableUpdate
+from chatbot.training.update import open_update
+from chatbot.training.validation import Validator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +49,7 @@ class Run:
 
     settings: Settings  # with the chosen precision and directions in place of "auto"
     data: Data
+    towers: Sequence[Tower]  # of this machine
     model: Seq2Seq
     team: Team
     batches: Batches
@@ -64,6 +61,7 @@ class Run:
     checkpoints: Checkpoints
     progress: Progress
     untrained: Values  # the weights that the run begins with; empty if it has a checkpoint, and on other machines
+    began: float  # time.monotonic()
 
     @property
     def rate(self) -> float:
@@ -155,52 +153,24 @@ class Run:
             self.checkpoints.save(self.progress, state, best)
 
 
-def broadcast_progress(team: Team, progress: Progress) -> Progress:
-    """Return the chief's progress on every machine."""
-    return Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))
-
-
-def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
-    """Return the n-grams of the training pairs; None without --ngrams."""
-    if not settings.ngrams:
-        return None
-    return ngrams_of((pairs.targets for pairs in data.training), len(data.vocabulary), settings.ngrams)
-
-
-def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step: OpenStep, team: Team) -> Run:
+def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = ALONE) -> Run:
     """Begin or resume a run. All files of a resumed attempt are read before any is written; with --dry-run, none is.
 
     towers: of this machine; the first one's device has the model that validates and replies. Raises UserError for a
     damaged attempt, and for a batch with fewer pairs than towers.
     """
+    began = time.monotonic()
+    batches, pairs = batches_of(settings.learning, data)
+    settings = resolved(settings, data, towers, team)
     learning = settings.learning
-    batch_size = learning.batch_size * learning.accumulate
-    batch_tokens = None if learning.batch_tokens is None else learning.batch_tokens * learning.accumulate
-    batches = Batches(data.training, batch_size, learning.seed, batch_tokens)
-    pairs = batch_size if batch_tokens is None else batches.pairs / batches.steps_per_epoch
-
-    device, all_towers = towers[0].device, len(towers) * team.machines
-    own_precision = chosen_precision(settings, len(data.vocabulary), device, all_towers) if team.chief else ""
-    precision = team.broadcast_text(own_precision)
-    both_directions = "on" if data.both_directions else "off"
-    settings = replace(
-        settings,
-        precision=precision,
-        both_directions=both_directions,
-        validation=data.validation_source,
-        clean=data.clean,
-    )
-
-    with tf.device(device):
-        size = loss_size(settings, towers, team.machines)
-        check_sampled_logits(settings, most_tokens(settings, all_towers))
-        ngrams = training_ngrams(settings.model, data)
-        spellings = spelling_table(data.vocabulary.spellings())
-        tables = spellings, ngrams, learning.label_smoothing
-        model = built_model(settings.model, len(data.vocabulary), learning.seed, precision, size, *tables)
-    train_step = open_step(model, settings)
+    ngrams = training_ngrams(settings.model, data)
+    model = new_model(settings, data, towers, team, ngrams)
+    if team.coordinator is None:
+        train_step: VariableUpdate = open_update(model, settings, towers, team)
+    else:
+        train_step = Asynchronous(model, learning, team.coordinator, *team.workers_and_servers)
     shares = train_step.num_shares * team.machines
-    if batch_tokens is None and batch_size < shares:
+    if learning.batch_tokens is None and pairs < shares:
         raise UserError(
             f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
         )
@@ -227,68 +197,66 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], open_step:
     progress.trains_at(learning.learning_rate)
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)
+    steps, validated = batches.steps_per_epoch, data.validation.pairs if data.validation else 0
     return Run(
         settings=settings,
         data=data,
+        towers=towers,
         model=model,
         team=team,
         batches=batches,
         pairs_per_step=pairs,
-        schedule=schedule_of(learning, pairs, batches.steps_per_epoch),
-        calendar=calendar_of(
-            settings,
-            batches.steps_per_epoch,
-            pairs,
-            data.validation.pairs if data.validation else 0,
-            data.validation_decides,
-        ),
+        schedule=schedule_of(learning, pairs, steps),
+        calendar=calendar_of(settings, steps, pairs, validated, data.validation_decides),
         train_step=train_step,
         # With several machines, the other ones' devices would have to take part, too.
         validator=Validator(model, data, settings, towers if team.alone else towers[:1]),
         checkpoints=checkpoints,
         progress=progress,
         untrained=untrained,
+        began=began,
     )
 
 
-def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
-    """Set the bias to the log frequencies of the tokens, with --word-vectors the embeddings to these vectors, and with
-    --init-from all weights to the other attempt's.
-
-    model: as `built_model` makes it. Raises UserError when the other attempt or the vectors cannot be used.
-    """
-    start_from_frequencies(model, data.training)
-    if settings.model.word_vectors is not None:
-        vectors = Path(settings.model.word_vectors)
-        start_from_vectors(model, read_word_vectors(vectors, data.vocabulary, settings.model.embedding_size))
-    if settings.run.init_from is None:
-        return
-    with tf.device("/CPU:0"):
-        other = load_trained(other_attempt(settings))
-    recurrent = {id(v.value) for layer in (model.encoder, model.decoder) for v in layer.trainable_variables}
-    sizes = len(data.vocabulary), len(other.vocabulary)
-    for weight, old in zip(weights_of(model), weights_of(other.model), strict=True):
-        value = old.numpy()
-        of_tokens = [axis for axis, both in enumerate(zip(weight.shape, old.shape, strict=True)) if both == sizes]
-        if of_tokens and id(weight) not in recurrent:
-            axis = of_tokens[0]
-            own, value = (np.moveaxis(array, axis, 0) for array in (weight.numpy(), value))
-            value = np.moveaxis(rows_by_token(own, data.vocabulary, value, other.vocabulary), 0, axis)
-        weight.assign(value)
+def batches_of(learning: LearningSettings, data: Data) -> tuple[Batches, float]:
+    """Return the global batches, those of --accumulate joined, and the average number of pairs in one."""
+    size, tokens = learning.batch_size * learning.accumulate, learning.batch_tokens
+    if tokens is None:
+        return Batches(data.training, size, learning.seed, None), size
+    batches = Batches(data.training, size, learning.seed, tokens * learning.accumulate)
+    return batches, batches.pairs / batches.steps_per_epoch
 
 
-def rows_by_token(own: Array, vocabulary: Vocabulary, other: Array, old: Vocabulary) -> Array:
-    """Return the rows of the tokens of a vocabulary, taken from the rows of another one.
+def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team) -> Settings:
+    """Return the settings with what was chosen in place of "auto". The chief chooses for all machines."""
+    count = len(towers) * team.machines
+    precision = chosen_precision(settings, len(data.vocabulary), towers[0].device, count) if team.chief else ""
+    return replace(
+        settings,
+        precision=team.broadcast_text(precision),
+        both_directions="on" if data.both_directions else "off",
+        validation=data.validation_source,
+        clean=data.clean,
+    )
 
-    own: the rows as they were drawn, [vocabulary, ...]. other: those of the old vocabulary, [old, ...]. A token that is
-    not in the old vocabulary starts with the mean of the rows of its characters, or of the bytes of a character; its
-    bias, and a byte, stay as they are.
-    """
-    ids = {token: i for i, token in enumerate(old.tokens)}
-    rows = own.copy()
-    for i, token in enumerate(vocabulary.tokens):
-        if token in ids:
-            rows[i] = other[ids[token]]
-        elif i < vocabulary.first_byte and own.ndim > 1:
-            rows[i] = other[old.ids([token])].mean(axis=0)
-    return rows
+
+def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
+    """Return the n-grams of the training pairs; None without --ngrams."""
+    if not settings.ngrams:
+        return None
+    return ngrams_of((pairs.targets for pairs in data.training), len(data.vocabulary), settings.ngrams)
+
+
+def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:
+    """Return a model with weights drawn at random, on the device of the first tower."""
+    learning, tokens = settings.learning, len(data.vocabulary)
+    with tf.device(towers[0].device):
+        check_sampled_logits(settings, most_tokens(settings, len(towers) * team.machines))
+        size = loss_size(settings, towers, team.machines)
+        tables = spelling_table(data.vocabulary.spellings()), ngrams, learning.label_smoothing
+        return built_model(settings.model, tokens, learning.seed, learning.precision, size, *tables)
+
+
+def broadcast_progress(team: Team, progress: Progress) -> Progress:
+    """Return the chief's progress on every machine."""
+    return Progress(**json.loads(team.broadcast_text(json.dumps(dataclasses.asdict(progress)))))

@@ -23,9 +23,8 @@ from chatbot.flags import compose, replace
 from chatbot.model.new_model import built_model
 from chatbot.training.devices.towers import Tower
 from chatbot.training.precision import AUTO
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.interface import StepResult
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.step import StepResult, Synchronous
+from chatbot.training.update import open_update
 
 STEPS = 10
 TOLERANCE = 1e-5

@@ -13,11 +13,11 @@ from chatbot.corpus.reading.display import counted
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.quiet import quiet
-from chatbot.training.attempt import attempt_lock
+from chatbot.training.attempt import TrainingResult, attempt_lock
 from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
-from chatbot.training.interrupts import EXIT_INTERRUPTED
+from chatbot.training.display import output_columns, print_wrapped
 from chatbot.training.machines.cluster import (
     CHIEF,
     PS,
@@ -31,9 +31,8 @@ from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
-from chatbot.training.reporting.wandb_client import check_client
-from chatbot.training.result import TrainingResult
-from chatbot.training.streams import output_columns, print_wrapped
+from chatbot.training.reporting.metrics import check_client
+from chatbot.training.signals import EXIT_INTERRUPTED
 
 # --asynchronous without host flags: the number of workers without --local-workers, --towers and GPUs, and their
 # restarts.
@@ -47,16 +46,16 @@ def start(settings: Settings) -> int:
     if settings.parallel.selftest:
         if settings.run.dry_run:
             raise UserError("--dry-run and --selftest exclude each other; leave out one of the two")
-        towers = devices(settings, fewest=2)
+        towers = devices(settings, chosen_gpus(settings), fewest=2)
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
-    several = several_processes(settings.parallel)
+    cluster = cluster_of(settings.parallel)  # checked here to report an error once, not in each process
+    several = several_processes(settings.parallel, cluster)
     if settings.run.dry_run and several:
         raise UserError(f"--dry-run and {several} exclude each other; leave out {several}: one machine is planned")
     if WINDOWS and several:
         raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
-    cluster = cluster_of(settings.parallel)  # checked here to report an error once, not in each process
     if cluster is None:
         check_client(settings.run.report_to)  # here, too, to report an error before processes are started
     if cluster is not None and settings.parallel.local_workers is not None:
@@ -69,7 +68,7 @@ def start(settings: Settings) -> int:
         # A server waits for a chief that may be started again.
         arguments = for_one_process(settings), START_LIMIT
         return run_jobs([Job("training", run_process, arguments, settings.parallel.restarts)])
-    return run_process(settings)
+    return run_in_cluster(settings, cluster)
 
 
 def with_deadline(settings: Settings) -> Settings:
@@ -80,7 +79,7 @@ def with_deadline(settings: Settings) -> Settings:
     return replace(settings, deadline=time.time() + seconds_of(run.time_limit))
 
 
-def several_processes(parallel: ParallelSettings) -> str:
+def several_processes(parallel: ParallelSettings, cluster: Cluster | None) -> str:
     """Return the setting that starts or connects other processes; "" if there is none.
 
     Such runs need the signals and process groups of POSIX.
@@ -89,7 +88,7 @@ def several_processes(parallel: ParallelSettings) -> str:
         "--local-workers": parallel.local_workers is not None,
         "--asynchronous": parallel.asynchronous,
         "--restarts": parallel.restarts > 0,
-        "--worker-hosts or TF_CONFIG": cluster_of(parallel) is not None,
+        "--worker-hosts or TF_CONFIG": cluster is not None,
     }
     return next((name for name, given in several.items() if given), "")
 
@@ -98,7 +97,7 @@ def run_local_workers(settings: Settings, workers: int) -> int:
     """Run a synchronous cluster of processes on this machine. Return the exit code."""
     common = for_one_process(settings, worker_hosts=",".join(free_addresses(workers)))
     jobs = []
-    for i, gpus in enumerate(divide_gpus(settings, workers)):
+    for i, gpus in enumerate(divide_gpus(visible_gpus(settings), workers)):
         worker = for_one_process(common, task_index=i, gpus=gpus)
         jobs.append(Job(f"worker {i}", run_process, (worker,), settings.parallel.restarts, quiet=i > 0))
     return run_jobs(jobs)
@@ -107,31 +106,30 @@ def run_local_workers(settings: Settings, workers: int) -> int:
 def run_local_asynchronous(settings: Settings) -> int:
     """Run an asynchronous cluster on this machine: a parameter server, workers and the chief. Return the exit code."""
     parallel = settings.parallel
-    workers = parallel.local_workers or parallel.towers or len(visible_gpus(settings)) or LOCAL_WORKERS
+    gpus = visible_gpus(settings)
+    workers = parallel.local_workers or parallel.towers or len(gpus) or LOCAL_WORKERS
     ps, chief, *hosts = free_addresses(2 + workers)
     common = for_one_process(
         settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None
     )
-    gpus = divide_gpus(settings, workers)
+    gpus_of_workers = divide_gpus(gpus, workers)
     with quiet(settings.run.quiet):
-        found = visible_gpus(settings)
-        warn_without_gpu(found)
-        print(table(worker_towers(found, workers), output_columns()), flush=True)  # before the processes are forked
+        warn_without_gpu(gpus)
+        print(table(worker_towers(gpus, workers), output_columns()), flush=True)  # before the processes are forked
     server = for_one_process(common, job_name=PS)
     jobs = [Job("ps 0", run_process, (server, None), parallel.restarts, quiet=True, server=True)]
-    for i in range(workers):
-        worker = for_one_process(common, job_name=WORKER, task_index=i, gpus=gpus[i])
+    for i, gpus_of_worker in enumerate(gpus_of_workers):
+        worker = for_one_process(common, job_name=WORKER, task_index=i, gpus=gpus_of_worker)
         jobs.append(Job(f"worker {i}", run_process, (worker, None), WORKER_RESTARTS, quiet=True, server=True))
     jobs.append(Job("chief", run_process, (for_one_process(common, job_name=CHIEF),), parallel.restarts))
     return run_jobs(jobs)
 
 
-def divide_gpus(settings: Settings, workers: int) -> list[str | None]:
+def divide_gpus(gpus: list[Gpu], workers: int) -> list[str | None]:
     """Return the --gpus of each worker process of this machine.
 
     Raises UserError when the GPUs cannot be divided evenly.
     """
-    gpus = visible_gpus(settings)
     if len(gpus) % workers:
         raise UserError(
             f"{counted(len(gpus), 'GPU')} cannot be divided evenly among {counted(workers, 'worker')}; "
@@ -157,6 +155,11 @@ def visible_gpus(settings: Settings) -> list[Gpu]:
     return choose_gpus(settings.parallel.gpus, None, find_gpus())
 
 
+def chosen_gpus(settings: Settings) -> list[Gpu]:
+    """Return the GPUs that this process trains on. Raises UserError for a wrong --gpus or --towers."""
+    return choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())
+
+
 def for_one_process(settings: Settings, **changes: Any) -> Settings:
     """Return the settings of a child process, without the settings that start child processes."""
     return replace(settings, local_workers=None, restarts=0, **changes)
@@ -167,7 +170,11 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
 
     peer_timeout: see `serve`.
     """
-    cluster = cluster_of(settings.parallel)
+    return run_in_cluster(settings, cluster_of(settings.parallel), peer_timeout)
+
+
+def run_in_cluster(settings: Settings, cluster: Cluster | None, peer_timeout: float | None = PEER_TIMEOUT) -> int:
+    """Do what `run_process` does. cluster: None for a single machine."""
     if cluster is not None:
         check_addresses(cluster)
         if settings.parallel.asynchronous and cluster.job != CHIEF:
@@ -184,40 +191,40 @@ def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingRe
     chief = cluster is None or cluster.index == 0
     if chief:
         check_client(settings.run.report_to)
-    choose_gpus(settings.parallel.gpus, settings.parallel.towers, find_gpus())  # reports a wrong --gpus at once
+    gpus = chosen_gpus(settings)  # reports a wrong --gpus at once
     locks = chief and not settings.run.dry_run
     with quiet(settings.run.quiet), attempt_lock(settings) if locks else contextlib.nullcontext():
         data = prepare(settings, read_probe(settings.run.probe) if chief else ())
         settings = replace(settings, **data.preset)
         if cluster is None:
-            return train_alone(settings, data)
+            return train_alone(settings, data, gpus)
         if settings.parallel.asynchronous:
             return train_as_chief(settings, data, cluster)
-        return train_as_worker(settings, data, cluster)
+        return train_as_worker(settings, data, gpus, cluster)
 
 
-def train_alone(settings: Settings, data: Data) -> TrainingResult:
+def train_alone(settings: Settings, data: Data, gpus: list[Gpu]) -> TrainingResult:
     """Train on the devices of this machine, or with --dry-run plan to."""
-    towers = devices(settings)
+    towers = devices(settings, gpus)
     from chatbot.training.devices.failures import device_errors
     from chatbot.training.dry_run import dry_run
-    from chatbot.training.trainer import train
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.loop import train
+    from chatbot.training.run import open_run
 
-    run = dry_run if settings.run.dry_run else train
     with device_errors(towers):
-        return run(settings, data, towers, lambda model, chosen: open_update(model, chosen, towers))
+        run = open_run(settings, data, towers)
+        return dry_run(run) if settings.run.dry_run else train(run)
 
 
-def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> TrainingResult:
+def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cluster) -> TrainingResult:
     """Train as one worker of a synchronous cluster."""
-    towers = devices(settings)
+    towers = devices(settings, gpus)
     import tensorflow as tf
 
     from chatbot.training.devices.failures import device_errors
+    from chatbot.training.loop import train
     from chatbot.training.machines.ring import check_identical_settings, join
-    from chatbot.training.trainer import train
-    from chatbot.training.variable_update.choose import open_update
+    from chatbot.training.run import open_run
 
     heartbeat = Heartbeat(cluster)
     try:
@@ -227,7 +234,7 @@ def train_as_worker(settings: Settings, data: Data, cluster: Cluster) -> Trainin
             f"Synchronous training on {counted(team.machines, 'worker')} with {counted(len(towers), 'tower')} each."
         )
         with device_errors(towers):
-            return train(settings, data, towers, lambda model, chosen: open_update(model, chosen, towers, team), team)
+            return train(open_run(settings, data, towers, team))
     except tf.errors.OpError as error:
         heartbeat.exit_after_error(error)
         raise
@@ -238,9 +245,10 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     open_towers([], None)  # the chief only validates, on the CPU
     import tensorflow as tf
 
+    from chatbot.training.asynchronous import CHIEF_DEVICE
+    from chatbot.training.loop import train
     from chatbot.training.machines.team import Team
-    from chatbot.training.trainer import train
-    from chatbot.training.variable_update.asynchronous import CHIEF_DEVICE, Asynchronous
+    from chatbot.training.run import open_run
 
     def lost(name: str) -> None:
         address = cluster.others[name]
@@ -252,24 +260,23 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     watch.start()
     try:
         coordinator = connect(cluster, watch)
-        workers, servers = len(cluster.workers), len(cluster.ps)
-        print_wrapped(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
-        return train(
-            settings,
-            data,
-            [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)],
-            lambda model, chosen: Asynchronous(model, chosen.learning, coordinator, workers, servers),
-            Team(leave=watch.stop),
-        )
+        servers = counted(len(cluster.ps), "parameter server")
+        print_wrapped(f"Asynchronous training on {counted(len(cluster.workers), 'worker')}; {servers}.")
+        towers = [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)]
+        numbers = len(cluster.workers), len(cluster.ps)
+        team = Team(leave=watch.stop, coordinator=coordinator, workers_and_servers=numbers)
+        return train(open_run(settings, data, towers, team))
     except tf.errors.OpError as error:
         watch.exit_after_error(error)
         raise
 
 
-def devices(settings: Settings, fewest: int = 1) -> list[Tower]:
-    """Create and print the towers of this machine. fewest: the number of towers with fewer GPUs and no --towers."""
+def devices(settings: Settings, gpus: list[Gpu], fewest: int = 1) -> list[Tower]:
+    """Create and print the towers of this machine.
+
+    gpus: from `chosen_gpus`. fewest: the number of towers with fewer GPUs and no --towers.
+    """
     parallel = settings.parallel
-    gpus = choose_gpus(parallel.gpus, parallel.towers, find_gpus())
     if not parallel.selftest and not parallel.task_index:  # the first of several processes prints it
         warn_without_gpu(gpus)
     for number, reason in silent_gpus().items():

@@ -22,7 +22,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import CASES, STEPS, VOCABULARY, random_pairs
-from chatbot.training.variable_update.choose import open_update
+from chatbot.training.update import open_update
 from tests.training.dense_gradients import dense_gradients
 
 Case = Callable[[Tower], dict[str, Any]]

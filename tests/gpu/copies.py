@@ -12,7 +12,7 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import random_pairs
-from chatbot.training.variable_update.choose import open_update
+from chatbot.training.update import open_update
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model
 

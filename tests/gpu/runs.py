@@ -19,8 +19,8 @@ from chatbot.corpus.vocabulary import SPECIALS
 from chatbot.flags import replace
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.selftest import ALWAYS_CLIPPED, CASES, VOCABULARY, random_pairs, train_model
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.step import Synchronous
+from chatbot.training.update import open_update
 from tests.gpu import standin
 from tests.gpu.comparisons import ADAM, new_model, weights_after_training
 from tests.gpu.process import first_gpu
@@ -111,9 +111,10 @@ def traces(tower: Tower) -> dict[str, int]:
         prepared = update.prepare(batch, number)
         sizes.add(prepared.size)
         update(prepared, 0.01)
+    function: Any = update.gradient_functions[0]
     return {
         "step": update.traces,
-        "gradients": update.gradient_functions[0].experimental_get_tracing_count(),
+        "gradients": function.experimental_get_tracing_count(),
         "sizes": len(sizes),
     }
 

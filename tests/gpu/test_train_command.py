@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 
 import chatbot
 from chatbot.errors import EXIT_LOST
-from chatbot.training.tower_times import REPEATS
+from chatbot.training.watch import REPEATS
 from tests.commands import ROOT, run
 from tests.gpu import standin
 from tests.gpu.process import STANDIN_MEMORY
@@ -95,8 +95,8 @@ def resumed(folder: Path) -> tuple[Ended, int, Ended]:
     The others wait for the lost one in NCCL. The minute of the step's watch passes in six seconds.
     """
     program = (
-        "from chatbot import commands; from chatbot.training import interrupts; "
-        "interrupts.TICK = 0.1; raise SystemExit(commands.train())"
+        "from chatbot import commands; from chatbot.training import signals; "
+        "signals.TICK = 0.1; raise SystemExit(commands.train())"
     )
     fault = f"fallen gpu=1 operation={BACKWARD} number={AFTER_SAVE + (LOST_AT - 5) * KERNELS + 1}"
     flags = *VALIDATED, "--gpus", "0,1,2,3", "--deterministic", "--attempt", "lost", "--steps", str(LAST)

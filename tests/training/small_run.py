@@ -1,20 +1,24 @@
 """Training of a small model in the process of a test."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 from chatbot.config.stored import train_settings
 from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.model.new_model import built_model
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.towers import Tower
-from chatbot.training.start import EXIT_INTERRUPTED
-from chatbot.training.trainer import train
-from chatbot.training.validator import Validation, Validator
-from chatbot.training.variable_update.choose import open_update
+from chatbot.training.loop import train
+from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.run import Run, open_run
+from chatbot.training.signals import EXIT_INTERRUPTED
+from chatbot.training.step import VariableUpdate
+from chatbot.training.validation import Validation, Validator
 
 # With "auto", a busy machine chooses another precision for one of two runs that are compared.
 SMALL: dict[str, Any] = {
@@ -60,5 +64,13 @@ def train_with_flags(*flags: str) -> int:
 def train_on(towers: list[Tower], settings: Settings) -> int:
     """Train on these towers. Returns the exit code of the command."""
     data = prepare(settings, read_probe(settings.run.probe))
-    result = train(settings, data, towers, lambda model, settings: open_update(model, settings, towers))
-    return EXIT_INTERRUPTED if result.interrupted else 0
+    return EXIT_INTERRUPTED if train(open_run(settings, data, towers)).interrupted else 0
+
+
+def open_with(
+    step: Callable[[Seq2Seq, Settings], VariableUpdate], settings: Settings, data: Data, team: Team = ALONE
+) -> Run:
+    """Open a run on one tower with another training step than its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chatbot.training.run.open_update", lambda model, chosen, *_: step(model, chosen))
+        return open_run(settings, data, TOWERS[:1], team)

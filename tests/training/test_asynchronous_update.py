@@ -13,14 +13,13 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training import asynchronous
+from chatbot.training.asynchronous import Asynchronous, ServerShard
 from chatbot.training.devices.towers import Tower
 from chatbot.training.optimizer import DOUBLED_AFTER, LARGEST_SCALE, SMALLEST_SCALE
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.variable_update import asynchronous
-from chatbot.training.variable_update.asynchronous import Asynchronous, ServerShard
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.interface import StepResult, VariableUpdate
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.step import StepResult, Synchronous, VariableUpdate
+from chatbot.training.update import open_update
 from tests.training.scaled_gradients import Course, scaled_gradients
 
 # With dropout, gradients that are clipped, weight decay, and a part that is not trained.

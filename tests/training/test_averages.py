@@ -12,7 +12,7 @@ from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.variable_update.replica import Averages, Replica
+from chatbot.training.replica import Averages, Replica
 from tests.training.small_run import small_settings
 
 PLAIN, MOVING = LearningSettings(), LearningSettings(average=0.9)

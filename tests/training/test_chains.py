@@ -7,6 +7,7 @@ import contextlib
 import json
 import random
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,13 @@ from chatbot.errors import UserError
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.attempt import TIME_UP
 from chatbot.training.data import Data, prepare
-from chatbot.training.result import TIME_UP
-from chatbot.training.trainer import train
-from chatbot.training.validator import Validation, Validator
-from chatbot.training.variable_update.replica import Values
+from chatbot.training.loop import train
+from chatbot.training.replica import Values
+from chatbot.training.validation import Validation, Validator
 from tests.training.attempts import metrics, saved_step, weights
-from tests.training.small_run import TOWERS, small_settings, validation_of
+from tests.training.small_run import open_with, small_settings, validation_of
 from tests.training.untraced_update import UntracedUpdate
 
 # What interrupts the chain; the last two strike in a validation.
@@ -76,8 +77,8 @@ class Chain:
             return model
 
         monkeypatch.setattr("chatbot.training.run.built_model", new_model)
-        monkeypatch.setattr("chatbot.training.trainer.conclude", lambda *_: None)
-        monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=self._time))
+        monkeypatch.setattr("chatbot.training.loop.conclude", lambda *_: None)
+        monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=self._time, monotonic=time.monotonic))
         monkeypatch.setattr("chatbot.training.run.LEAST_STEPS", 25)
         monkeypatch.setattr(Validator, "validate", lambda validator, corpus: self._validate(validator.model))
 
@@ -87,7 +88,7 @@ class Chain:
         settings = small_settings(data=("pairs.tsv",), **self._options, attempt=attempt, deadline=1.0)
         for _ in range(1 + len(interruptions)):
             with contextlib.suppress(KilledError, UserError):  # the loss of a limited run may be high at its end
-                result = train(settings, self._data, TOWERS[:1], self._open)
+                result = train(open_with(self._open, settings, self._data))
                 if not result.interrupted and result.stopped != TIME_UP:
                     return result.stopped
         pytest.fail("an interruption that did not strike has ended a run")

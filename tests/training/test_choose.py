@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
+from chatbot.training.allreduce import Exchange, no_exchange
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.selftest import SETTINGS, VOCABULARY, selftest
-from chatbot.training.variable_update.choose import FACTORIES, chosen_update, open_update
+from chatbot.training.update import chosen_update, open_update
 
 
 @pytest.mark.parametrize(
@@ -64,8 +66,14 @@ def test_selftest_refuses_nccl_between_parts_of_a_gpu() -> None:
 
 def test_replicated_gets_the_chosen_all_reduce(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     received = []
-    monkeypatch.setitem(FACTORIES, "replicated", lambda _, settings, __: received.append(settings.parallel.all_reduce))
-    open_update(None, replace(SETTINGS, variable_update="replicated"), cpus)  # type: ignore[arg-type]
+
+    def recorded(settings: Settings, towers: list[Tower]) -> Exchange:
+        received.append(settings.parallel.all_reduce)
+        return no_exchange
+
+    monkeypatch.setattr("chatbot.training.update.exchange_on_one_machine", recorded)
+    model = built_model(SETTINGS.model, VOCABULARY, SETTINGS.learning.seed)
+    open_update(model, replace(SETTINGS, variable_update="replicated"), cpus)
     assert received == ["one_device"]
 
 

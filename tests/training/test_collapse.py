@@ -11,7 +11,7 @@ from chatbot.errors import UserError
 from chatbot.evaluation.measures import top_share
 from chatbot.flags import compose
 from chatbot.training.data import prepare
-from chatbot.training.validator import Collapse
+from chatbot.training.validation import Collapse
 from tests.training.attempts import metrics
 from tests.training.small_run import small_settings, train_small
 

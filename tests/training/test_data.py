@@ -22,9 +22,8 @@ from chatbot.model.saved import load_trained
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.data import prepare
-from chatbot.training.run import open_run
-from chatbot.training.variable_update.choose import open_update
-from tests.training.small_run import TOWERS, small_settings, train_small
+from chatbot.training.update import open_update
+from tests.training.small_run import TOWERS, open_with, small_settings, train_small
 
 
 def test_validation_pairs_are_not_trained_on(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +231,9 @@ def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
     pairs_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
-    monkeypatch.setattr("chatbot.training.run.start_from_frequencies", lambda model, pairs: counted.append(len(pairs)))
+    monkeypatch.setattr(
+        "chatbot.training.initial_weights.start_from_frequencies", lambda model, pairs: counted.append(len(pairs))
+    )
     train_small(1, data=(str(pairs_file),), steps=1)
     assert len(counted) == 1
     train_small(1, data=(str(pairs_file),), steps=2)
@@ -241,9 +242,7 @@ def test_frequencies_are_counted_by_the_chief_of_a_new_attempt_only(
     progress = json.dumps(dataclasses.asdict(Progress()))
     texts = iter(["float32", progress])
     worker: Any = SimpleNamespace(
-        chief=False, machine=1, machines=1, alone=False, broadcast_text=lambda text: next(texts)
+        chief=False, machine=1, machines=1, alone=False, coordinator=None, broadcast_text=lambda text: next(texts)
     )
-    open_run(
-        settings, prepare(settings), TOWERS[:1], lambda model, chosen: open_update(model, chosen, TOWERS[:1]), worker
-    )
+    open_with(lambda model, chosen: open_update(model, chosen, TOWERS[:1]), settings, prepare(settings), worker)
     assert len(counted) == 1

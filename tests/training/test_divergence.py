@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from chatbot.errors import UserError
+from chatbot.training.alarms import MOST_STEPS, Divergence
 from chatbot.training.checkpoints.progress import Progress
-from chatbot.training.divergence import MOST_STEPS, Divergence
-from chatbot.training.variable_update.interface import StepResult
+from chatbot.training.step import StepResult
 from tests.training.attempts import saved_step, weights
 from tests.training.small_run import train_small
 

@@ -13,8 +13,8 @@ from chatbot.flags import compose
 from chatbot.training.data import prepare
 from chatbot.training.devices.memory import PROCESS, peak_growth
 from chatbot.training.dry_run import dry_run
+from chatbot.training.run import open_run
 from chatbot.training.start import start
-from chatbot.training.variable_update.choose import open_update
 from tests.training.reporting.pseudo_terminal import PseudoTerminal
 from tests.training.small_run import TOWERS, small_settings, train_small
 
@@ -63,7 +63,7 @@ def test_plan_of_a_new_run_on_two_towers(
         patch.setattr("sys.stdout", terminal.stream)
         data = prepare(settings)
     assert 30 < terminal.widest < 40, "lines are wrapped, and sample pairs are cut"
-    dry_run(settings, data, TOWERS, lambda model, chosen: open_update(model, chosen, TOWERS))
+    dry_run(open_run(settings, data, TOWERS))
     plan = capsys.readouterr().out
     assert re.search(r"\n  cpu_1 +0\.0 MB +0\.0 MB +(0\.\d MB) +not measured +over \1\n", plan), "cpu_0 has the weights"
     assert "Time: 1,000 steps; " in plan

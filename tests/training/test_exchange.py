@@ -8,11 +8,13 @@ import tensorflow as tf
 
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
+from chatbot.training.allreduce import broadcast
 from chatbot.training.devices.towers import Tower
-from chatbot.training.exchange import broadcast
+from chatbot.training.machines.team import Team
 from chatbot.training.selftest import SETTINGS, VOCABULARY
-from chatbot.training.variable_update.choose import copies
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.staged import Staged
+from chatbot.training.step import Synchronous
+from chatbot.training.update import copies
 
 
 def summed(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
@@ -33,7 +35,7 @@ def test_state_is_shared_tensor_by_tensor_in_its_own_type(cpus: list[Tower], sta
 
     model = built_model(settings.model, VOCABULARY, seed=1)
     replicas = copies(model, settings, cpus)
-    update = Synchronous(model, replicas, seed=1, exchange=recorded, staged=staged, machines=2)
+    update = (Staged if staged else Synchronous)(model, settings.learning, replicas, recorded, Team(0, 2))
     rng = np.random.default_rng(1)
     state: list[Any] = [np.asarray(value + 3 * rng.random(value.shape), value.dtype) for value in update.gather_state()]
     start = [weight.numpy() for weight in model.trainable_variables]

@@ -28,7 +28,7 @@ from chatbot.training.attempt import check_data, check_settings, write_attempt
 from chatbot.training.checkpoints.progress import Progress, read_progress
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints, read_checkpoint
-from chatbot.training.reporting.metrics_file import MetricsFile
+from chatbot.training.reporting.metrics import MetricsFile
 from tests.training.small_run import small_settings
 
 SETTINGS = small_settings(rnn_size=4, embedding_size=4, both_directions="off")

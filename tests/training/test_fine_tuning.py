@@ -16,8 +16,10 @@ from chatbot.model.new_model import built_model
 from chatbot.model.saved import load_trained
 from chatbot.training.attempt import grown_vocabulary
 from chatbot.training.data import prepare
-from chatbot.training.run import rows_by_token, set_initial_weights
-from chatbot.training.validator import Validator
+from chatbot.training.initial_weights import rows_by_token, set_initial_weights
+from chatbot.training.loop import train as train_run
+from chatbot.training.run import open_run
+from chatbot.training.validation import Validator
 from tests.training.attempts import metrics
 from tests.training.small_run import SMALL, TOWERS
 
@@ -26,11 +28,8 @@ TUNED = {"data": ("new.tsv",), "attempt": "tuned", "init_from": "base", "freeze"
 
 def train(**settings: object) -> None:
     """Train as the command does with these flags, on one tower."""
-    from chatbot.training.trainer import train
-    from chatbot.training.variable_update.choose import open_update
-
     composed = settings_over_config(settings)
-    train(composed, prepare(composed), TOWERS[:1], lambda model, chosen: open_update(model, chosen, TOWERS[:1]))
+    train_run(open_run(composed, prepare(composed), TOWERS[:1]))
 
 
 def test_vocabulary_keeps_the_old_tokens_after_those_of_the_pairs(

@@ -15,7 +15,7 @@ import pytest
 
 from chatbot.config.run import seconds_of
 from chatbot.errors import UserError
-from chatbot.training.interrupts import AbandonedError, interrupts
+from chatbot.training.signals import AbandonedError, interrupts
 from tests.commands import ENVIRONMENT
 from tests.training.attempts import metrics, saved_step
 from tests.training.small_run import train_small
@@ -23,7 +23,7 @@ from tests.training.small_run import train_small
 # Runs `interrupts` and then the code of a test, and writes what has happened.
 SCRIPT = """
 import hashlib, pathlib, sys, time
-from chatbot.training.interrupts import interrupts
+from chatbot.training.signals import interrupts
 
 def busy(seconds):
     # As within TensorFlow, no Python handler runs meanwhile.
@@ -167,7 +167,8 @@ def test_run_ends_in_good_order_when_the_time_is_up(
 ) -> None:
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
-    monkeypatch.setattr("chatbot.training.run.time", SimpleNamespace(time=itertools.count().__next__))  # each step asks
+    clock = SimpleNamespace(time=itertools.count().__next__, monotonic=time.monotonic)  # each step asks for the time
+    monkeypatch.setattr("chatbot.training.run.time", clock)
     run = {"data": (str(pairs_file),), "validation": str(held_out), "steps": 10**6, "log_every": 10**6}
     assert train_small(1, **run, time_limit="0:01", deadline=9) == 0
     step = saved_step()

@@ -17,8 +17,8 @@ from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.gradients import gradient_function
 from chatbot.training.optimizer import BETA_1, BETA_2, EPSILON, trained_indices
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs, train_model
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.graph import Graph
+from chatbot.training.step import Graph
+from chatbot.training.update import open_update
 from tests.training.dense_gradients import dense_gradients
 
 STEPS = 4
@@ -84,11 +84,11 @@ def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
     averages, _, update = train_model(settings, towers, PAIRS, STEPS)
     staged = settings.parallel.staged_variables
     expected_averages, expected_weights = slow_weights(replace(OPTIONS, staged_variables=staged))
-    for replica, _ in update._replicas:
+    for replica in update.replicas:
         assert_close([weight.numpy() for weight in replica.weights], expected_weights)
     assert_close(averages, expected_averages)
     start = built_model(settings.model, VOCABULARY, settings.learning.seed).trainable_variables
-    for final in (averages, [weight.numpy() for weight in update._replicas[0][0].weights]):
+    for final in (averages, [weight.numpy() for weight in update.replicas[0].weights]):
         changed = [not np.array_equal(value, old.numpy()) for value, old in zip(final, start, strict=True)]
         assert changed == are_trained(update._model)
 
@@ -97,7 +97,7 @@ def test_update_equals_the_formulas(cpus: list[Tower], name: str) -> None:
     assert slots == 2 * sum(changed)  # frozen weights have none
     resumed = open_update(update._model, settings, towers)
     resumed.scatter_state(state)
-    for replica, _ in resumed._replicas:
+    for replica in resumed.replicas:
         assert_close([weight.numpy() for weight in replica.weights], expected_weights)
     for value, expected in zip(resumed.gather_state(), state, strict=True):
         np.testing.assert_array_equal(value, expected)

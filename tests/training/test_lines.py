@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from chatbot.training.lines import aligned, bar_format, header, metrics_line, question_line, wrapped
+from chatbot.training.display import aligned, question_line, wrapped
+from chatbot.training.reporting.terminal import bar_format, header, metrics_line
 from tests.training.reporting.fake_run import record_of
 
 

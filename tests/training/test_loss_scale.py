@@ -15,9 +15,9 @@ from chatbot.model.new_model import built_model
 from chatbot.training import optimizer
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.optimizer import LossScale, is_overflow
+from chatbot.training.replica import Values
 from chatbot.training.selftest import NEVER_CLIPPED, SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.replica import Values
+from chatbot.training.update import open_update
 from tests.training.devices.test_out_of_memory import with_memory_for
 from tests.training.scaled_gradients import Course, Outcome, scaled_gradients
 
@@ -105,7 +105,7 @@ class Opened:
         scales = []
         for number in range(len(self.batches))[first:last]:
             self.update(self.update.prepare(self.batches[number], number), RATE)
-            replicas = [replica for replica, _ in self.update._replicas]
+            replicas = self.update.replicas
             scales.append([float(replica.loss_scale.read()) for replica in replicas if replica.loss_scale])
         return scales
 
@@ -142,7 +142,7 @@ def test_every_update_follows_the_course(
     if name == "out of memory":
         monkeypatch.setattr(GRADIENT_FUNCTION, with_memory_for(3, scaled_gradients))
     opened = Opened(cpus, **UPDATES[name])
-    start = [replica.weights[0].numpy() for replica, _ in opened.update._replicas]
+    start = [replica.weights[0].numpy() for replica in opened.update.replicas]
     scales = opened.train(0)
     groups = [slice(0, 1), slice(1, 2)] if name == "independent" else [slice(0, 2)] * len(start)
     courses = [opened.course(group) for group in groups]
@@ -152,7 +152,7 @@ def test_every_update_follows_the_course(
         assert bool(result.finite) == all(outcome.finite for outcome in of_step)
         if not result.finite:
             assert bool(result.overflow) == all(outcome.finite or outcome.overflow for outcome in of_step)
-    for (replica, _), weight, course in zip(opened.update._replicas, start, courses, strict=True):
+    for replica, weight, course in zip(opened.update.replicas, start, courses, strict=True):
         applied = sum(outcome.finite for outcome in course if outcome)
         assert int(replica.updates) == applied < len(course)
         np.testing.assert_allclose(replica.weights[0], weight - RATE * applied, atol=1e-6)

@@ -17,6 +17,7 @@ from chatbot.flags import compose, fields_of, replace
 from chatbot.training import start
 from chatbot.training.attempt import write_attempt
 from chatbot.training.data import Data, prepare
+from chatbot.training.devices.gpus import Gpu
 
 TINY = {"copy": True, "ngrams": 3, "keep_prob": 0.8, "both_directions": "on"}
 
@@ -126,7 +127,7 @@ def test_attempt_keeps_what_its_preset_has_set(
 def test_run_trains_with_its_preset(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Settings] = []
 
-    def train_alone(settings: Settings, data: Data) -> None:
+    def train_alone(settings: Settings, data: Data, gpus: list[Gpu]) -> None:
         trained.append(settings)
 
     monkeypatch.setattr(start, "train_alone", train_alone)

@@ -13,7 +13,7 @@ from chatbot.config.training import Settings
 from chatbot.flags import compose
 from chatbot.training.buffer import buffer_of
 from chatbot.training.machines.team import ALONE
-from chatbot.training.profiling import profiled
+from chatbot.training.watch import profiled
 
 BATCH: Any = SimpleNamespace(shares=[[buffer_of([np.ones(2)])]])
 

@@ -14,11 +14,10 @@ from chatbot.flags import compose
 from chatbot.model.saved import load_trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.data import prepare
+from chatbot.training.loop import train
+from chatbot.training.run import open_run
 from chatbot.training.share import Prepared
-from chatbot.training.trainer import train
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.interface import StepResult
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.step import StepResult, Synchronous
 from tests.training.attempts import metrics
 from tests.training.small_run import TOWERS, small_settings
 
@@ -26,21 +25,18 @@ from tests.training.small_run import TOWERS, small_settings
 def recorded_steps(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> tuple[list[tuple], Seq2Seq]:
     """(number, learning rate, source ids) of each step of a run on one tower, and the model as it begins."""
     steps: list[tuple] = []
-    settings, models = small_settings(**flags), []
+    settings = small_settings(**flags)
 
     def record(self: Synchronous, prepared: Prepared, rate: float) -> None:
         steps.append((prepared.number, rate, prepared.batch.shares[0].source.tolist()))
         result = StepResult(tf.ones(1), tf.ones(1), tf.constant(1.0), tf.constant(1.0), tf.constant(True))
         self._finished.append(result)
 
-    def opened(model: Seq2Seq, settings: Settings) -> Synchronous:
-        models.append(model)
-        return open_update(model, settings, TOWERS[:1])
-
     monkeypatch.setattr(Synchronous, "__call__", record)
-    monkeypatch.setattr("chatbot.training.trainer.conclude", lambda *_: None)
-    train(settings, prepare(settings), TOWERS[:1], opened)
-    return steps, models[0]
+    monkeypatch.setattr("chatbot.training.loop.conclude", lambda *_: None)
+    run = open_run(settings, prepare(settings), TOWERS[:1])
+    train(run)
+    return steps, run.model
 
 
 def test_each_step_gets_its_number_rate_and_batch(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,18 +107,14 @@ def test_best_weights_reply_at_the_end_and_have_the_reported_likelihood(
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
     flags = {"learning_rate": 0.5, "validate_every": 1, "patience": 2, "both_directions": "off"}
-    settings, models = small_settings(data=(str(pairs_file),), validation=str(held_out), **flags), []
-
-    def opened(model: Seq2Seq, settings: Settings) -> Synchronous:
-        models.append(model)
-        return open_update(model, settings, TOWERS[:1])
-
+    settings = small_settings(data=(str(pairs_file),), validation=str(held_out), **flags)
     data = prepare(settings)
-    result = train(settings, data, TOWERS[:1], opened)
+    run = open_run(settings, data, TOWERS[:1])
+    result = train(run)
     assert result.best_step < result.step
     best = load_trained(result.directory)
     assert best.step == result.best_step
-    for weight, best_weight in zip(models[0].trainable_variables, best.model.trainable_variables, strict=True):
+    for weight, best_weight in zip(run.model.trainable_variables, best.model.trainable_variables, strict=True):
         np.testing.assert_array_equal(weight.numpy(), best_weight.numpy())
     assert data.validation is not None
     likelihood = Scorer(best.model)(data.validation.shards)

@@ -20,11 +20,13 @@ from chatbot.model.recurrent import uniform
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
+from chatbot.training.machines.team import Team
+from chatbot.training.replica import Replica
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Share
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.replica import Replica
-from chatbot.training.variable_update.synchronous import Synchronous, pending_of
+from chatbot.training.staged import Staged, pending_of
+from chatbot.training.step import Synchronous
+from chatbot.training.update import open_update
 
 # Of one machine, or with the second of two machines.
 UPDATES = ["parameter_server", "replicated", "independent", "distributed_replicated"]
@@ -35,7 +37,7 @@ def _drawn_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the gradient function."""
 
     def stub(model: Seq2Seq, *tower: Any) -> Any:
-        def gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor) -> Sums:
+        def gradients(weights: list[tf.Tensor], share: Share, used: tf.Tensor, _: None) -> Sums:
             drawn = 1 + uniform([], share.key, 1)
             embedding = embedding_index(model)
             others = [tf.ones_like(weight) for i, weight in enumerate(weights) if i != embedding]
@@ -51,7 +53,12 @@ def opened(settings: Settings, towers: list[Tower], machine: int = 0, machines: 
     """The training step of a new model. With several machines, the others contribute nothing to the sums."""
     model = built_model(settings.model, VOCABULARY, settings.learning.seed)
     team: Any = SimpleNamespace(
-        alone=machines == 1, replicas=1, exchange=lambda parts: parts, machine=machine, machines=machines
+        alone=machines == 1,
+        chief=machine == 0,
+        replicas=1,
+        exchange=lambda parts: parts,
+        machine=machine,
+        machines=machines,
     )
     return open_update(model, settings, towers, team)
 
@@ -106,15 +113,15 @@ def test_every_variable_update_uses_all_settings(cpus: list[Tower], name: str) -
     assert np.sqrt(sum(float((change**2).sum()) for change in changes)) == pytest.approx(0.25, rel=1e-3)
 
 
-def machine_of_two(cpus: list[Tower], machine: int, **changes: Any) -> Synchronous:
+def machine_of_two(cpus: list[Tower], machine: int, step: type[Synchronous] = Synchronous) -> Synchronous:
     """One of two machines, in float16. The sum over both is, for every tensor, what this machine sends plus 3."""
     model = built_model(SETTINGS.model, VOCABULARY, seed=1, precision="float16")
-    replicas = [(Replica(model, LearningSettings(optimizer="momentum")), cpus[:2])]
+    settings = LearningSettings(optimizer="momentum", seed=1)
 
     def exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
         return [[tensor + tf.cast(3, tensor.dtype) for tensor in part] for part in parts]
 
-    return Synchronous(model, replicas, 1, exchange, machine=machine, machines=2, **changes)
+    return step(model, settings, [(Replica(model, settings), cpus[:2])], exchange, Team(machine, 2))
 
 
 def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower]) -> None:
@@ -143,12 +150,12 @@ def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) ->
 
 def test_staged_step_of_several_machines_is_not_repeated(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine may have updated its weights in the step that ran out of memory here."""
-    update = machine_of_two(cpus, machine=1, staged=True)
+    update = machine_of_two(cpus, machine=1, step=Staged)
 
     def exhausted(*_: Any) -> None:
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
-    monkeypatch.setattr(update, "_run_staged_step", exhausted)
+    monkeypatch.setattr(update, "_compute_gradients_graph", exhausted)
     batch = next(Batches([random_pairs(9, 1)], 9, 1).from_step(0, 2))
     with pytest.raises(UserError, match="out of memory while the weights were updated"):
         update(update.prepare(batch, 0), 0.1)

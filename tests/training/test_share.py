@@ -16,7 +16,7 @@ from chatbot.model.sequences import specs_of
 from chatbot.training.gradients import dense, gradient_function
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.share import Preparation, Prepared
-from chatbot.training.variable_update.graph import Graph
+from chatbot.training.step import Graph
 from tests.training.dense_gradients import shares_of
 
 SEED, STEP, PAIRS = 3, 5, 13
@@ -97,7 +97,8 @@ def test_a_gpu_reads_every_array_of_a_share(changes: dict[str, Any]) -> None:
     batch = next(Batches([random_pairs(PAIRS, 1)], PAIRS, SEED).from_step(0, 1))
     share = specs_of(prepare.tensors(prepare(batch, 0).shares[0][0]))
     weights = [tf.TensorSpec(variable.shape) for variable in model.trainable_variables]
-    graph = gradient_function(model, "/GPU:0").get_concrete_function(weights, share, tf.TensorSpec([], tf.int32)).graph
+    function: Any = gradient_function(model, "/GPU:0")
+    graph = function.get_concrete_function(weights, share, tf.TensorSpec([], tf.int32)).graph
     read: set[tf.Operation] = set()
     queue = [tensor.op for tensor in graph.outputs]
     while queue:

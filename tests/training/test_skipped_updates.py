@@ -15,16 +15,16 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import divergence, share
+from chatbot.training import alarms, share
+from chatbot.training.alarms import MOST_RETURNS
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import Tower, spread
-from chatbot.training.divergence import MOST_RETURNS
-from chatbot.training.run import Run, open_run
+from chatbot.training.loop import train
+from chatbot.training.run import Run
 from chatbot.training.selftest import CASES, SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.trainer import train
-from chatbot.training.variable_update.choose import open_update
+from chatbot.training.update import open_update
 from tests.training.attempts import metrics, saved_step, weights
-from tests.training.small_run import TOWERS, small_settings, train_small
+from tests.training.small_run import open_with, small_settings, train_small
 from tests.training.untraced_update import UntracedUpdate
 
 # The weight of a pair whose gradient's norm overflows.
@@ -71,7 +71,7 @@ class Opened:
         for number, batch in enumerate(batches):
             self.update(self.update.prepare(batch, number), SETTINGS.learning.learning_rate)
         state = self.update.gather_state()
-        own = [weight.numpy() for replica, _ in self.update._replicas for weight in replica.weights]
+        own = [weight.numpy() for replica in self.update.replicas for weight in replica.weights]
         return [bool(result.finite) for result in self.update.finished_steps()], [*state, *own]
 
 
@@ -120,7 +120,7 @@ def test_independent_tower_skips_its_own_update(cpus: list[Tower]) -> None:
     applied, state = opened.train([first, opened.bad, second])
     assert applied == [True, False, True]
     assert all(np.isfinite(value).all() for value in state)
-    assert [int(replica.updates) for replica, _ in opened.update._replicas] == [3, 2]
+    assert [int(replica.updates) for replica in opened.update.replicas] == [3, 2]
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ RUN: dict[str, Any] = {"steps": 12, "save_every": 4}
 @pytest.fixture(autouse=True)
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs go back after two skipped updates in a row."""
-    monkeypatch.setattr(divergence, "PATIENCE", 2)
+    monkeypatch.setattr(alarms, "PATIENCE", 2)
 
 
 @pytest.mark.parametrize("log_every", [1, 3])
@@ -218,21 +218,16 @@ class EndedError(BaseException):
 
 def train_untraced(not_finite: Container[int], overflows: Container[int] = (), **flags: Any) -> Run:
     """Train on one tower with steps whose loss is not a number, or that overflow float16; return the run."""
-    runs: list[Run] = []
 
     def opened(model: Seq2Seq, settings: Settings) -> UntracedUpdate:
         return UntracedUpdate(model, settings, not_finite=not_finite, overflows=overflows)
 
-    def recorded(*arguments: Any) -> Run:
-        runs.append(open_run(*arguments))
-        return runs[-1]
-
     settings = small_settings(data=("pairs.tsv",), report_to="none", **{**RUN, **flags})
+    run = open_with(opened, settings, prepare(settings))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chatbot.training.trainer.conclude", lambda *_: None)
-        patch.setattr("chatbot.training.trainer.open_run", recorded)
-        train(settings, prepare(settings), TOWERS[:1], opened)
-    return runs[0]
+        patch.setattr("chatbot.training.loop.conclude", lambda *_: None)
+        train(run)
+    return run
 
 
 @pytest.mark.parametrize(("first", "place"), [(6, 4), (1, 0)])
@@ -262,7 +257,7 @@ def test_updates_are_skipped_in_a_row_over_several_processes(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process ends after step 6, which is its last one."""
-    monkeypatch.setattr(divergence, "PATIENCE", 3)
+    monkeypatch.setattr(alarms, "PATIENCE", 3)
     run = train_untraced((5, 6), steps=6)
     assert (run.progress.step, run.progress.rate_halvings) == (6, 0)
     assert train_untraced((5, 6, 7), steps=7).progress.rate_halvings == 1

@@ -90,11 +90,12 @@ def test_gpu_that_fails_in_mid_run_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         raise tf.errors.InternalError(None, None, "GPU sync failed")
 
     Nvml(monkeypatch).lost = {1}
-    monkeypatch.setattr("chatbot.training.trainer.train", fail)
-    monkeypatch.setattr(module, "devices", lambda settings: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
+    monkeypatch.setattr("chatbot.training.loop.train", fail)
+    monkeypatch.setattr("chatbot.training.run.open_run", lambda *_: None)
+    monkeypatch.setattr(module, "devices", lambda *_: [Tower("gpu_1", "/GPU:0", "NVIDIA", 1 << 30)])
     data: Any = None
     with pytest.raises(DeviceError, match=r"^GPU 1 \(NVIDIA\) does not answer \(GPU is lost\)"):
-        module.train_alone(Settings(), data)
+        module.train_alone(Settings(), data, [])
 
 
 def test_gpu_that_does_not_answer_is_left_out_and_named(
@@ -109,6 +110,6 @@ def test_gpu_that_does_not_answer_is_left_out_and_named(
     Nvml(monkeypatch, 3).lost = {1}
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(module, "open_towers", open_towers)
-    module.devices(Settings())
+    module.devices(Settings(), module.chosen_gpus(Settings()))
     assert [gpu.number for gpu in opened] == [0, 2]
     assert capsys.readouterr().err == "GPU 1 does not answer, and is left out: GPU is lost\n"

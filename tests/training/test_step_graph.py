@@ -3,6 +3,7 @@
 import itertools
 from contextvars import ContextVar
 from itertools import islice
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -15,7 +16,7 @@ from chatbot.model.new_model import built_model
 from chatbot.training.devices.memory import loss_size
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.variable_update.choose import open_update
+from chatbot.training.update import open_update
 
 
 @pytest.mark.parametrize(("variable_update", "traces"), [("parameter_server", 1), ("replicated", 2)])
@@ -33,7 +34,8 @@ def test_step_is_traced_once_for_all_batches_and_slots_exist_once(
     for batch in islice(prefetched(zip(batches.from_step(0, 3), itertools.count()), update.prepare), steps):
         update(batch, 0.01)
     assert update.traces == traces
-    assert update.gradient_functions[0].experimental_get_tracing_count() == 1
+    function: Any = update.gradient_functions[0]
+    assert function.experimental_get_tracing_count() == 1
     # Adam: the number of updates, and two slots for each weight.
     updates, *slots = update.gather_state()
     assert updates == steps

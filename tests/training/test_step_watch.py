@@ -13,18 +13,18 @@ from chatbot.config.training import Settings
 from chatbot.errors import DeviceError
 from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training import interrupts as module
+from chatbot.training import signals
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import Tower
-from chatbot.training.interrupts import interrupts
+from chatbot.training.loop import train
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.selftest import SETTINGS
-from chatbot.training.step_watch import LIMIT, StepWatch, advice_of
-from chatbot.training.trainer import train
-from chatbot.training.validator import Validator
-from chatbot.training.variable_update.graph import Graph
-from tests.training.small_run import TOWERS, small_settings, validation_of
+from chatbot.training.signals import interrupts
+from chatbot.training.step import Graph
+from chatbot.training.validation import Validator
+from chatbot.training.watch import LIMIT, StepWatch, advice_of
+from tests.training.small_run import TOWERS, open_with, small_settings, validation_of
 from tests.training.untraced_update import UntracedUpdate
 
 GPUS = [Tower(f"gpu_{i}", f"/GPU:{i}", "GPU", 1) for i in range(4)]
@@ -57,7 +57,7 @@ def test_line_comes_once_for_the_time_within_one_step() -> None:
 def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on a machine that says nothing else. The driver is asked on another thread, since it may not answer."""
     ended: queue.Queue[Exception] = queue.Queue()
-    monkeypatch.setattr("chatbot.training.step_watch.end_process", ended.put)
+    monkeypatch.setattr("chatbot.training.watch.end_process", ended.put)
     asked = []
 
     def lost_device() -> DeviceError | None:
@@ -128,7 +128,7 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
     monkeypatch.setattr(Validator, "validate", passing("validation", lambda *_: validation))
     monkeypatch.setattr(Checkpoints, "save", passing("save", Checkpoints.save))
     monkeypatch.setattr(UntracedUpdate, "finished_steps", passing("results", UntracedUpdate.finished_steps))
-    monkeypatch.setattr("chatbot.training.trainer.StepWatch", Repeated)
+    monkeypatch.setattr("chatbot.training.loop.StepWatch", Repeated)
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
     settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=2, validate_every=1)
@@ -136,14 +136,14 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
     def opened(model: Seq2Seq, chosen: Settings) -> UntracedUpdate:
         return UntracedUpdate(model, chosen, strike=lambda _: pass_time("step"))
 
-    train(settings, prepare(settings), TOWERS[:1], opened)
+    train(open_with(opened, settings, prepare(settings)))
     assert [*said] == [("step", "Step 1"), ("results", "Step 1"), ("step", "Step 2"), ("results", "Step 2")]
 
 
 def test_thread_of_the_signals_prints_the_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TICK", 0.001)
+    monkeypatch.setattr(signals, "TICK", 0.001)
     lines, printed = iter(["", "a line"]), threading.Event()
 
     def tick() -> str:

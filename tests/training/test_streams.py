@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from chatbot.training.streams import Stream
+from chatbot.training.display import Stream
 from tests.commands import ENVIRONMENT
 
 

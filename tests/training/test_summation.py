@@ -13,12 +13,12 @@ from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import embedding_index
+from chatbot.training import allreduce
+from chatbot.training.allreduce import GROUP_BYTES, exchange_groups, group_bytes, grouped
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
-from chatbot.training.variable_update import summation
-from chatbot.training.variable_update.choose import copies
-from chatbot.training.variable_update.summation import GROUP_BYTES, exchange_groups, group_bytes, grouped
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.step import Synchronous
+from chatbot.training.update import copies
 
 DEEP = replace(SETTINGS, bidirectional=True, num_layers=2, keep_prob=0.5)
 
@@ -33,7 +33,7 @@ def named_exchange(parts: list[list[tf.Tensor]]) -> list[list[tf.Tensor]]:
 def ancestors_of_exchanges(towers: list[Tower]) -> list[set[str]]:
     """The operations that each exchange of a step waits for, after TensorFlow has inlined the towers' functions."""
     model = built_model(DEEP.model, VOCABULARY, seed=1)
-    update = Synchronous(model, copies(model, DEEP, towers), seed=1, exchange=named_exchange)
+    update = Synchronous(model, DEEP.learning, copies(model, DEEP, towers), named_exchange)
     prepared = update.prepare(next(Batches([random_pairs(20, 1)], 20, 1).from_step(0, len(towers))), 0)
     step = update.step_graph.concrete(prepared.shares[0], prepared.used, tf.constant(0.1))
     nodes = {node.name: node for node in _run_inline_graph_optimization(step, False, False).node}
@@ -64,7 +64,7 @@ def test_no_exchange_waits_for_later_stages_of_the_backward_pass(cpus: list[Towe
 
 def test_a_single_exchange_would_wait_for_everything(cpus: list[Tower], monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above would fail."""
-    monkeypatch.setattr(summation, "exchange_groups", lambda *_, **__: [list(range(25))])
+    monkeypatch.setattr(allreduce, "exchange_groups", lambda *_, **__: [list(range(25))])
     (everything,) = ancestors_of_exchanges(cpus[:2])
     assert len(everything) > 500
 
@@ -73,9 +73,9 @@ def test_a_single_exchange_would_wait_for_everything(cpus: list[Tower], monkeypa
 def test_groups_have_every_tensor_once_and_follow_the_backward_pass(
     sampled: int | None, tied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Indices into [projection, *others, rows, tokens, report]."""
+    """Indices into the fields of Terms."""
     model = built_model(replace(DEEP, sampled_softmax=sampled, tied_embeddings=tied).model, VOCABULARY, seed=1)
-    monkeypatch.setattr(summation, "GROUP_BYTES", 2000)
+    monkeypatch.setattr(allreduce, "GROUP_BYTES", 2000)
     by_device = [exchange_groups(model, on_gpus) for on_gpus in (False, True)]
     first = sampled is None and tied  # whether the embedding has a dense gradient beside its rows
     count = len(model.trainable_variables) + 2 + first

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from chatbot.corpus.batches import Batches
+from chatbot.training.alarms import LEAST_CHANGES, SlowTowers, TowerOutliers, medians_of_others
 from chatbot.training.devices.towers import Tower
 from chatbot.training.selftest import CASES, random_pairs, train_model
-from chatbot.training.tower_times import LEAST_CHANGES, SlowTowers, TowerOutliers, TowerTimes, medians_of_others
+from chatbot.training.watch import TowerTimes
 
 
 def test_tower_that_becomes_slow_is_named_once() -> None:

@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 
 from chatbot.config.learning import NATS
-from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model.saved import load_trained
-from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.data import prepare
-from chatbot.training.trainer import train
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.synchronous import Synchronous
-from chatbot.training.window import Window
+from chatbot.training.loop import Window, train
+from chatbot.training.run import open_run
 from tests.training.attempts import metrics, weights
 from tests.training.small_run import TOWERS, small_settings, train_small
 
@@ -181,8 +177,7 @@ def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     held_out = pairs_file.with_name("held_out.tsv")
     held_out.write_text("甲甲\t癸癸癸\n")
     settings = small_settings(data=(str(pairs_file),), validation=str(held_out), steps=3)
-    towers = TOWERS[:1]
-    result = train(settings, prepare(settings), towers, lambda model, chosen: open_update(model, chosen, towers))
+    result = train(open_run(settings, prepare(settings), TOWERS[:1]))
     assert (result.directory, result.step, result.best_step) == (Path("checkpoints/default").absolute(), 3, 3)
     assert result.stopped.startswith("step 3 was the last one")
     assert not result.interrupted
@@ -190,20 +185,15 @@ def test_result_of_a_run(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_auto_settings_are_resolved_before_training(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Settings] = []
     settings = small_settings(data=(str(pairs_file),), steps=1, precision="auto")
-    towers = TOWERS[:1]
-
-    def recorded_open_update(model: Seq2Seq, resolved: Settings) -> Synchronous:
-        seen.append(resolved)
-        return open_update(model, resolved, towers)
-
     assert (settings.learning.precision, settings.learning.both_directions) == ("auto", "auto")
-    train(settings, prepare(settings), towers, recorded_open_update)
-    assert seen[0].learning.precision in ("float32", "bfloat16")
-    assert seen[0].learning.both_directions == "off"
+    run = open_run(settings, prepare(settings), TOWERS[:1])
+    train(run)
+    learning = run.settings.learning
+    assert learning.precision in ("float32", "bfloat16")
+    assert learning.both_directions == "off"
     stored = json.loads(Path("checkpoints/default/config.json").read_text())
-    assert (stored["precision"], stored["both_directions"]) == (seen[0].learning.precision, "off")
+    assert (stored["precision"], stored["both_directions"]) == (learning.precision, "off")
     assert train_small(1, data=(str(pairs_file),), steps=2, precision="auto") == 0  # keeps the stored choice
     with pytest.raises(UserError, match="--both-directions off -> on"):
         train_small(1, data=(str(pairs_file),), steps=3, both_directions="on")

@@ -14,7 +14,7 @@ from chatbot.evaluation.likelihood import Likelihood, Scorer
 from chatbot.inference import replier
 from chatbot.training.data import prepare
 from chatbot.training.devices.towers import Parts, Tower
-from chatbot.training.validator import Validator, devices_of
+from chatbot.training.validation import Validator, devices_of
 from tests.training.small_run import small_settings, small_validator
 
 SHORTAGE = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")

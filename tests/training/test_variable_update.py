@@ -31,8 +31,8 @@ from chatbot.training.selftest import (
     train_model,
     weight_difference,
 )
-from chatbot.training.variable_update.choose import open_update, parameter_server
-from chatbot.training.variable_update.interface import StepResult
+from chatbot.training.step import StepResult
+from chatbot.training.update import open_update
 from tests.model.plain_loss import sequence_loss
 from tests.training.dense_gradients import dense_gradients
 
@@ -86,11 +86,11 @@ def test_two_towers_equal_one_device(cpus: list[Tower], variable_update: str, op
 def test_model_parallel_equals_one_device(cpus: list[Tower], devices: int, name: str) -> None:
     """Four devices are two towers of two devices each."""
     settings = replace(CASES[name], model_parallel=True)
-    many, _, update = train_model(settings, spread(cpus[:devices]), random_pairs(67, SETTINGS.learning.seed))
+    towers = spread(cpus[:devices])
+    many, _, update = train_model(settings, towers, random_pairs(67, SETTINGS.learning.seed))
     assert largest_difference(many, one_device_weights(name)) < TOLERANCE
     # Each weight is on the device where its part of the model runs.
-    (replica, towers), *_ = update._replicas
-    devices_of_weights = {weight.device.rsplit("device:", 1)[-1] for weight in replica.weights}
+    devices_of_weights = {weight.device.rsplit("device:", 1)[-1] for weight in update.replicas[0].weights}
     assert towers[0].parts
     assert devices_of_weights == {part.strip("/") for part in towers[0].parts}
 
@@ -110,10 +110,10 @@ def test_each_independent_tower_equals_its_own_run(cpus: list[Tower]) -> None:
     settings = replace(CASES["Adam with clipping"], variable_update="independent")
     pairs = random_pairs(67, 3)
     _, _, update = train_model(settings, cpus[:2], pairs)
-    final_weights = [[weight.numpy() for weight in replica.weights] for replica, _ in update._replicas]
+    final_weights = [[weight.numpy() for weight in replica.weights] for replica in update.replicas]
     for i in range(2):
         model = built_model(settings.model, VOCABULARY, settings.learning.seed)
-        single = parameter_server(model, settings, cpus[:1])
+        single = open_update(model, replace(settings, variable_update="parameter_server"), cpus[:1])
         batches = Batches([pairs], settings.learning.batch_size, settings.learning.seed).from_step(0, 2)
         for number in range(STEPS):
             batch = next(batches)

@@ -1,6 +1,7 @@
 """The metrics of a window of several steps, with a clock that only the batches advance."""
 
 import math
+import time
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 from chatbot.corpus.batches import Batch, GlobalBatch
-from chatbot.training import window as module
+from chatbot.training import loop
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.variable_update.interface import StepResult
-from chatbot.training.window import Window
+from chatbot.training.loop import Window
+from chatbot.training.step import StepResult
 from tests.training.attempts import metrics
 from tests.training.small_run import train_small
 
@@ -23,7 +24,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        clock = {**vars(time), "perf_counter": lambda: self.now}
+        monkeypatch.setattr(loop, "time", SimpleNamespace(**clock))
 
 
 def batch(*shares: Batch) -> Any:

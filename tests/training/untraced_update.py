@@ -11,9 +11,9 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.replica import Replica, Values
 from chatbot.training.share import Prepared
-from chatbot.training.variable_update.interface import StepResult
-from chatbot.training.variable_update.replica import Replica, Values
+from chatbot.training.step import StepResult
 
 
 class UntracedUpdate:

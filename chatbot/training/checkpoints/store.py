@@ -37,7 +37,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
 from chatbot.training.checkpoints.progress import Progress, progress_of, read_progress
 from chatbot.training.checkpoints.provenance import Provenance
-from chatbot.training.variable_update.replica import Averages, Values
+from chatbot.training.replica import Averages, Values
 
 # Errors of the system that say that the disk is full.
 FULL = (errno.ENOSPC, errno.EDQUOT)

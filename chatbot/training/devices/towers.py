@@ -16,7 +16,7 @@ from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 from chatbot.training.devices.gpus import Gpu, warn_of_used_memory
 from chatbot.training.devices.requirements import why_unusable
-from chatbot.training.lines import aligned
+from chatbot.training.display import aligned
 
 
 class Parts(NamedTuple):

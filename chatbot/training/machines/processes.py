@@ -19,8 +19,8 @@ from typing import Any
 from tqdm import tqdm
 
 from chatbot.errors import DeviceError, UserError, exit_code_of
-from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.watch import print_status
+from chatbot.training.signals import interrupts
 
 # Seconds before a lost process restarts, in which the other processes detect its loss.
 RESTART_DELAY = 8.0

@@ -9,9 +9,9 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.training.devices.gpus import find_gpus, warn_without_gpu
 from chatbot.training.devices.towers import choose_gpus, open_towers, table
+from chatbot.training.display import output_columns
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
-from chatbot.training.streams import output_columns
 
 
 def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from chatbot.training.exchange import Exchange, exchange_by
+from chatbot.training.allreduce import Exchange, exchange_by
 
 # Texts are padded to a multiple of this many bytes, so that few shapes are traced.
 BLOCK = 8192
@@ -22,7 +22,8 @@ class Team:
 
     machine: the index of this machine. machines: the number of machines. strategy: the tf.distribute strategy over all
     machines; None for a single machine. leave: called after the last exchange, when machines may start to end.
-    at_step: called with the step that this machine is at, which the others show if they lose it.
+    at_step: called with the step that this machine is at, which the others show if they lose it. coordinator: on the
+    chief of an asynchronous run, tf.distribute's. workers_and_servers: their numbers in such a run.
     """
 
     machine: int = 0
@@ -30,6 +31,8 @@ class Team:
     strategy: Any = None
     leave: Callable[[], None] = lambda: None
     at_step: Callable[[int], None] = lambda step: None
+    coordinator: Any = None
+    workers_and_servers: tuple[int, int] = (0, 0)
 
     @property
     def chief(self) -> bool:

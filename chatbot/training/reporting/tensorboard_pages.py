@@ -22,11 +22,12 @@ from chatbot.flags import fields_of, flatten
 from chatbot.inference.text_responder import WordAttention
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.gradients import dense
-from chatbot.training.reporting.event_files import SECONDS, THROUGHPUT
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared
-from chatbot.training.variable_update.graph import Graph
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.step import Graph, Synchronous
+
+# The tags of a tower.
+LOSS, THROUGHPUT, SECONDS = "loss", "throughput/tower_target_tokens_per_s", "throughput/tower_seconds"
 
 # The Graphs page: the graph of the training step.
 

@@ -1,21 +1,24 @@
 """What a run shows: on a terminal a progress bar with lines above it, elsewhere plain lines."""
 
+import collections
 import datetime
+import math
+import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from chatbot.config.learning import NATS
+from chatbot.corpus.reading.display import cut, width
 from chatbot.evaluation.measures import Sample
-from chatbot.training.checkpoints.progress import shown
-from chatbot.training.lines import STEP, bar_format, fitting, header, metrics_line, question_line, wrapped
-from chatbot.training.reporting.time_left import Speed, steps_left, time_left
+from chatbot.training.checkpoints.progress import Progress, shown
+from chatbot.training.display import Stream, clock, duration, error_stream, fitting, line_stream, question_line, wrapped
 from chatbot.training.run import Run
-from chatbot.training.streams import Stream, error_stream, line_stream
-from chatbot.training.validator import Validation
+from chatbot.training.schedule import LEAST_STEPS, Calendar
+from chatbot.training.validation import Validation
 
 # Seconds between two lines of metrics, on a terminal and elsewhere. They grow to a sixtieth of the time since the
 # start, up to MOST_BETWEEN.
@@ -23,6 +26,10 @@ BETWEEN_ON_TERMINAL, BETWEEN, MOST_BETWEEN = 10.0, 60.0, 300.0
 SHARE = 1 / 60
 # Lines of metrics between two headers.
 HEADER_EVERY = 20
+# Columns of the number of a step, at the beginning of a line, and of the smallest progress bar that is shown.
+STEP, SMALLEST_BAR = 7, 10
+# Seconds between two times that the speed remembers, and how long it remembers them.
+BETWEEN_TIMES, REMEMBERED = 10.0, 3600.0
 
 
 class Terminal:
@@ -172,3 +179,132 @@ class Bar(tqdm):
         """The arguments of tqdm's `format_meter`."""
         columns = self._stream.columns or 1
         return {**super().format_dict, "ncols": columns, "bar_format": self._line(columns)}
+
+
+class Column(NamedTuple):
+    """A column of the table of metrics."""
+
+    title: str
+    key: str  # in a record
+    columns: int
+    shown: Callable[[float], str]
+
+
+METRICS = (
+    Column("loss", "loss", 9, "{:.4f}".format),
+    Column("tokens/s", "target_tokens_per_s", 10, "{:,.0f}".format),
+    Column("wait", "input_wait", 6, "{:.0%}".format),
+    Column("norm", "gradient_norm", 9, "{:.3f}".format),
+    Column("rate", "learning_rate", 10, "{:.3g}".format),
+)
+
+
+def header(columns: int | None, time_left: bool) -> str:
+    """Return the titles of the table of metrics. time_left: whether it has the column of the time left."""
+    cells = [f"{'step':>{STEP}}", *(f"{column.title:>{column.columns}}" for column in METRICS)]
+    return _as_fits([*cells, "  time left, end"] if time_left else cells, columns)
+
+
+def metrics_line(records: Sequence[dict[str, Any]], columns: int | None, time_left: str = "") -> str:
+    """Return a row of the table: the last step, and the means over the records. Columns that do not fit are left out.
+
+    time_left: the last cell; "" for none.
+    """
+    cells = [f"{records[-1]['step']:>{STEP},}"]
+    for column in METRICS:
+        values = [value for record in records if (value := record.get(column.key)) is not None]
+        finite = [value for value in values if math.isfinite(value)]
+        cells.append(f"{column.shown(statistics.fmean(finite)) if finite else '-':>{column.columns}}")
+    return _as_fits([*cells, f"  {time_left}"] if time_left else cells, columns)
+
+
+def _as_fits(cells: Sequence[str], columns: int | None) -> str:
+    line = cells[0]
+    for cell in cells[1:]:
+        if columns is not None and width(line + cell) > columns:
+            break
+        line += cell
+    return line
+
+
+def bar_format(columns: int, loss: float | None, step: int, last_step: int | None, speed: str, status: str) -> str:
+    """Return the line of the progress bar, with the loss first, and {bar} where the bar is drawn.
+
+    speed: such as "7.2 steps/s". status: the time left, or what takes long at the moment. Both may be "".
+    """
+    count = f"step {step:,}" if last_step is None else f"{step:,}/{last_step:,}"
+    pieces = ["" if loss is None else f"loss {loss:.4f}", count, speed, status]
+    for left_out in ((), (2,), (1, 2)):
+        kept = [piece for number, piece in enumerate(pieces) if piece and number not in left_out]
+        if width("  ".join(kept)) <= columns:
+            break
+    line = cut("  ".join(kept), columns)
+    if last_step is None or columns - width(line) - 2 < SMALLEST_BAR:
+        return line
+    return "  ".join(["{bar}", *kept] if loss is None else [kept[0], "{bar}", *kept[1:]])
+
+
+class StepsLeft(NamedTuple):
+    """The number of steps until a run ends, or a bound of it."""
+
+    steps: int
+    bound: str = ""  # "at least" or "at most" if validation may end the run at another step
+
+
+class Speed:
+    """The seconds that a step takes, with its share of validations and checkpoints, over the last hour."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._steps = now, 0
+        self._times: collections.deque[tuple[float, int]] = collections.deque()  # times, and the steps until then
+
+    def advance(self) -> None:
+        """Count a step."""
+        self._steps += 1
+
+    def remember(self) -> None:
+        """Remember the present time. The first call comes after the step that has traced the graphs."""
+        now = self._now()
+        if not self._times or now - self._times[-1][0] >= BETWEEN_TIMES:
+            self._times.append((now, self._steps))
+        while len(self._times) > 1 and now - self._times[1][0] >= REMEMBERED:
+            self._times.popleft()
+
+    def seconds_per_step(self) -> float | None:
+        """Return the mean time of a step, None before two steps."""
+        if not self._times or self._steps == self._times[0][1]:
+            return None
+        began, before = self._times[0]
+        return (self._now() - began) / (self._steps - before)
+
+
+def steps_left(progress: Progress, calendar: Calendar, patience: int | None) -> StepsLeft:
+    """Return the steps until the run ends.
+
+    patience: the number of validations without a new best that end it; None if validation does not. How many bests are
+    still to come is not known, so that the earliest end is all that can be said where there is no last step.
+    """
+    last, every = calendar.last_step, calendar.validate_every
+    if patience is None or every is None:
+        assert last is not None, "without validation there is a last step"
+        return StepsLeft(max(0, last - progress.step))
+    validations = max(1, patience - progress.without_best)
+    earliest = max((progress.step // every + validations) * every, LEAST_STEPS)
+    if last is None:
+        return StepsLeft(earliest - progress.step, "at least")
+    return StepsLeft(max(0, last - progress.step), "at most" if earliest < last else "")
+
+
+def time_left(left: StepsLeft, seconds_per_step: float | None, limit: float | None, now: datetime.datetime) -> str:
+    """Return the time left and the end of the run, such as "at most 3 h 20 min left, Mon 14:05"; "" if not known.
+
+    limit: the seconds that --time-limit leaves.
+    """
+    if not left.steps or (seconds_per_step is None and limit is None):
+        return ""
+    known = seconds_per_step is not None
+    seconds, bound = left.steps * (seconds_per_step or 0.0), left.bound
+    if limit is not None and (not known or limit <= seconds):
+        # Nothing else ends the run before its limit if the earliest other end is later.
+        seconds, bound = limit, "" if known and bound != "at most" else "at most"
+    return f"{bound} {duration(seconds)} left, {clock(seconds, now)}".lstrip()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.ops import nccl_ops
 
-from chatbot.training.exchange import broadcast, exchange_by
+from chatbot.training.allreduce import broadcast, exchange_by
 
 Arrays = list[npt.NDArray[Any]]
 TYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)

@@ -20,7 +20,7 @@ from chatbot.model.checkpoint import read_pointer, verified_manifest
 from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.window import Window
+from chatbot.training.loop import Window
 from tests.training.attempts import saved_step, weights
 from tests.training.checkpoints.step_checkpoints import DIRECTORY, STATE, model_of, restored, save, steps_on_disk
 from tests.training.conftest import write_pairs

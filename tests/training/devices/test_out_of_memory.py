@@ -15,10 +15,11 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.failures import is_cudnn_failure, is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import gradient_function
+from chatbot.training.machines.team import Team
 from chatbot.training.selftest import CASES, TOLERANCE, VOCABULARY, random_pairs, train_model
 from chatbot.training.share import Share
-from chatbot.training.variable_update.choose import open_update
-from chatbot.training.variable_update.synchronous import Synchronous
+from chatbot.training.step import Synchronous
+from chatbot.training.update import open_update
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_out_of_memory_during_the_update_is_an_error(
     update = new_update("replicated", cpus[:2])
 
     def exhausted(*_: object) -> None:
-        update._replicas[updated][0].calls.assign_add(1)
+        update.replicas[updated].calls.assign_add(1)
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
     monkeypatch.setattr(update, "_run_step", exhausted)
@@ -202,6 +203,6 @@ def test_out_of_memory_in_the_exchange_between_machines_is_an_error(
         raise tf.errors.ResourceExhaustedError(None, None, "injected")
 
     monkeypatch.setattr(update, "_apply_gradients_graph", exhausted)
-    monkeypatch.setattr(update, "_machines", 2)
+    monkeypatch.setattr(update, "_team", Team(0, 2))
     with pytest.raises(UserError, match="out of memory while the weights were updated, at step 0"):
         step_of(update)

@@ -9,7 +9,6 @@ import sys
 import pytest
 import tensorflow as tf
 
-from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.training.devices.gpus import Gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, open_towers, table
@@ -59,8 +58,7 @@ def test_mig_instance_is_selected_by_its_uuid(uuid: str, monkeypatch: pytest.Mon
     assert choose_gpus(None, None, SPLIT) == [INSTANCES[1]]
     assert INSTANCES[1].id == "MIG-8abc"
     assert [gpu.id for gpu in FOUR] == ["0", "1", "2", "3"]
-    monkeypatch.setattr("chatbot.training.start.find_gpus", lambda: SPLIT)
-    assert divide_gpus(Settings(), 1) == [None]  # the worker reads the same CUDA_VISIBLE_DEVICES
+    assert divide_gpus([INSTANCES[1]], 1) == [None]  # the worker reads the same CUDA_VISIBLE_DEVICES
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-7abc,{uuid}")
     with pytest.raises(UserError, match="CUDA gives a process a single MIG instance; name one"):
         choose_gpus(None, None, SPLIT)

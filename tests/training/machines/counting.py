@@ -53,12 +53,12 @@ def count_steps(settings: Settings) -> int:
     from chatbot.corpus.batches import GlobalBatch, pad_batch
     from chatbot.model.new_model import built_model
     from chatbot.model.seq2seq import Seq2Seq, embedding_index
+    from chatbot.training import asynchronous
     from chatbot.training.gradients import Sums
     from chatbot.training.selftest import VOCABULARY, random_pairs
-    from chatbot.training.variable_update import asynchronous
 
     def constant_gradients(model: Seq2Seq, device: str, parts: Parts | None = None) -> Any:
-        def gradients(weights: list[tf.Tensor], share: Any, used: tf.Tensor) -> Sums:
+        def gradients(weights: list[tf.Tensor], share: Any, used: tf.Tensor, _: None) -> Sums:
             index = embedding_index(model)
             others = [tf.ones_like(weight) for i, weight in enumerate(weights) if i != index]
             rows = tf.zeros([used, weights[index].shape[1]])

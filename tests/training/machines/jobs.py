@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from chatbot.errors import DeviceError, UserError, exit_code_of
-from chatbot.training.interrupts import interrupts
 from chatbot.training.machines.processes import Job, run_jobs
+from chatbot.training.signals import interrupts
 
 
 def end_with(*codes: int) -> int:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, ClassVar
 from chatbot.quiet import import_tensorflow
 from tests.commands import ENVIRONMENT, ROOT
 
-MODULES = "chatbot.commands", "chatbot.training.trainer", "chatbot.training.variable_update.asynchronous"
+MODULES = "chatbot.commands", "chatbot.training.loop", "chatbot.training.asynchronous"
 
 
 class Process:

@@ -23,7 +23,7 @@ def run_slowly(settings: Settings) -> int:
     """Train in this process."""
     import_tensorflow()
     from chatbot.training.checkpoints import store
-    from chatbot.training.validator import Validator
+    from chatbot.training.validation import Validator
 
     def slow(function: Any) -> Any:
         def slow_function(*arguments: Any) -> Any:

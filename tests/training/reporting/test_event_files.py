@@ -11,8 +11,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 
 from chatbot.config.training import Settings
 from chatbot.flags import compose
-from chatbot.training.reporting.event_files import MOST_TOWERS_EACH_STEP
-from chatbot.training.reporting.tensorboard import TensorBoard
+from chatbot.training.reporting.tensorboard import MOST_TOWERS_EACH_STEP, TensorBoard
 
 
 def rates(towers: list[str]) -> dict[str, list[float]]:
@@ -46,10 +45,20 @@ def test_points_after_the_restored_step_are_shown_once(work_dir: Path) -> None:
     assert [step for step, _ in points("cpu_0")] == [*range(1, 21), 30, 40]
 
 
+def test_files_are_read_in_the_order_of_their_seconds(work_dir: Path) -> None:
+    """A run that goes back may open the next file at once."""
+    for restored in range(3):
+        TensorBoard(compose(Settings, attempt="a"), ["cpu_0"], restored).close("")
+    files = sorted(Path("tensorboard/a/all").glob("events.out.tfevents.[1-9]*"), key=os.path.getmtime)
+    seconds = [int(file.name.split(".")[3]) for file in files]
+    assert len(seconds) == 3
+    assert seconds == sorted({*seconds})
+
+
 def test_many_towers_have_a_point_a_minute(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([100.0, 100.0, 159.0, 160.0, 160.0, 161.0, 161.0])  # now, and once more after each point
     monkeypatch.setattr(
-        "chatbot.training.reporting.event_files.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
+        "chatbot.training.reporting.tensorboard.time", SimpleNamespace(**{**vars(time), "monotonic": seconds.__next__})
     )
     towers = [f"gpu_{i}" for i in range(MOST_TOWERS_EACH_STEP + 1)]
     settings = compose(Settings, attempt="a")

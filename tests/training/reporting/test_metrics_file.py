@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chatbot.training.reporting.metrics_file import MetricsFile
+from chatbot.training.reporting.metrics import MetricsFile
 
 
 def test_non_finite_numbers_are_null(tmp_path: Path) -> None:

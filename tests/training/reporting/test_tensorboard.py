@@ -24,7 +24,7 @@ from chatbot.flags import compose
 from chatbot.inference.text_responder import WordAttention
 from chatbot.model.saved import load_trained
 from chatbot.training.reporting.tensorboard import TensorBoard
-from chatbot.training.validator import Validation
+from chatbot.training.validation import Validation
 from tests.training.small_run import train_small
 
 Get = Callable[..., Any]

@@ -13,7 +13,7 @@ import pytest
 import chatbot
 from chatbot.evaluation.measures import Sample
 from chatbot.training.reporting.terminal import Terminal
-from chatbot.training.validator import Validation
+from chatbot.training.validation import Validation
 from tests.training.attempts import metrics
 from tests.training.reporting.fake_run import fake_run, record_of
 from tests.training.reporting.pseudo_terminal import PseudoTerminal
@@ -168,8 +168,8 @@ def test_quiet_run_prints_the_summary_only(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The picture fails, which is a warning."""
-    monkeypatch.setattr("chatbot.training.reporting.summary.FEWEST_RECORDS", 1)
-    monkeypatch.setattr("chatbot.training.reporting.summary.draw", lambda curves, path: path / 0)
+    monkeypatch.setattr("chatbot.training.reporting.reporter.FEWEST_RECORDS", 1)
+    monkeypatch.setattr("chatbot.training.reporting.reporter.draw", lambda curves, path: path / 0)
     small = {"rnn_size": 8, "embedding_size": 8, "precision": "float32"}
     for steps in (1, 2):  # the second resumes
         chatbot.train(data=pairs_file, steps=steps, quiet=True, **small)

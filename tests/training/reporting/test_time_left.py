@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from chatbot.training.checkpoints.progress import Progress
-from chatbot.training.reporting.time_left import Speed, StepsLeft, clock, duration, steps_left, time_left
+from chatbot.training.reporting.terminal import Speed, StepsLeft, clock, duration, steps_left, time_left
 from chatbot.training.schedule import Calendar
 
 

@@ -1,14 +1,18 @@
-"""The streams that a run writes to, which may be terminals, files, pipes, or nothing."""
+"""Lines fitted to the columns of a terminal, and the streams that a run writes them to, which may be closed."""
 
 import contextlib
+import datetime
 import errno
 import os
 import sys
+import textwrap
+from collections.abc import Sequence
 from typing import Any, TextIO
 
+from chatbot.corpus.reading.display import cut, one_line, width
 from chatbot.quiet import kept_output
-from chatbot.training.lines import wrapped
 
+MINUTE, HOUR, DAY = 60, 3600, 86400
 # The reader of a pipe has exited, or the terminal is closed.
 GONE = (errno.EPIPE, errno.EIO)
 # What a stream raises that is closed, or that does not exist: Python has none under Windows' pythonw.
@@ -114,3 +118,72 @@ def _is_null(stream: Any) -> bool:
         return True
     except (OSError, ValueError):
         return False
+
+
+def fitting(lines: Sequence[str], columns: int | None) -> str:
+    """Return the first line that fits into the columns; if none does, the last one, cut. None: all fit."""
+    if columns is None:
+        return lines[0]
+    return next((line for line in lines if width(line) <= columns), cut(lines[-1], columns))
+
+
+def wrapped(text: str, columns: int | None) -> str:
+    """Return a text in lines of at most these columns, broken between words. None: in one line."""
+    if columns is None:
+        return text
+    indent = " " * (len(text) - len(text.lstrip())) + "  "
+    return textwrap.fill(text, columns, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def aligned(rows: Sequence[Sequence[str]], texts: int, columns: int | None, indent: str = "  ") -> list[str]:
+    """Return the lines of a table. The first columns, texts, are on the left, and the others on the right.
+
+    Where the table is wider than `columns`, its last columns continue on further lines. None: no limit.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    parts: list[list[int]] = [[]]  # the numbers of the columns on each line of a row
+    for number in range(len(widths)):
+        used = sum(widths[other] + 2 for other in parts[-1])
+        if columns is not None and parts[-1] and len(indent) + 2 * (len(parts) > 1) + used + widths[number] > columns:
+            parts.append([])
+        parts[-1].append(number)
+    lines = []
+    for row in rows:
+        for before, part in zip(["", *["  "] * len(parts)], parts, strict=False):
+            cells = [row[i].ljust(widths[i]) if i < texts else row[i].rjust(widths[i]) for i in part]
+            if any(cell.strip() for cell in cells):
+                line = indent + before + "  ".join(cells).rstrip()
+                lines.append(line if columns is None else cut(line, columns))
+    return lines
+
+
+def question_line(question: str, reply: str, columns: int | None) -> str:
+    """Return a question and its reply. A long question leaves half of the columns to the reply."""
+    question, reply = one_line(question), one_line(reply)
+    if columns is not None:
+        available = max(columns - len("   -> "), 2)
+        question = cut(question, max(available // 2, available - width(reply)))
+        reply = cut(reply, available - width(question))
+    return f"  {question} -> {reply}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units: "45 s", "12 min", "3 h 20 min", "2 d 4 h"."""
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < HOUR:
+        return f"{seconds // MINUTE:.0f} min"
+    if seconds < DAY:
+        return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:.0f} min"
+    return f"{seconds // DAY:,.0f} d {seconds % DAY // HOUR:.0f} h"
+
+
+def clock(seconds: float, now: datetime.datetime) -> str:
+    """Return the time in so many seconds: "14:05" today, "Mon 14:05" within six days, else "2026-12-02 14:05"."""
+    try:
+        end = now + datetime.timedelta(seconds=seconds)
+    except OverflowError:
+        return "never"
+    if end.date() == now.date():
+        return f"{end:%H:%M}"
+    return f"{end:%a %H:%M}" if (end.date() - now.date()).days < 7 else f"{end:%Y-%m-%d %H:%M}"

@@ -17,8 +17,9 @@ import tensorflow as tf
 from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.training.allreduce import counted_tokens
 from chatbot.training.buffer import Buffer
-from chatbot.training.gradients import Sums, dense, gradient_function
+from chatbot.training.gradients import dense, gradient_function
 from chatbot.training.machines.cluster import WORKER
 from chatbot.training.optimizer import (
     LossScale,
@@ -30,11 +31,9 @@ from chatbot.training.optimizer import (
     trained_indices,
     update_scalars,
 )
+from chatbot.training.replica import Values
 from chatbot.training.share import Preparation, Prepared, Share
-from chatbot.training.variable_update.graph import Graph
-from chatbot.training.variable_update.interface import StepResult
-from chatbot.training.variable_update.replica import Values
-from chatbot.training.variable_update.summation import counted_tokens
+from chatbot.training.step import Graph, StepResult
 
 CHIEF_DEVICE = "/job:chief/replica:0/task:0/device:CPU:0"
 # Scheduled steps for each worker: one that it computes and one in its queue.
@@ -232,27 +231,27 @@ class Asynchronous:
         """Run on a worker: read the weights, compute gradients and apply them on the parameter servers."""
         weights = [tf.identity(shard.weights[index]) for shard, index in self._locations]
         loss_scale = self.shards[0].loss_scale
-        scale = [] if loss_scale is None else [loss_scale.read()]
+        scale = None if loss_scale is None else loss_scale.read()
         share = self._preparation.tensors(prepared)
-        sums: Sums = self._gradients(weights, share, tf.shape(used)[0], *scale)
+        sums = self._gradients(weights, share, tf.shape(used)[0], scale)
         sums_of_weights = list(sums.others)
         shape = self._model.embedding.embeddings.shape
         sums_of_weights.insert(embedding_index(self._model), dense(sums.projection, sums.rows, used, shape))
         trained_sums = [sums_of_weights[i] for i in self._trained]
         tokens = counted_tokens(sums)
         clipped = average_and_clip(trained_sums, tokens, self._settings.max_gradient_norm)
-        overflow = [is_overflow(used_scale, clipped.finite, tokens) for used_scale in scale]
+        scaling = [] if scale is None else [scale, is_overflow(scale, clipped.finite, tokens)]
         gradients = dict(zip(self._trained, clipped.gradients, strict=True))
         applied = []
         for shard in self.shards:
             if shard.weights:
                 variables = {index: i for i, (other, index) in enumerate(self._locations) if other is shard}
                 shard_gradients = [gradients[variables[index]] for index in shard.trained]
-                scaling = [*scale, *overflow] if shard.loss_scale else []
-                applied.append(shard.apply(shard_gradients, rate, number, clipped.finite, scaling))
+                of_shard = scaling if shard.loss_scale else []
+                applied.append(shard.apply(shard_gradients, rate, number, clipped.finite, of_shard))
         with tf.control_dependencies(applied):
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            values = worker, sums.loss, *tf.unstack(share.counts, 2), clipped.norm, clipped.finite, *overflow
+            values = worker, sums.loss, *tf.unstack(share.counts, 2), clipped.norm, clipped.finite, *scaling[1:]
             return tuple(tf.identity(value) for value in values)
 
     def gather_state(self) -> Values:

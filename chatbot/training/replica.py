@@ -1,7 +1,7 @@
 """The weights that are trained, with their optimizer slots and average."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import tensorflow as tf
@@ -22,7 +22,13 @@ from chatbot.training.optimizer import (
 )
 
 Values = list[npt.NDArray[Any]]
-Inputs = tuple[list[tf.Tensor], list[tf.Tensor]]  # the weights; the loss scale of float16, else an empty list
+
+
+class Inputs(NamedTuple):
+    """What the gradient function takes of a replica."""
+
+    weights: list[tf.Tensor]
+    loss_scale: tf.Tensor | None  # scalar float32, in float16
 
 
 class Replica:
@@ -70,14 +76,14 @@ class Replica:
         return self.devices[sizes.index(max(sizes))]
 
     def read(self) -> Inputs:
-        """Return what the gradient function takes of the replica."""
+        """Return a copy of the weights and the loss scale."""
         with tf.device(self.home):
-            scale = [] if self.loss_scale is None else [self.loss_scale.read()]
+            scale = None if self.loss_scale is None else self.loss_scale.read()
         weights = []
         for weight, device in zip(self.weights, self.devices, strict=True):
             with tf.device(device):
                 weights.append(tf.identity(weight))
-        return weights, scale
+        return Inputs(weights, scale)
 
     def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> Clipped:
         """Update every weight that is trained once, or nothing if the loss or a gradient is not finite.
@@ -115,10 +121,11 @@ class Replica:
     def gather_state(self) -> Values:
         """Copy the weights, averaged with --average, into the model; return the rest in the order of a checkpoint.
 
-        That is the number of updates, with --average the trained weights, and the slots. The loss scale follows later.
+        That is the number of updates, with --average the trained weights, the slots, and in float16 the loss scale.
         """
         _assign([variable.value for variable in self._model.trainable_variables], self._averages or self.weights)
-        return [variable.numpy() for variable in self._state()]
+        state = [variable.numpy() for variable in self._state()]
+        return [*state, self.loss_scale.gather_state()] if self.loss_scale else state
 
     def scatter_state(self, state: Values) -> None:
         """Set the weights to the model's, and the rest to `state` as `gather_state` returns it."""
@@ -126,6 +133,9 @@ class Replica:
         _assign(self._averages, own[: len(self._averages)])
         if not self._settings.average:
             _assign(self.weights, own)
+        if self.loss_scale:
+            *state, scale = state
+            self.loss_scale.scatter_state(scale)
         for variable, value in zip(self._state(), state, strict=True):
             variable.assign(value)
 

@@ -1,0 +1,314 @@
+"""The training loop, in the order in which it runs."""
+
+import contextlib
+import math
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from chatbot.corpus.batches import Batch
+from chatbot.corpus.vocabulary import PAD
+from chatbot.errors import UserError
+from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
+from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult
+from chatbot.training.devices.failures import lost_gpus
+from chatbot.training.display import print_wrapped
+from chatbot.training.reporting.reporter import Reporter, conclude, open_reporter
+from chatbot.training.run import Run
+from chatbot.training.schedule import Due, describe
+from chatbot.training.share import Prepared
+from chatbot.training.signals import GRACE_SECONDS, AbandonedError, Interrupts, interrupts
+from chatbot.training.step import StepResult
+from chatbot.training.validation import Validation
+from chatbot.training.watch import Profile, StepWatch, TowerTimes, advice_of, profiled
+
+
+def train(run: Run) -> TrainingResult:
+    """Train until the last step, until validation stops improving, until --time-limit, or until a signal.
+
+    All machines run this loop; only the chief validates, reports and writes. Raises UserError for a loss or gradient
+    that is again and again not finite, and for a loss that stays far above its start.
+    """
+    announce(run)
+    first = run.progress.step
+    advice = advice_of(run.settings, run.towers, run.team) if run.team.chief else ""
+    watch = StepWatch(advice, lambda: run.train_step.is_tracing, lambda: lost_gpus(run.towers))
+    with (
+        profiled(run) as profile,
+        open_reporter(run) as reporter,
+        interrupts(run.team.chief, GRACE_SECONDS, watch.tick) as interrupted,
+        contextlib.closing(Window(run.batches_ahead())) as window,
+        run.checkpoints.finished(),
+    ):
+        loop = Loop(run, reporter, interrupted, window, watch, profile)
+        loop.run_steps()
+    run.team.agree("")  # no machine leaves before the chief has saved
+    run.team.leave()
+    loop.check_converging()
+    conclude(run, loop.stop, first, time.monotonic() - run.began)
+    progress = run.progress
+    directory = run.settings.run.directory.absolute()
+    return TrainingResult(directory, progress.step, loop.stop, progress.best_step, progress.best_nats)
+
+
+def announce(run: Run) -> None:
+    """Print the learning rate, the step to resume from, and a note if nothing is validated."""
+    learning_rate = describe(run.settings.learning, run.schedule, run.pairs_per_step)
+    if learning_rate:
+        print_wrapped(learning_rate)
+    if run.progress.step:
+        print_wrapped(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
+    if run.data.validation is None:
+        best = run.progress.best_step
+        kept = f"best checkpoint so far, of step {best:,}," if best else "last checkpoint"
+        print_wrapped(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")
+
+
+class Loop:
+    """The steps of a run, and what follows those that are logged. stop: why it is over; "" while it goes on."""
+
+    def __init__(
+        self,
+        run: Run,
+        reporter: Reporter,
+        interrupted: Interrupts,
+        window: "Window",
+        watch: StepWatch,
+        profile: Profile,
+    ) -> None:
+        self._run, self._reporter, self._interrupted = run, reporter, interrupted
+        self._window, self._watch, self._profile = window, watch, profile
+        self._times = TowerTimes(run.train_step, run.towers)
+        self._divergence = Divergence(len(run.data.vocabulary), run.progress)
+        self._skipped = SkippedUpdates(run.progress)
+        self._saved = run.progress.step  # the last step saved, or 0
+        self.stop = ""
+
+    def run_steps(self) -> None:
+        """Train until there is a reason to stop, and save."""
+        run, progress, team = self._run, self._run.progress, self._run.team
+        if progress.unvalidated:
+            self._make_up_validation()
+        due = run.calendar.due(progress.step)
+        self.stop = team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
+        while not self.stop:
+            team.at_step(progress.step)
+            rate, batch = run.rate, self._window.next_batch()
+            self._train_on(batch, rate)
+            due = run.due(progress.step)
+            # Several machines stop together, at a step at which all of them log.
+            if due.log or (team.alone and (self._interrupted or run.time_is_up)):
+                self._log(due, batch, rate)
+        if self._saved < progress.step and not self._divergence.diverges:
+            run.save(run.gather_state(), best=False)
+        if self.stop == TIME_UP and not due.validate and not self._divergence.diverges:
+            self._show_likelihood()
+        self._reporter.stopped(self.stop)
+
+    def _train_on(self, batch: Prepared, rate: float) -> None:
+        number = self._run.progress.step + 1
+        with self._reporter.compiling("step"), self._profile.step(number, batch), self._watch.step(number):
+            self._run.train_step(batch, rate)
+        self._run.progress.step = number
+        self._reporter.advance()
+
+    def _log(self, due: Due, batch: Prepared, rate: float) -> None:
+        """Report the steps since the last log, validate and save if that is due, and see whether the run is over."""
+        run, progress, team, reporter = self._run, self._run.progress, self._run.team, self._reporter
+        with self._watch.step(progress.step):  # waits for the other machines, then for the device
+            self.stop = team.agree(INTERRUPTED if self._interrupted else TIME_UP if run.time_is_up else "")
+            results = run.train_step.finished_steps()
+            self._count_skipped(results)
+        if self._skipped.due:
+            self._go_back()
+            return
+        self._divergence.add(results)
+        record = self._window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
+        if due.save and team.alone:
+            with self._watch.step(progress.step):
+                seconds = self._times.measure(batch)
+            record |= {"tower_seconds": seconds} if seconds else {}
+        state = run.gather_state() if due.save else None
+        for warning in run.checkpoints.warnings():
+            reporter.warn(warning)
+        if due.log and self._divergence.record_mean(progress.step) and team.chief:
+            failure = self._divergence.describe(run.settings.learning.learning_rate)
+            reporter.warn(f"{failure}; nothing is saved meanwhile")
+        best = self._validate(record) if due.validate and team.chief else None
+        if due.save and team.chief and run.data.validation is None and run.data.probe:
+            reporter.probe(run.validator.replies())
+        reporter.record(record)
+        if state is not None and not self._divergence.diverges:
+            run.save(state, bool(best))
+            del state  # the arrays are freed as they are written
+            self._saved = progress.step
+        reason = run.reason_to_stop() or self._divergence.reason_to_stop
+        self.stop = self.stop or team.agree(INTERRUPTED if self._interrupted else reason)
+        self._window.restart()
+
+    def _measure(self) -> Validation | None:
+        """Return a validation of the model; None if SIGTERM or SIGHUP ended it.
+
+        It may take longer than the process is given.
+        """
+        assert self._run.data.validation is not None, "no validation is due without validation pairs"
+        try:
+            with self._interrupted.abandoned_by_signal(), self._reporter.compiling("validation"):
+                return self._run.validator.validate(self._run.data.validation)
+        except AbandonedError:
+            return None
+
+    def _validate(self, record: dict[str, Any]) -> bool | None:
+        """Validate the model, add the result to the record, and return whether it is the best so far.
+
+        Too few validation pairs to judge by have no best. None if a signal ended the validation: the resumed run makes
+        up for it.
+        """
+        progress, validation = self._run.progress, self._measure()
+        progress.unvalidated = validation is None
+        if validation is None:
+            return None
+        best = self._run.data.validation_decides and progress.validated(validation.values)
+        record.update({f"validation.{name}": value for name, value in validation.values.items()})
+        if progress.best_nats is not None:
+            record["best.nats_per_character"] = progress.best_nats
+        self._reporter.validation(validation, best)
+        return best
+
+    def _make_up_validation(self) -> None:
+        """Make up for the validation that a signal has ended after the checkpoint's step. All machines call it."""
+        run = self._run
+        record: dict[str, Any] = {"step": run.progress.step}
+        best, run.progress.unvalidated = None, False
+        if run.team.chief and run.data.validation is not None:
+            best = self._validate(record)
+        if best is not None:
+            self._reporter.made_up(record)
+            run.checkpoints.amend(run.progress, best)
+
+    def _show_likelihood(self) -> None:
+        """Show a validation of the last step of a limited run. It does not count: a resumed run goes on without it."""
+        if self._run.team.chief and self._run.data.validation is not None:
+            validation = self._measure()
+            if validation is not None:
+                self._reporter.uncounted_validation(validation)
+
+    def _count_skipped(self, results: Sequence[StepResult]) -> None:
+        """Count the updates that were skipped, and warn of the first one since the run began or went back."""
+        before = self._skipped.since_return
+        self._skipped.record(results)
+        if self._skipped.since_return and not before and self._run.team.chief:
+            self._reporter.warn(
+                f"{self._skipped.describe()}; the update was skipped and the weights are as before. Further ones are "
+                "only counted, as skipped_updates in metrics.jsonl"
+            )
+
+    def _go_back(self) -> None:
+        """Go back to the last checkpoint with half the learning rate.
+
+        Raises UserError when the run has gone back MOST_RETURNS times already.
+        """
+        run, progress = self._run, self._run.progress
+        failure = f"{self._skipped.describe()}, {progress.skipped_in_a_row} in a row"
+        if progress.rate_halvings >= MOST_RETURNS:
+            raise UserError(
+                f"{failure}, after the run had gone back {MOST_RETURNS} times; {self._kept_checkpoint()} with a lower "
+                "--learning-rate, or with --precision float32"
+            )
+        run.go_back()
+        self._skipped.went_back()
+        if run.team.chief:
+            start = f"the checkpoint of step {progress.step:,}" if progress.step else "the untrained weights"
+            self._reporter.warn(
+                f"{failure}: back to {start} with half the learning rate, {run.rate:.3g} "
+                f"({progress.rate_halvings} of at most {MOST_RETURNS} times)"
+            )
+        self._reporter.went_back()
+        self._window.restart(run.batches_ahead())
+        self._saved = progress.step
+
+    def check_converging(self) -> None:
+        """Raise UserError when the loss of the last steps was far above its start."""
+        if self._divergence.diverges:
+            failure = self._divergence.describe(self._run.settings.learning.learning_rate)
+            raise UserError(f"{failure}; {self._kept_checkpoint()} with a lower --learning-rate")
+
+    def _kept_checkpoint(self) -> str:
+        """Return which checkpoint is kept and what to do, for a message."""
+        if self._saved:
+            return f"the checkpoint of step {self._saved:,} is kept: resume from it"
+        return "no checkpoint was saved: start again"
+
+
+class Window:
+    """Times the steps between two records, and waits for their batches."""
+
+    def __init__(self, batches: Generator[Prepared, None, None]) -> None:
+        self._batches = batches
+        self.restart()
+
+    def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
+        """Start a new window. The time since the last record, for example for saving, does not count.
+
+        batches: those to go on with if they are others than before.
+        """
+        if batches is not None:
+            self.close()
+            self._batches = batches
+        self._waited = 0.0
+        self._real = self._positions = 0
+        self._started = time.perf_counter()
+
+    def close(self) -> None:
+        """Stop the preparation of batches."""
+        self._batches.close()
+
+    def next_batch(self) -> Prepared:
+        """Return the next batch. The time that this takes counts as input wait."""
+        started = time.perf_counter()
+        batch = next(self._batches)
+        self._waited += time.perf_counter() - started
+        self._count(batch.batch.shares)
+        return batch
+
+    def _count(self, shares: Sequence[Batch]) -> None:
+        """Count the positions of sources and targets, and those that hold a token."""
+        for share in shares:
+            for ids in (share.source, share.target_in):
+                self._real += np.count_nonzero(ids != PAD)
+                self._positions += ids.size
+
+    def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
+        """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
+
+        step: the last of the window, from 1. results: of the steps in the window. Steps whose loss is not finite do not
+        count for the loss, nor those whose gradient is not finite for the norm; if there are no others, the values are
+        NaN. The padding is that of the shares of this machine's towers. The skew is by how much the largest number of
+        target tokens of a tower exceeds the mean.
+        """
+        losses = np.array([r.loss_sums.numpy() for r in results], np.float64)  # [steps, towers]
+        tokens = np.array([r.weight_sums.numpy() for r in results], np.float64)  # [steps, towers]
+        tower_tokens = tokens.sum(axis=0)  # of all steps
+        finite = np.isfinite(losses).all(axis=1)
+        losses, tokens = losses[finite].sum(axis=0), tokens[finite].sum(axis=0)  # [towers]
+        examples = sum(int(r.examples) for r in results)
+        norms = [float(r.gradient_norm) for r in results]
+        norm = next(filter(math.isfinite, reversed(norms)), math.nan)
+        seconds = time.perf_counter() - self._started
+        return {
+            "step": step,
+            "loss": float(losses.sum() / tokens.sum()) if tokens.any() else math.nan,
+            "tower_losses": [
+                float(loss / count) if count else None for loss, count in zip(losses, tokens, strict=True)
+            ],
+            "gradient_norm": norm,
+            "learning_rate": learning_rate,
+            "examples_per_s": examples / seconds,
+            "target_tokens_per_s": float(tower_tokens.sum()) / seconds,
+            "tower_target_tokens_per_s": [float(count) / seconds for count in tower_tokens],
+            "tower_skew": float(tower_tokens.max() / tower_tokens.mean()) - 1,
+            "padding": 1 - self._real / max(1, self._positions),
+            "input_wait": self._waited / seconds,
+        }

@@ -1,0 +1,130 @@
+"""The variable updates: where the variables are, and how gradients are summed; and which one a run uses."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from chatbot.config.training import Settings
+from chatbot.errors import UserError
+from chatbot.flags import replace
+from chatbot.model.seq2seq import Seq2Seq
+from chatbot.training.allreduce import Exchange, exchange_by, no_exchange
+from chatbot.training.devices.towers import Tower
+from chatbot.training.machines.team import ALONE, Team
+from chatbot.training.replica import Replica
+from chatbot.training.staged import Staged
+from chatbot.training.step import Synchronous
+
+ALL_REDUCE = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical": tf.distribute.HierarchicalCopyAllReduce,
+    "one_device": tf.distribute.ReductionToOneDevice,
+}
+# The replicas of this process, each with its towers.
+Replicas = list[tuple[Replica, Sequence[Tower]]]
+
+
+def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team = ALONE) -> Synchronous:
+    """Make the synchronous training step of --variable-update. Raises UserError if the devices do not support it."""
+    exchange: Exchange = no_exchange
+    if not team.alone:
+        replicas, exchange = of_machine(model, settings, towers, team), team.exchange
+    else:
+        settings = chosen_update(settings, towers)
+        if settings.parallel.variable_update == "parameter_server":
+            replicas = parameter_server(model, settings, towers)
+        else:
+            replicas = copies(model, settings, towers)
+        if settings.parallel.variable_update == "replicated":
+            exchange = exchange_on_one_machine(settings, towers)
+    step = Staged if settings.parallel.staged_variables else Synchronous
+    return step(model, settings.learning, replicas, exchange, team)
+
+
+def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
+    """Return the settings with the variable update and the all-reduce of a run on one machine.
+
+    variable_update: replicated by default on several GPUs, else parameter_server. all_reduce: for "auto", nccl on whole
+    GPUs, and one_device on CPUs and on parts of a GPU, which TensorFlow's NCCL refuses; it stays "auto" for the
+    variable updates that use no all-reduce.
+    """
+    parallel = settings.parallel
+    on_gpu = ["GPU" in tower.device for tower in towers]
+    update, all_reduce = parallel.variable_update, parallel.all_reduce
+    if update in (None, "distributed_replicated"):  # the latter with a cluster of one worker
+        needs_single_copy = parallel.model_parallel or parallel.local_parameter_device is not None
+        wants_copies = sum(on_gpu) > 1 or all_reduce != "auto"
+        update = "replicated" if wants_copies and not needs_single_copy else "parameter_server"
+    if update != "replicated":
+        all_reduce = "auto"
+    elif all_reduce == "auto":
+        all_reduce = "nccl" if all(on_gpu) and not any(tower.virtual for tower in towers) else "one_device"
+    # A cluster of one worker is a single machine; --worker-hosts excludes these variable updates.
+    return replace(settings, variable_update=update, all_reduce=all_reduce, worker_hosts=None)
+
+
+def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Replicas:
+    """Let all towers share the model's own weights, or a copy on the CPU (--local-parameter-device cpu).
+
+    Every tower reads the variables from one device and sends its gradients there. This needs the least memory and
+    starts fastest: no copies, one trace of the update. It is the best choice on CPUs, on one GPU, and between GPUs that
+    exchange data only through host memory. With --model-parallel each weight is on the device where the first tower
+    uses it. Raises UserError for --local-parameter-device gpu without a GPU.
+    """
+    if settings.parallel.local_parameter_device == "gpu" and "GPU" not in towers[0].device:
+        raise UserError(
+            "--local-parameter-device gpu: the towers run on the CPU; leave it out, or name GPUs with --gpus"
+        )
+    parts = towers[0].parts
+    if parts is not None:
+        device = {id(variable): parts.encoder for variable in model.encoder.trainable_variables}
+        device |= {id(variable): parts.decoder for variable in model.decoder.trainable_variables}
+        devices = [device.get(id(variable), parts.projection) for variable in model.trainable_variables]
+        return [(Replica(model, settings.learning, devices, copies=True), towers)]
+    if settings.parallel.local_parameter_device == "cpu":
+        return [(Replica(model, settings.learning, "/CPU:0", copies=True), towers)]
+    return [(Replica(model, settings.learning, towers[0].device), towers)]
+
+
+def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Replicas:
+    """Make a replica on the device of each tower; the first one uses the model's own weights.
+
+    Replicated ones get the same updates. Independent ones, which are for measuring the cost of the exchange, each train
+    a model on their share of a batch; checkpoints, validation and replies use the first one.
+    """
+    return [
+        (Replica(model, settings.learning, tower.device, copies=i > 0, keeps_average=i == 0), [tower])
+        for i, tower in enumerate(towers)
+    ]
+
+
+def of_machine(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team) -> Replicas:
+    """Make the replicas of one of several machines: one for each GPU, or one that all towers on the CPU share.
+
+    tf.distribute's collectives sum over all machines: NCCL's between GPUs, otherwise a ring between hosts. On CPUs
+    tf.distribute has one device a process, so the towers of a machine sum their gradients before the exchange.
+    """
+    if team.replicas == len(towers):
+        return copies(model, settings, towers)
+    return [(Replica(model, settings.learning), towers)]
+
+
+def exchange_on_one_machine(settings: Settings, towers: Sequence[Tower]) -> Exchange:
+    """Return the all-reduce of tf.distribute between the replicas of one machine.
+
+    settings: from `chosen_update`. Raises UserError for --all-reduce nccl without a GPU for each tower.
+    """
+    all_reduce = settings.parallel.all_reduce
+    if all_reduce == "nccl" and not all("GPU" in tower.device for tower in towers):
+        raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; use --all-reduce auto")
+    if all_reduce == "nccl" and any(tower.virtual for tower in towers):
+        raise UserError(
+            "--all-reduce nccl: it needs a GPU for each tower, and the towers are parts of one GPU; "
+            "use --all-reduce auto"
+        )
+    # Always explicit: tf.distribute's default restarts the numbers of its collectives in each strategy, so that two
+    # strategies in a process clash.
+    cross_device_ops = ALL_REDUCE[all_reduce]()
+    return exchange_by(
+        tf.distribute.MirroredStrategy([tower.device for tower in towers], cross_device_ops=cross_device_ops)
+    )

@@ -1,0 +1,203 @@
+"""What watches the steps: for one without progress, for the time of each GPU, and for --profile."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import tensorflow as tf
+
+from chatbot.config.attempts import TENSORBOARD
+from chatbot.config.training import Settings
+from chatbot.errors import DeviceError, end_process
+from chatbot.training.buffer import Buffer
+from chatbot.training.devices.towers import Tower
+from chatbot.training.machines.team import Team
+from chatbot.training.replica import Inputs
+from chatbot.training.run import Run
+from chatbot.training.share import Prepared, Share
+from chatbot.training.step import Graph, Synchronous, VariableUpdate
+from chatbot.training.update import chosen_update
+
+# A tower takes the least time of so many measurements.
+REPEATS = 3
+# Seconds without progress after which the line is due.
+LIMIT = 60
+NCCL = "A collective may hang: NCCL_DEBUG=INFO shows where, NCCL_P2P_DISABLE=1"
+
+
+class StepWatch:
+    """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process if a GPU is lost.
+
+    A collective between GPUs that hangs would give no other sign. Only the time within a
+    step counts, without that in which its graphs are traced.
+
+    advice: the end of the line; "" for no line. is_tracing: whether a graph of the step is being traced. lost_device:
+    asks the driver for lost GPUs, after each LIMIT seconds; the others may wait for them for ever.
+    """
+
+    def __init__(
+        self, advice: str, is_tracing: Callable[[], bool], lost_device: Callable[[], DeviceError | None]
+    ) -> None:
+        self._advice, self._is_tracing, self._lost_device = advice, is_tracing, lost_device
+        self._step: int | None = None  # None: not within a step
+        self._counted: int | None = None  # the step that `_seconds` belong to
+        self._seconds = 0
+        self._is_said = False
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Watch the block, a part of step `number`, counted from 1."""
+        self._step = number
+        try:
+            yield
+        finally:
+            self._step = None
+
+    def tick(self) -> str:
+        """Return the line if it is due now, else "".
+
+        A thread other than that of the steps calls this every second. The calls are counted, so that the time in which
+        the process was stopped does not count.
+        """
+        step = self._step
+        if step is None or step != self._counted or self._is_tracing():
+            self._counted, self._seconds = step, 0
+            return ""
+        self._seconds += 1
+        if self._seconds % LIMIT:
+            return ""
+        # A driver that has lost a GPU may not answer either, and this thread must.
+        threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
+        if self._is_said or not self._advice:
+            return ""
+        self._is_said = True
+        return f"Step {step:,} has made no progress for {LIMIT} seconds. {self._advice} (docs/troubleshooting.md)."
+
+    def _end_if_device_is_lost(self) -> None:
+        error = self._lost_device()
+        if error is not None:
+            print(file=sys.stderr)  # ends the line of the progress bar
+            end_process(error)
+
+
+def advice_of(settings: Settings, towers: Sequence[Tower], team: Team) -> str:
+    """Return what a step without progress may mean, and what to do. towers: of this machine."""
+    if not team.alone:
+        return f"{NCCL} may help; or another machine is slow" if _on_gpus(towers) else "Another machine may be slow"
+    if _on_gpus(towers) and chosen_update(settings, towers).parallel.all_reduce == "nccl":
+        return f"{NCCL} or --all-reduce hierarchical may help"
+    return "It may only be slow, or a device hangs"
+
+
+def _on_gpus(towers: Sequence[Tower]) -> bool:
+    return all("GPU" in tower.device for tower in towers)
+
+
+class TowerTimes:
+    """Measures the seconds that each GPU takes for the gradients of its share, without their exchange.
+
+    Nothing is measured where the time of a tower means nothing, as on CPUs and parts of a GPU, which share their cores,
+    or where each tower has a function of its own.
+    """
+
+    def __init__(self, train_step: VariableUpdate, towers: Sequence[Tower]) -> None:
+        """towers: those of `train_step`."""
+        self._towers = towers
+        self._step: Synchronous | None = None
+        are_apart = all("GPU" in tower.device and not tower.virtual for tower in towers)
+        if len(towers) > 1 and are_apart and isinstance(train_step, Synchronous):
+            function, *others = train_step.gradient_functions
+            if all(other is function for other in others):
+                self._step = train_step
+                self._gradients = Graph(train_step.first_tower_sums)
+
+    def measure(self, batch: Prepared) -> list[float]:
+        """Return the seconds of each tower for the first piece of its share of a batch; [] if nothing is measured.
+
+        The gradients are computed again, and nothing is updated.
+        """
+        if self._step is None:
+            return []
+        try:
+            return [
+                min(of_tower) for of_tower in zip(*(self._measure_once(batch) for _ in range(REPEATS)), strict=True)
+            ]
+        except tf.errors.OpError:  # the next step shows a failure of a device or of memory, and reacts to it
+            return []
+
+    def _measure_once(self, batch: Prepared) -> list[float]:
+        assert self._step is not None
+        weights, shares, used = self._step.tower_weights(), batch.shares[0], tf.constant(batch.used.shape[0])
+        gradients = self._gradients.concrete(weights[0], shares[0], used)
+
+        def seconds(tower: Tower, weights: Inputs, share: Share | Buffer) -> float:
+            started = time.perf_counter()
+            with tf.device(tower.device):
+                gradients(weights, share, used).loss.numpy()  # waits for all that the device computes
+            return time.perf_counter() - started
+
+        with ThreadPoolExecutor(len(self._towers), "towers") as pool:
+            return list(pool.map(seconds, self._towers, weights, shares))
+
+
+class Profile:
+    """Traces the steps of a range into the folder of a TensorBoard run. An empty range traces nothing."""
+
+    def __init__(self, folder: Path, steps: Sequence[int]) -> None:
+        self.folder, self._steps = folder, steps
+        self.traced: list[int] = []  # the steps that were traced
+        self.written = False
+        self._active = False
+
+    @contextmanager
+    def step(self, number: int, batch: Prepared) -> Iterator[None]:
+        """Trace the step that trains on this batch in this context if it is one of the range. number: from 1."""
+        if number not in self._steps:
+            yield
+            return
+        if not self.traced:
+            tf.profiler.experimental.start(str(self.folder))
+            self._active = True
+        self.traced.append(number)
+        with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
+            yield
+        if number == self._steps[-1]:
+            for share in batch.shares[-1]:
+                first = tf.nest.flatten(share)[0]
+                tf.cast(first, tf.float32).numpy()  # waits for what the tower's device has been given before
+            self.stop()
+
+    def stop(self) -> None:
+        """Write the trace, if there is one. Training goes on if it cannot be written."""
+        if not self._active:
+            return
+        self._active, self._steps = False, ()  # a run that goes back to a checkpoint repeats steps
+        try:
+            tf.profiler.experimental.stop()
+            self.written = True
+        except (tf.errors.OpError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            print(f"\n--profile: {self.folder} cannot be written ({reason}); training goes on", file=sys.stderr)
+
+
+@contextmanager
+def profiled(run: Run) -> Iterator[Profile]:
+    """Open the profile of --profile. Each machine writes its own; the chief says where.
+
+    Processes on one machine need folders of their own, since the files have the name of the machine.
+    """
+    steps, folder = run.settings.run.profiled_steps, TENSORBOARD / run.settings.run.attempt
+    profile = Profile(folder if run.team.chief else folder / f"worker_{run.team.machine}", steps)
+    if steps and run.progress.step >= steps[-1] and run.team.chief:
+        print(f"Nothing is profiled: step {steps[-1]:,} of --profile {run.settings.run.profile} is over.")
+    try:
+        yield profile
+    finally:
+        profile.stop()
+    if profile.written and run.team.chief:
+        first, last = profile.traced[0], profile.traced[-1]
+        print(f"Profile of the steps {first:,} to {last:,}: tensorboard --logdir {folder}")
