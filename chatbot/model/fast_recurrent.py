@@ -8,7 +8,7 @@ concatenated, they are never copied. BENCHMARKS.md measures the effect of each c
 
 keras.layers.LSTM and GRU use cuDNN, too, but compute the lengths from a mask on the GPU, which the host then waits for,
 and assert that the mask is right-padded, which it waits for as well. Here the lengths come from the host. This code has
-never run on a GPU. A test compares the arguments of cuDNN with those that Keras gives it.
+never run on a real GPU. A test compares the arguments of cuDNN with those that Keras gives it.
 """
 
 from typing import Any

@@ -68,11 +68,10 @@ class StepWatch:
             self._counted, self._seconds = step, 0
             return ""
         self._seconds += 1
-        if self._seconds % LIMIT:
-            return ""
-        # A driver that has lost a GPU may not answer either, and this thread must.
-        threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
-        if self._is_said or not self._advice:
+        if self._seconds > LIMIT and self._seconds % LIMIT == 1:  # when the line, which was due before, is printed
+            # A driver that has lost a GPU may not answer either, and this thread must.
+            threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
+        if self._seconds % LIMIT or self._is_said or not self._advice:
             return ""
         self._is_said = True
         return f"Step {step:,} has made no progress for {LIMIT} seconds. {self._advice} (docs/troubleshooting.md)."

@@ -168,7 +168,8 @@ def repeat_after(error: tf.errors.OpError, step: int, weights_intact: bool) -> N
     if not weights_intact:
         raise _cudnn_error("while the weights were updated, at", step, error) from error
     tqdm.write(
-        f"Warning: cuDNN failed at step {step} ({reason_of(error)}); the step is tried once more.", file=sys.stderr
+        f"Warning: cuDNN failed at step {step} ({reason_of(error)[:100]}); the step is tried once more.",
+        file=sys.stderr,
     )
 
 
@@ -216,7 +217,7 @@ def more_pieces(
     if first_time:
         cause = "cuDNN failed again, perhaps for lack of memory" if of_cudnn else "Out of memory"
         tqdm.write(
-            f"{cause}: each share is now split into pieces, computed one after another; the batch size stays the "
-            "same. Shown once. --accumulate with a smaller --batch-size splits shares from the start."
+            f"{cause}: each share is now split into pieces; the batch size stays the same. Shown once. --accumulate "
+            "with a smaller --batch-size splits shares from the start."
         )
     return 2 * pieces
