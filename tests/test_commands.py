@@ -123,11 +123,12 @@ def test_chat_and_load_pass_on_beam_size_and_length_penalty(work_dir: Path, monk
         received.append((model.card.line(),))
         return 0
 
-    trained = SimpleNamespace(step=3, settings=Settings())
+    trained = SimpleNamespace(step=3, settings=Settings(), model=None)
     monkeypatch.setattr("chatbot.model.saved.load_trained", lambda directory: trained)
+    monkeypatch.setattr("chatbot.inference.responder.TensorFlowModel", lambda model: model)
     monkeypatch.setattr(
         "chatbot.inference.responder.Responder",
-        lambda trained, settings, rows: received.append((settings.beam_size, settings.length_penalty)),
+        lambda trained, settings, model: received.append((settings.beam_size, settings.length_penalty)),
     )
     monkeypatch.setattr("chatbot.chat.terminal.start.chat", chat)
     monkeypatch.setattr("chatbot.quiet.let_gpu_memory_grow", lambda: None)

@@ -1,16 +1,16 @@
 """The gradient function of a tower, which every variable update calls."""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from chatbot.model.copying import Copies
 from chatbot.model.operations import computed_on, is_gpu, scatter_add
-from chatbot.model.seq2seq import Seq2Seq, embedding_index
+from chatbot.model.recurrent import State
+from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.devices.towers import Parts, Tower
 from chatbot.training.share import Share, looked_up
 
@@ -30,97 +30,133 @@ class Sums(NamedTuple):
     rows: tf.Tensor  # [used, embedding], of the rows of the embedding that the step's towers look up (`ids_used`)
 
 
-class GradientFunction(Protocol):
-    """A tower: a pure function, traced once, whose operations run on the device of the caller.
+class Stage:
+    """A part of the forward pass on one device, with a separate tape.
 
-    weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. loss_scale: scalar
-    float32, of float16; None at other precisions.
+    A single tape over all parts would run the whole backward pass on one device.
+
+    device: where forward and backward pass run; None for the caller's device.
+    weights: pairs of each variable that `function` uses and its value.
     """
 
-    def __call__(
-        self, weights: list[tf.Tensor], share: Share, used: tf.Tensor, loss_scale: tf.Tensor | None = None
-    ) -> Sums:
-        """Return the sums of a share."""
+    def __init__(
+        self,
+        device: str | None,
+        weights: "list[tuple[keras.Variable, tf.Tensor]]",
+        function: Callable[..., Any],
+        *inputs: Any,
+    ) -> None:
+        self._device, self._inputs = device, inputs
+        with _on(device), tf.GradientTape(watch_accessed_variables=False) as self._tape:
+            # One copy to this device; otherwise a loop over time would fetch the weights at each step.
+            self._weights = [tf.identity(value) for _, value in weights]
+            self._tape.watch((inputs, self._weights))
+            mapping = [(variable, copy) for (variable, _), copy in zip(weights, self._weights, strict=True)]
+            with keras.StatelessScope(state_mapping=mapping):
+                self.outputs = function(*inputs)
+
+    def backward(self, output_gradients: Any = None) -> tuple[Any, list[Any]]:
+        """Return the gradients of the inputs, in their structure, and of the weights.
+
+        output_gradients: in the structure of `outputs`; None for ones.
+        """
+        with _on(self._device):
+            return self._tape.gradient(
+                tf.nest.flatten(self.outputs),
+                (self._inputs, self._weights),
+                None if output_gradients is None else tf.nest.flatten(output_gradients),
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
 
 
-def gradient_functions(model: Seq2Seq, towers: Sequence[Tower]) -> list[GradientFunction]:
+def _on(device: str | None) -> Any:
+    return contextlib.nullcontext() if device is None else tf.device(device)
+
+
+def gradient_functions(model: Seq2Seq, towers: Sequence[Tower]) -> list[Any]:
     """Return the function of each tower: one for all GPUs and one for all CPUs. A tower with parts has its own."""
-    functions: dict[int | bool, GradientFunction] = {}
-    keys = [-1 - i if tower.parts else is_gpu(tower.device) for i, tower in enumerate(towers)]
-    for key, tower in zip(keys, towers, strict=True):
+    functions: dict[Any, Any] = {}
+    of_towers = []
+    for i, tower in enumerate(towers):
+        key = i if tower.parts else is_gpu(tower.device)
         if key not in functions:
-            functions[key] = gradient_function(model, tower.device, tower.parts)
-    return [functions[key] for key in keys]
+            with tf.device(tower.device):
+                functions[key] = gradient_function(model, tower.device, tower.parts)
+        of_towers.append(functions[key])
+    return of_towers
 
 
-def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -> GradientFunction:
-    """Return the function of a tower.
+def gradient_function(model: Seq2Seq, device: str, parts: Parts | None = None) -> Any:
+    """Return the pure function of a tower: (weights, share, used, loss_scale) -> Sums.
 
-    device: says how the layers compute (`on_gpu`) and whose shares the function takes. parts: the devices of the
-    model's parts; each part's backward pass is on the device of its forward pass. None: all on that of the caller.
+    device: of the tower, or of one of several towers that share the function. It says how the layers compute (`on_gpu`)
+    and whose shares the function takes; the operations run on the device of the caller.
+    weights: the values of model.trainable_variables. used: scalar int32, the number of `ids_used`. loss_scale: scalar
+    float32, of float16; None at other precisions. parts: the devices of the model's parts; None runs all of them on the
+    device of the caller.
     """
-    variables, embedding = model.trainable_variables, embedding_index(model)
-    encoder, decoder, projection = map(_placed, parts or (None, None, None))
-    place_of = {id(variable): encoder for variable in model.encoder.trainable_variables}
-    place_of |= {id(variable): decoder for variable in model.decoder.trainable_variables}
+    variables = model.trainable_variables
+    encoder_device, decoder_device, projection_device = parts or (None, None, None)
 
     @tf.function(autograph=False)
     @computed_on(device)
     def tower_gradients(
         weights: list[tf.Tensor], share: Share, used: tf.Tensor, loss_scale: tf.Tensor | None = None
     ) -> Sums:
-        token_weights = share.weights if loss_scale is None else share.weights * loss_scale
-        copies = []  # on the devices that compute with them: a loop over time would fetch the weights at each step
-        for variable, value in zip(variables, weights, strict=True):
-            with place_of.get(id(variable), projection)():
-                copies.append(tf.identity(value))
-        with keras.StatelessScope(state_mapping=list(zip(variables, copies, strict=True))):
-            with projection():
-                looked = [tf.gather(weights[embedding], ids) for ids in looked_up(share, model)]
-            with encoder():
-                memory, states = model.encoder(looked[0], share.source, share.key)
-            with decoder():
-                start = model.decoder.start(memory, share.source.mask, states)
-                attended, copied = model.decoder(looked[1], share.target_in, start, share.key)
-            with projection():
-                loss = _summed_loss(model, attended, copied, looked[2:], share, token_weights)
+        source, target_in, key = share.source, share.target_in, share.key
+        values = {id(variable): value for variable, value in zip(variables, weights, strict=True)}
 
-        zero = tf.UnconnectedGradients.ZERO
-        gradients = tf.gradients(loss, [*copies, *looked], unconnected_gradients=zero)  # each op beside its forward op
-        of_weights, of_rows = gradients[: len(copies)], gradients[len(copies) :]
-        of_embedding = of_weights.pop(embedding)
-        with projection():
-            lookups = [tf.reshape(gradient, [-1, gradient.shape[-1]]) for gradient in of_rows]  # [ids, embedding]
+        def with_values(layer_variables: Iterable[keras.Variable]) -> "list[tuple[keras.Variable, tf.Tensor]]":
+            return [(variable, values[id(variable)]) for variable in layer_variables]
+
+        encoder, decoder = model.encoder.trainable_variables, model.decoder.trainable_variables
+        embedding, bias = model.embedding.embeddings, model.bias
+        token_weights = share.weights if loss_scale is None else share.weights * loss_scale
+
+        def encode(embedded: tf.Tensor) -> Any:
+            return model.encoder(embedded, source, key)
+
+        def decode(embedded: tf.Tensor, memory: tf.Tensor, states: list[State]) -> Any:
+            return model.decoder(embedded, target_in, model.decoder.start(memory, source.mask, states), key)
+
+        def project(attended: tf.Tensor, copies: Copies | tuple[()], *sampled: tf.Tensor) -> tf.Tensor:
+            if model.sampled is None:
+                decoded = model.with_question(attended, copies, source, target_in)
+                return model.summed_loss(decoded, share.targets, token_weights)
+            ids = share.targets, share.samples
+            target_rows, sample_rows = sampled or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)
+            return model.sampled_loss(attended, target_rows, sample_rows, *ids, token_weights)
+
+        with _on(projection_device):
+            source_rows, target_rows, *sampled = (tf.gather(values[id(embedding)], x) for x in looked_up(share, model))
+        encoder_stage = Stage(encoder_device, with_values(encoder), encode, source_rows)
+        decoder_stage = Stage(decoder_device, with_values(decoder), decode, target_rows, *encoder_stage.outputs)
+        own = [bias] if model.tied else [bias, model.projection]
+        read_whole = [embedding] if model.projects_by_embedding else []
+        projection_stage = Stage(
+            projection_device, with_values([*own, *read_whole]), project, *decoder_stage.outputs, *sampled
+        )
+
+        input_gradients, own_gradients = projection_stage.backward()
+        own_gradients, projection = own_gradients[: len(own)], own_gradients[len(own) :]
+        decoded_gradients, sampled_gradients = input_gradients[:2], input_gradients[2:]
+        (target_gradient, *memory_gradients), decoder_gradients = decoder_stage.backward(decoded_gradients)
+        (source_gradient,), encoder_gradients = encoder_stage.backward(memory_gradients)
+        with _on(projection_device):
+            lookups = [
+                tf.reshape(gradient, [-1, gradient.shape[-1]])  # [ids, embedding]
+                for gradient in (source_gradient, target_gradient, *sampled_gradients)
+            ]
             rows = tf.math.unsorted_segment_sum(tf.concat(lookups, 0), share.places, used)
-        others = [tf.convert_to_tensor(gradient) for gradient in of_weights]
-        weight = share.counts[0]
+        of_variables = *encoder_gradients, *decoder_gradients, *own_gradients
+        gradients = dict(zip(map(id, (*encoder, *decoder, *own)), of_variables, strict=True))
+        others = [tf.convert_to_tensor(gradients[id(v)]) for v in variables if v is not embedding]
+        loss, weight = projection_stage.outputs, share.counts[0]
         if loss_scale is not None:
             loss, weight = loss / loss_scale, weight * loss_scale
-        return Sums(loss, weight, [of_embedding] if model.projects_by_embedding else [], others, rows)
+        return Sums(loss, weight, projection, others, rows)
 
     return tower_gradients
-
-
-def _summed_loss(
-    model: Seq2Seq,
-    attended: tf.Tensor,
-    copies: Copies | tuple[()],
-    sampled_rows: list[tf.Tensor],
-    share: Share,
-    token_weights: tf.Tensor,
-) -> tf.Tensor:
-    """Return the loss sum. sampled_rows: the embedding's of targets and samples, if model.looks_up_samples."""
-    if model.sampled is None:
-        decoded = model.with_question(attended, copies, share.source, share.target_in)
-        return model.summed_loss(decoded, share.targets, token_weights)
-    ids = share.targets, share.samples
-    targets, samples = sampled_rows or (tf.gather(tf.convert_to_tensor(model.projection), x) for x in ids)
-    return model.sampled_loss(attended, targets, samples, *ids, token_weights)
-
-
-def _placed(device: str | None) -> Callable[[], AbstractContextManager[None]]:
-    """Return a function that makes a block on a device; None: on that of the caller."""
-    return contextlib.nullcontext if device is None else lambda: tf.device(device)
 
 
 def dense(projection: Sequence[tf.Tensor], rows: tf.Tensor, used: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:

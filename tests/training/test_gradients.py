@@ -1,7 +1,5 @@
 """The gradient function of a tower: where dropout draws, and what the pieces of a share are."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -102,20 +100,6 @@ def gradients_of_one_tape(model: Seq2Seq, batch: Batch) -> tuple[tf.Tensor, list
     return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
-@contextlib.contextmanager
-def untraced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compute gradients without a graph in the block: tracing takes seconds."""
-    with tf.GradientTape() as tape:
-
-        def gradients(loss: tf.Tensor, sources: list[tf.Tensor], **options: Any) -> list[tf.Tensor]:
-            with tape.stop_recording():
-                return tape.gradient(loss, sources, **options)
-
-        monkeypatch.setattr(tf, "function", lambda **_: lambda function: function)
-        monkeypatch.setattr(tf, "gradients", gradients)
-        yield
-
-
 # A GRU has the same layout of a batch, and so the same masks, on every path.
 GRU = {"cell": "gru", "keep_prob": 0.8}
 STACKS = {"residual": True, "num_layers": 3}
@@ -146,6 +130,8 @@ def test_gradients_of_a_tower_equal_those_of_one_tape(
 
     The embedding of padding gets no gradient in any layout, unless it is drawn as a sample.
     """
+    if path != "traced":  # tracing takes seconds
+        monkeypatch.setattr(tf, "function", lambda **_: lambda function: function)
     settings = replace(SETTINGS, **{"bidirectional": True, "num_layers": 2, **changes})
     model = model_of(settings)
     expected_loss, expected = gradients_of_one_tape(model, batch_of(7))
@@ -153,8 +139,7 @@ def test_gradients_of_a_tower_equal_those_of_one_tape(
         emulate_gpu(monkeypatch)
     elif path == "plain":
         model = model_of(replace(settings, plain_layers=True))
-    with untraced(monkeypatch) if path != "traced" else contextlib.nullcontext():
-        sums, gradients = dense_gradients(model, batch_of(7))
+    sums, gradients = dense_gradients(model, batch_of(7))
     assert float(sums.loss) == pytest.approx(float(expected_loss), rel=1e-5)
     assert model.looks_up_samples or not sums.rows[0].numpy().any()
     for actual, wanted in zip(gradients, expected, strict=True):

@@ -17,7 +17,8 @@ from tests.chat.server.running import connection, received, running
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-LARGE = 4_000_000  # bytes of an answer, more than the buffers of the system hold
+LARGE = 8_000_000  # bytes of an answer, more than the buffer of a sender, at most 4 MiB, and of `RECEIVED` hold
+RECEIVED = 1 << 18  # bytes of a client's buffer
 SECONDS = 0.3  # of all time limits of clients
 
 
@@ -147,6 +148,7 @@ def test_requests_before_a_wrong_one_are_answered(url: str) -> None:
 def test_answer_that_is_not_read_is_dropped_in_time(url: str, path: bytes) -> None:
     closes = b"Connection: close\r\n" if b"close" in path else b""
     with connection(url) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)
         client.sendall(GET.replace(b"/ ", path + b" ", 1) + closes + b"\r\n")
         time.sleep(SECONDS + 0.2)
         assert len(received(client)) < LARGE
