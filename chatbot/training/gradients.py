@@ -78,7 +78,7 @@ def gradient_functions(model: Seq2Seq, towers: Sequence[Tower]) -> list[Any]:
     functions: dict[Any, Any] = {}
     of_towers = []
     for i, tower in enumerate(towers):
-        key = i if tower.parts else is_gpu(tower.device)
+        key = -1 - i if tower.parts else is_gpu(tower.device)
         if key not in functions:
             with tf.device(tower.device):
                 functions[key] = gradient_function(model, tower.device, tower.parts)

@@ -32,11 +32,11 @@ NCCL = "A collective may hang: NCCL_DEBUG=INFO shows where, NCCL_P2P_DISABLE=1"
 class StepWatch:
     """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process if a GPU is lost.
 
-    A collective between GPUs that hangs would give no other sign. Only the time within a
-    step counts, without that in which its graphs are traced.
+    A collective between GPUs that hangs would give no other sign. Only the time within a step counts, without that in
+    which its graphs are traced.
 
     advice: the end of the line; "" for no line. is_tracing: whether a graph of the step is being traced. lost_device:
-    asks the driver for lost GPUs, after each LIMIT seconds; the others may wait for them for ever.
+    asks the driver for lost GPUs, a second after each LIMIT; the others may wait for them for ever.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ def test_time_does_not_depend_on_the_number_of_blocked_words(tmp_path: Path) -> 
             times.append(time.process_time() - start)
         return min(times)
 
-    assert seconds(20_000) < 4 * seconds(2)
+    assert seconds(20_000) < 20 * seconds(2)  # about 2; a search for each word takes 100 times and more
 
 
 def test_words_of_dropped_pairs_do_not_enter_the_vocabulary(work_dir: Any) -> None:
