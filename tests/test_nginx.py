@@ -20,7 +20,7 @@ import uvicorn
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection
-from chatbot.chat.server.gate import MOST_BYTES, Limits
+from chatbot.chat.server.state import MOST_BYTES, Limits
 from chatbot.inference.engine import Receive
 from chatbot.inference.questions import Piece, Question, Ticket, Usage
 from tests.chat.server.fake_models import FakeEngine, fake_models

@@ -13,7 +13,7 @@ from chatbot.config.run import RunSettings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.workers import cores
-from chatbot.export.manifest import MANIFEST
+from chatbot.export.manifest import MANIFEST, Manifest
 from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.inference.text_responder import TextResponder
 
@@ -68,9 +68,9 @@ def card_of_attempt(directory: Path, step: int) -> ModelCard:
     return ModelCard(directory.name, step, attempt.data, attempt.pairs, nats, validated=nats is not None)
 
 
-def card_of_export(name: str, step: int, validated: bool, form: str) -> ModelCard:
+def card_of_export(manifest: Manifest) -> ModelCard:
     """Return the card of an export, which does not have the names of the files of training pairs."""
-    return ModelCard(name, step, validated=validated, format=form)
+    return ModelCard(manifest.attempt, manifest.step, validated=manifest.validated, format=manifest.format)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +120,7 @@ def load_attempt(directory: Path) -> LoadedModel:
 def load_exported(folder: Path) -> LoadedModel:
     """Load an export for ONNX Runtime, without TensorFlow. Raises UserError as `load_export`."""
     export = load_export(folder)
-    manifest = export.manifest
-    card = card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format)
-    turns = export.settings.encoding.history
+    card, turns = card_of_export(export.manifest), export.settings.encoding.history
     return LoadedModel(folder, card, turns, lambda decoding: ExportedResponder(export, decoding))
 
 

@@ -19,17 +19,15 @@ class ReplyText:
     def __init__(self, vocabulary: Vocabulary, stops: Sequence[str]) -> None:
         self._vocabulary = vocabulary
         self._marks = range(vocabulary.first_mark, vocabulary.first_byte)
-        self._stops = StopMatcher(stops)
+        self._stops, self._longest = tuple(stops), max(map(len, stops), default=1)
+        self.is_stopped = False  # whether the text has a stop text; then no further ids are read
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
         self._spaces: list[str] = []  # at the end: those of the text if more follows
         self._held = ""  # of the text, but not given
         self._given = 0  # characters
+        self._read = 0  # characters of the text so far
+        self._end = ""  # of these, as many as the longest stop text has
         self._lengths: list[float] = []  # of the text after each id; inf within a character
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the text has a stop text; then no further ids are read."""
-        return self._stops.start is not None
 
     def add(self, ids: Iterable[int]) -> str:
         """Return the next piece; "" if there is none. ids: the next ones of the reply."""
@@ -38,10 +36,12 @@ class ReplyText:
                 break
             self._add_text(self._text_of(i))
             ends_in_character = self._bytes.getstate()[0] != b""
-            self._lengths.append(math.inf if ends_in_character else self._stops.read)
+            self._lengths.append(math.inf if ends_in_character else self._read)
         if self.is_stopped:
             return ""
-        piece = self._held[: len(self._held) - self._stops.held].rstrip()
+        beginnings, ends = _beginnings(self._stops), range(1, len(self._end) + 1)
+        may_stop = max((length for length in ends if self._end[-length:] in beginnings), default=0)
+        piece = self._held[: len(self._held) - may_stop].rstrip()
         self._held = self._held[len(piece) :]
         self._given += len(piece)
         return piece
@@ -67,7 +67,7 @@ class ReplyText:
 
     def _add_text(self, added: str) -> None:
         added = added.replace(SPACE, " ")
-        if not self._stops.read:
+        if not self._read:
             added = added.lstrip()
         visible = added.rstrip()
         if not visible:
@@ -76,9 +76,11 @@ class ReplyText:
         visible_with_spaces = "".join([*self._spaces, visible])
         self._spaces = [added[len(visible) :]]
         self._held += visible_with_spaces
-        if self._stops.add(visible_with_spaces):
-            assert self._stops.start is not None
-            self._held = self._held[: self._stops.start - self._given].rstrip()
+        before, text = self._read - len(self._end), self._end + visible_with_spaces
+        self._read, self._end = self._read + len(visible_with_spaces), text[-self._longest :]
+        if (place := stop_place(text, self._stops)) is not None:
+            self.is_stopped = True
+            self._held = self._held[: before + place - self._given].rstrip()
 
 
 def before_stop(text: str, stops: Iterable[str]) -> str:
@@ -86,56 +88,17 @@ def before_stop(text: str, stops: Iterable[str]) -> str:
 
     The result for a longer text that begins with this one is the same, if there is a stop text in this one.
     """
+    place = stop_place(text, stops)
+    return text if place is None else text[:place].rstrip()
+
+
+def stop_place(text: str, stops: Iterable[str]) -> int | None:
+    """Return where the stop text begins that is complete first; None without one."""
     places = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
-    return text[: min(places)[1]].rstrip() if places else text
+    return min(places)[1] if places else None
 
 
-class StopMatcher:
-    """Finds the stop text that is complete first in a text that arrives in parts (Knuth, Morris and Pratt, 1977).
-
-    The work for a part depends on its length, on the number of stop texts and on their length, and not on the length of
-    what came before it.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [(stop, _borders(stop)) for stop in stops]
-        self._matched = [0] * len(stops)  # characters at the end of the text that begin each stop text
-        self.read = 0  # characters of the text
-        self.start: int | None = None  # of the stop text that was found
-
-    @property
-    def held(self) -> int:
-        """The number of characters at the end of the text that may be the beginning of a stop text."""
-        return max(self._matched, default=0)
-
-    def add(self, part: str) -> bool:
-        """Read the next part of the text, up to a stop text. Return whether there is one."""
-        if not self._stops:
-            self.read += len(part)
-        for character in part if self._stops else "":
-            self.read += 1
-            found = 0
-            for number, (stop, borders) in enumerate(self._stops):
-                matched = self._matched[number]
-                while matched and stop[matched] != character:
-                    matched = borders[matched - 1]
-                matched += stop[matched] == character
-                if matched == len(stop):
-                    found, matched = max(found, matched), borders[-1]
-                self._matched[number] = matched
-            if found:
-                self.start = self.read - found
-                return True
-        return False
-
-
-@functools.lru_cache(maxsize=256)  # the replies to a question have the same stop texts
-def _borders(text: str) -> tuple[int, ...]:
-    """Return for each beginning of a text how many of its last characters are a shorter beginning of the text."""
-    borders = [0]
-    for character in text[1:]:
-        length = borders[-1]
-        while length and text[length] != character:
-            length = borders[length - 1]
-        borders.append(length + (text[length] == character))
-    return tuple(borders)
+@functools.lru_cache(maxsize=16)  # the replies to a question have the same stop texts
+def _beginnings(stops: Sequence[str]) -> frozenset[str]:
+    """Return all texts that begin a stop text, and are shorter."""
+    return frozenset(stop[:length] for stop in stops for length in range(1, len(stop)))

@@ -6,6 +6,7 @@ import pytest
 
 from chatbot.chat import loading
 from chatbot.chat.loading import ModelCard, card_of_export, version_of
+from chatbot.export.manifest import Manifest
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,8 @@ from chatbot.chat.loading import ModelCard, card_of_export, version_of
             "talk: 1 pair of a.tsv; step 1,200; 3.250 nats per character on ",
         ),
         (ModelCard("talk", 0, ("a", "b"), 2000), "talk: 2,000 pairs of 2 files; step 0; not validated"),
-        (card_of_export("talk", 250, True, "onnx"), "talk; step 250; onnx"),  # it does not have the names of files
+        # It does not have the names of files.
+        (card_of_export(Manifest("onnx", "float32", "talk", 250, True)), "talk; step 250; onnx"),
     ],
 )
 def test_line_of_a_model(card: ModelCard, line: str) -> None:

@@ -15,11 +15,11 @@ from starlette.responses import Response
 from chatbot.chat.loading import pointer_of
 from chatbot.chat.server.bodies import BodyRoute
 from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, add_error_handlers
-from chatbot.chat.server.gate import Gate, Limits
+from chatbot.chat.server.gate import Gate
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
 from chatbot.chat.server.replies import add_reply_routes
-from chatbot.chat.server.state import ConversationLog, Metrics, ServerState, state_of
+from chatbot.chat.server.state import ConversationLog, Limits, Metrics, ServerState, state_of
 from chatbot.chat.service import RateLimit
 from chatbot.version import __version__
 
@@ -64,15 +64,15 @@ def create_app(
     )
     app.router.route_class = BodyRoute
     metrics = Metrics(lambda: sum(model.engine.waiting for model in models.loaded.values()))
-    rate_limit = RateLimit(limits.rate)
     conversations = None if log_conversation is None else ConversationLog(log_conversation)
-    app.state.server = ServerState(models, metrics, rate_limit, request_timeout, conversations)
+    state = ServerState(models, limits, metrics, RateLimit(limits.rate), request_timeout, conversations)
+    app.state.server = state
     add_error_handlers(app)
     add_status_routes(app)
     add_model_routes(app)
     add_reply_routes(app)
     add_page_routes(app, ratings)
-    app.add_middleware(Gate, limits=limits, metrics=metrics, rate_limit=rate_limit)
+    app.add_middleware(Gate, state=state)
     if cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=cors_origins, allow_methods=["GET", "POST"], allow_headers=["*"]

@@ -4,6 +4,7 @@ Python's JSON parser holds the interpreter's lock until it is done, so a thread 
 bodies that have arrived together are read one at a time, with a turn for all other requests in between.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,8 +13,9 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from chatbot.chat.server.errors import ApiError
+from chatbot.chat.server.errors import CLIENT_LEFT, ApiError
 from chatbot.chat.server.state import state_of
+from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
 
 # Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
 MOST_VALUES = 20_000
@@ -21,7 +23,29 @@ MOST_DIGITS = 1000  # of a number; the time to read one grows with their square
 
 
 class BodyRequest(Request):
-    """A request whose JSON is read within the bounds."""
+    """A request whose body is read within the limits of its server, and its JSON within the bounds."""
+
+    async def body(self) -> bytes:
+        """Return the body. Raises ApiError for one that is too large, too slow, not JSON, or incomplete."""
+        if hasattr(self, "_body"):
+            return self._body
+        limits, length = state_of(self).limits, self.headers.get("content-length", "0")
+        if length.strip("0") or "transfer-encoding" in self.headers:
+            kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+                raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
+        try:
+            if length.isdecimal() and int(length[:20]) > limits.most_bytes:
+                raise LargeBodyError
+            self._body = await read_body(self.receive, limits.most_bytes, limits.body_timeout)
+            return self._body
+        except LargeBodyError:
+            message = f"The body has more than {limits.most_bytes:,} bytes"
+            raise ApiError(413, message, code="body_too_large") from None
+        except asyncio.TimeoutError:
+            raise ApiError(408, "The body was not received in time") from None
+        except ClientLeftError:
+            raise ApiError(CLIENT_LEFT, "The client left") from None
 
     async def json(self) -> Any:
         """Return the value of the body. Raises ApiError as `check_values`, ValueError or RecursionError for no JSON."""

@@ -17,6 +17,8 @@ from chatbot.errors import UserError
 from chatbot.inference.engine import BusyError
 
 log = logging.getLogger(__name__)
+# The status of requests whose client left before a response began, in the metrics, as nginx counts them.
+CLIENT_LEFT = 499
 # The types of OpenAI's errors by status; of others, invalid_request_error below 500, and server_error from there.
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
 

@@ -1,8 +1,6 @@
 """What every request passes first: who may ask, how often, and how much."""
 
-import asyncio
 import contextlib
-import dataclasses
 import hashlib
 import hmac
 import ipaddress
@@ -17,15 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatbot.chat.page import page_files
 from chatbot.chat.server.connection import DRAINED
-from chatbot.chat.server.errors import ApiError, api_error_of, too_many
-from chatbot.chat.server.state import Metrics
-from chatbot.chat.service import MOST_CLIENTS, ClientLeftError, LargeBodyError, RateLimit, read_body
+from chatbot.chat.server.errors import CLIENT_LEFT, ApiError, api_error_of, too_many
+from chatbot.chat.server.state import ServerState
+from chatbot.chat.service import MOST_CLIENTS, ClientLeftError, RateLimit
 from chatbot.errors import UserError
 
-# Bytes of a body: the text of 1,000 turns of 500 Chinese characters.
-MOST_BYTES = 2 << 20
-# Seconds for a client to send a body.
-BODY_TIMEOUT = 30.0
 # No key is needed here, nor is there a limit of the rate: for probes, and for the page, which asks for a key itself.
 PROBES = {"/health", "/ready"}
 OPEN_PATHS = {*PROBES, "/favicon.ico", *(f"/{path}" for path in page_files())}
@@ -35,8 +29,6 @@ WITHOUT_RATE = "/chat/models"
 # Of the requests that are answered at once, one client may have so many, so that some are left for others.
 SHARE = 0.75
 WRONG_KEYS = 10  # that an address may try at once, and in each minute after
-# In the metrics, the status of requests whose client left before a response began, as nginx counts them.
-CLIENT_LEFT = 499
 SECURITY_HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
@@ -47,31 +39,15 @@ SECURITY_HEADERS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Who may use a server, and how much.
-
-    keys: one of them is needed; empty: none is. hosts: names that the Host header may have, without port; None: any.
-    rate: replies, and other requests, a minute of one client; 0: any number. requests: most that are answered at once.
-    """
-
-    keys: Sequence[bytes] = ()
-    hosts: Collection[str] | None = None
-    rate: int = 0
-    requests: int = 256
-    most_bytes: int = MOST_BYTES
-    body_timeout: float = BODY_TIMEOUT
-
-
 class Gate:
-    """An ASGI middleware that refuses requests beyond the limits, reads bodies, counts, and adds security headers.
+    """An ASGI middleware that refuses requests beyond the limits, counts, and adds security headers.
 
     No exception passes it: the client gets its status, and the log one line if it is nobody's mistake.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, rate_limit: RateLimit) -> None:
-        self._app, self._limits, self._metrics, self._rate_limit = app, limits, metrics, rate_limit
-        self._keys = Keys(limits.keys)
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app, self._limits, self._metrics, self._rate_limit = app, state.limits, state.metrics, state.rate_limit
+        self._keys = Keys(state.limits.keys)
         self._active_of: Counter[str] = Counter()  # by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,14 +56,20 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begin, status, headers = time.perf_counter(), 0, Headers(scope=scope)
-        body = _Body(scope, headers, receive, self._limits)
+        is_unread = headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers  # the body
+
+        async def receive_and_note() -> Message:
+            nonlocal is_unread
+            message = await receive()
+            is_unread = is_unread and message.get("more_body", False)
+            return message
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 there = {name.lower() for name, _ in message.setdefault("headers", [])}
-                added = {**SECURITY_HEADERS, **({b"connection": b"close"} if body.is_unread else {})}
+                added = {**SECURITY_HEADERS, **({b"connection": b"close"} if is_unread else {})}
                 message["headers"] += [(name, value) for name, value in added.items() if name not in there]
             await send(message)
 
@@ -96,8 +78,9 @@ class Gate:
                 client = self._admitted(scope, headers)
                 if scope["path"] not in WITHOUT_LIMIT:
                     counted.enter_context(self._counted(client))
-                await body.read()
-                await self._app(scope, body.receive, send_and_note)
+                if is_unread and scope["method"] in {"GET", "HEAD"}:
+                    raise ApiError(400, f"{scope['method']} takes no body here", code="body_not_allowed")
+                await self._app(scope, receive_and_note, send_and_note)
             except ClientLeftError:
                 status = status or CLIENT_LEFT
             except Exception as error:
@@ -143,52 +126,6 @@ class Gate:
                 del self._active_of[client]
 
 
-class _Body:
-    """The body of a request, which is read before the app asks for it, unless the app will not need it."""
-
-    def __init__(self, scope: Scope, headers: Headers, receive: Receive, limits: Limits) -> None:
-        self._scope, self._headers, self._receive, self._limits = scope, headers, receive, limits
-        self._first: Message | None = {"type": "http.request", "body": b"", "more_body": False}
-        self.is_unread = headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers
-
-    async def read(self) -> None:
-        """Read the body. Raises ApiError for one that is too large, too slow, or not JSON, and that no route needs."""
-        method, limits = self._scope["method"], self._limits
-        if not self.is_unread:
-            await self._receive()  # an empty body
-        elif takes_body(self._scope):
-            if not is_json(self._headers.get("content-type", "")):
-                raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
-            length = self._headers.get("content-length", "0")
-            try:
-                if length.isdecimal() and int(length[:20]) > limits.most_bytes:
-                    raise LargeBodyError
-                body = await read_body(self._receive, limits.most_bytes, limits.body_timeout)
-            except LargeBodyError:
-                message = f"The body has more than {limits.most_bytes:,} bytes"
-                raise ApiError(413, message, code="body_too_large") from None
-            except asyncio.TimeoutError:
-                raise ApiError(408, "The body was not received in time") from None
-            self._first, self.is_unread = {"type": "http.request", "body": body, "more_body": False}, False
-        elif method in {"GET", "HEAD"}:
-            raise ApiError(400, f"{method} takes no body here", code="body_not_allowed")
-
-    async def receive(self) -> Message:
-        """Return the body, and then what the client does."""
-        if self._first is None:
-            return await self._receive()
-        message, self._first = self._first, None
-        return message
-
-
-def takes_body(scope: Scope) -> bool:
-    """Return whether a route of the app reads the body of a request."""
-    return scope["method"] == "POST" and any(
-        getattr(route, "path", None) == scope["path"] and "POST" in (getattr(route, "methods", None) or ())
-        for route in scope["app"].routes
-    )
-
-
 def address_of(scope: Scope) -> str:
     """Return the address of a client; of IPv6, that of its network, in which a client chooses its address."""
     host: str = scope["client"][0] if scope.get("client") else ""
@@ -229,12 +166,6 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_json(content_type: str) -> bool:
-    """Return whether a content type is JSON."""
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
 class Keys:

@@ -204,8 +204,7 @@ def _card_of(directory: Path, version: object) -> tuple[ModelCard, int]:
     """
     turns = stored_settings(directory / CONFIG).encoding.history
     if (directory / MANIFEST).exists():
-        manifest = read_manifest(directory)
-        return card_of_export(manifest.attempt, manifest.step, manifest.validated, manifest.format), turns
+        return card_of_export(read_manifest(directory)), turns
     return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
 
 

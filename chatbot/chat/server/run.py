@@ -15,9 +15,9 @@ import uvicorn
 from chatbot.chat.conversation import RATINGS
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import server_config
-from chatbot.chat.server.gate import Limits, read_keys
+from chatbot.chat.server.gate import read_keys
 from chatbot.chat.server.models import Models, models_of, opener
-from chatbot.chat.server.state import ServerState
+from chatbot.chat.server.state import Limits, ServerState
 from chatbot.chat.service import listening_socket
 from chatbot.config.attempts import trained_directory
 from chatbot.config.chat import ChatSettings

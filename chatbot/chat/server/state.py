@@ -1,4 +1,4 @@
-"""What all routes of a server share: its models, its metrics and the log of conversations."""
+"""What all routes of a server share: its models, its limits, its metrics and the log of conversations."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
@@ -17,9 +17,29 @@ from chatbot.chat.service import RateLimit
 
 # Seconds: the bounds of the histogram of the time of requests.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+# Bytes of a body: the text of 1,000 turns of 500 Chinese characters.
+MOST_BYTES = 2 << 20
+# Seconds for a client to send a body.
+BODY_TIMEOUT = 30.0
 log = logging.getLogger(__name__)
 MOST_WAITING = 1000  # lines that wait to be written
 LAST_SECONDS = 5.0  # for the lines that wait when the server stops
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Who may use a server, and how much.
+
+    keys: one of them is needed; empty: none is. hosts: names that the Host header may have, without port; None: any.
+    rate: replies, and other requests, a minute of one client; 0: any number. requests: most that are answered at once.
+    """
+
+    keys: Sequence[bytes] = ()
+    hosts: Collection[str] | None = None
+    rate: int = 0
+    requests: int = 256
+    most_bytes: int = MOST_BYTES
+    body_timeout: float = BODY_TIMEOUT
 
 
 class Metrics:
@@ -100,6 +120,7 @@ class ServerState:
     """
 
     models: Models
+    limits: Limits
     metrics: Metrics
     rate_limit: RateLimit
     request_timeout: float

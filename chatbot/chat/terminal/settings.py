@@ -11,7 +11,7 @@ from typing import Any
 from chatbot.config.chat import ChatSettings
 from chatbot.config.decoding import DecodingSettings
 from chatbot.errors import UserError
-from chatbot.flags import check_value, fields_of
+from chatbot.flags import check_value, fields_of, flag_of
 
 HISTORY = "history"
 DEFAULT = "default"
@@ -97,14 +97,10 @@ def in_names_of_settings(before: Sequence[str], command: str = "") -> Iterator[N
 
 def _in_names_of_settings(message: str) -> str:
     """Return a message about flags, --beam-size 5, as one about settings, beam_size=5."""
-    return re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (-?\d+(?:\.\d+)?)\b)?", _setting_of_flag, message)
-
-
-def _setting_of_flag(match: "re.Match[str]") -> str:
-    name, value = match[1].replace("-", "_"), match[2]
-    if name not in FIELDS or name == HISTORY:  # --history in messages is that of training
-        return match[0]
-    return name if value is None else f"{name}={value}"
+    for name in fields_of(DecodingSettings):  # --history in messages is that of training
+        flag = rf"{flag_of(name)}(?![\w-])"
+        message = re.sub(flag, name, re.sub(rf"{flag} (?=-?\d)", f"{name}=", message))
+    return message
 
 
 def _value(field: "dataclasses.Field[Any]", text: str) -> Any:

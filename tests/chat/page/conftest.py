@@ -13,7 +13,7 @@ from selenium import webdriver
 from starlette.types import Receive, Scope, Send
 
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.state import Limits
 from tests.chat.page.browser import Browser, Served
 from tests.chat.page.fake_models import FakeServer, fake_server
 

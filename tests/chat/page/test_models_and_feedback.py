@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.state import Limits
 from tests.chat.page.browser import Browser, Served
 from tests.chat.page.conftest import running
 from tests.chat.page.fake_models import fake_server

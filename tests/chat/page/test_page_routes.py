@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from chatbot.chat.page import page_files
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.state import Limits
 from chatbot.config.stored import storable
 from chatbot.config.training import Settings
 from chatbot.flags import compose

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 
 from chatbot.chat.server.app import create_app
-from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.state import Limits
 from chatbot.inference.questions import Question
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import running

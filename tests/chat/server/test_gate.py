@@ -15,8 +15,9 @@ from fastapi.testclient import TestClient
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.gate import Gate, Limits, address_of
+from chatbot.chat.server.gate import Gate, address_of
 from chatbot.chat.server.replies import EventStream
+from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models
 

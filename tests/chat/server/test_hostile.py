@@ -12,7 +12,7 @@ import pytest
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.connection import Connection, server_config
-from chatbot.chat.server.gate import Limits
+from chatbot.chat.server.state import Limits
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.running import connection, running
 

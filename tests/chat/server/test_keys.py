@@ -6,7 +6,8 @@ import pytest
 
 from chatbot.chat.server.app import create_app
 from chatbot.chat.server.errors import ApiError
-from chatbot.chat.server.gate import Keys, Limits, read_keys
+from chatbot.chat.server.gate import Keys, read_keys
+from chatbot.chat.server.state import Limits
 from chatbot.errors import UserError
 from tests.chat.server.fake_models import FakeEngine, fake_models
 from tests.chat.server.test_gate import CHAT, HELLO, client_at, client_of, error_of, with_key
