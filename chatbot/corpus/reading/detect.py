@@ -32,13 +32,6 @@ class Format(NamedTuple):
     matches: Callable[[TextFile], bool | str]  # whether a text has this format; if in doubt, why
 
 
-class Detection(NamedTuple):
-    """The format of a text."""
-
-    format: str
-    doubt: str = ""  # why it may be another one, "" if it is clear
-
-
 # Endings of names that promise a format, and what the text lacks without it.
 PROMISES = {
     **dict.fromkeys(("json", "jsonl", "ndjson"), ("not JSON", ", such as tsv")),
@@ -115,25 +108,25 @@ STAGES: tuple[tuple[tuple[Format, ...], Callable[[TextFile], bool]], ...] = (
 FORMATS = {each.name: each for formats, _ in STAGES for each in formats}
 
 
-def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> Detection | None:
-    """Return the format of a text, None if it is unknown. options: with columns, the text is a table.
+def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> tuple[str, str]:
+    """Return the format of a text, "" if it is unknown, and why it may be another, "" if it is clear.
 
-    Raises UserError if the content contradicts the name of the file.
+    options: with columns, the text is a table. Raises UserError if the content contradicts the name of the file.
     """
     filled = [line for line in text.first_lines if line.strip()]
     if sum("\0" in line for line in filled) * 2 >= len(filled):
-        return None  # blank, or a binary file, such as a picture
+        return "", ""  # blank, or a binary file, such as a picture
     for formats, ends in STAGES:
         for each in formats:
             if options.columns and each.name == "csv" and dialect_of(text.first_lines, sure=True):
-                return Detection("csv")
+                return "csv", ""
             if options.columns and each.name == "messages":
                 continue
             if found := each.matches(text):
-                return Detection(each.name, found if isinstance(found, str) else "")
+                return each.name, found if isinstance(found, str) else ""
         if ends(text) and not (options.columns and ends is is_program):
-            return None
-    return None
+            break
+    return "", ""
 
 
 # The nearest guess for a text of no format: by format, whether a line fits, and what such a line has.

@@ -29,6 +29,7 @@ _THOUGHTS = re.compile(  # its first mark may stand in the template of the quest
 NO_PAIRS = "sheets that are no pairs"
 NO_FIELDS = "files without question and answer"
 NO_DATA = "files that are not pairs by their names"
+UNKNOWN = "files of unknown format"
 
 
 def read(source: Source, report: Report, options: ReadOptions = DETECTED) -> Iterator[Pair]:
@@ -140,15 +141,12 @@ def _detected(text: TextFile, options: ReadOptions, report: Report) -> tuple[str
         return "damaged files", ""
     if options.format:
         return "", options.format
-    detection = detect_format(text, options)
-    if detection is None:
-        return "files of unknown format", ""
-    if detection.doubt:
-        pairs = FORMATS[detection.format].read(text, options, Report())
-        for _ in _settled(pairs, detection.format, text.place, text.charset, report, detection.doubt):
-            pass
-        return "files of unknown format", ""  # it has no pairs in this format
-    return "", detection.format
+    name, doubt = detect_format(text, options)
+    if not doubt:
+        return "" if name else UNKNOWN, name
+    for _ in _settled(FORMATS[name].read(text, options, Report()), name, text.place, text.charset, report, doubt):
+        pass
+    return UNKNOWN, ""  # it has no pairs in this format
 
 
 def _settled(

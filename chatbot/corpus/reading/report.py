@@ -21,6 +21,7 @@ DETECTED = ReadOptions()
 
 # Reasons that count parts of records whose pairs were read. They are counted apart from what was dropped.
 UNUSED_FIELDS, UNUSED_TURNS = "fields that are not used", "turns that no pair uses"
+ALONE = "conversations of one utterance"
 
 
 @dataclasses.dataclass

@@ -41,11 +41,20 @@ FEW_SPEAKERS, SHARE_OF_SPEAKERS = 20, 0.4  # texts below their names have as man
 
 # WhatsApp. Its marks of the direction of writing also stand in front of its own words.
 _MARKS = "\u200e\u200f\u202a\u202c\u2068\u2069\ufeff"
-_DATE = rf"(\d{{1,4}})[{_MARKS}]?\s?[./年-]\s?(\d{{1,2}})[{_MARKS}]?\s?[./月-]\s?(\d{{1,4}})[.日]?"
+_DATE = (  # in the order of the telephone's language
+    rf"(?P<first>\d{{1,4}})[{_MARKS}]?\s?[./年-]\s?(?P<second>\d{{1,2}})[{_MARKS}]?\s?[./月-]\s?"
+    r"(?P<third>\d{1,4})[.日]?"
+)
 _HALF = r"上午|下午|凌晨|早上|清晨|中午|晚上|오전|오후|午前|午後|[صم]|[AaPp]\.?\s?[Mm]\.?"
-_CLOCK = rf"(?:(?:um|at|à|às|kl\.?|klo|ب)\s)?({_HALF})?\s?(\d{{1,2}})[:.](\d{{2}})(?:[:.]\d{{2}})?\s?({_HALF})?"
-_HEADER = re.compile(rf"[{_MARKS}]*(?:\[{_DATE}[,،]?\s+{_CLOCK}\]\s?|{_DATE}[,،]?\s+{_CLOCK}(?:\.?\s[-–]|:)\s)(.*)")
-_SENDER = re.compile(r"([^\"“”„:]{1,60}):(?:\s(.*))?$")
+_CLOCK = (
+    rf"(?:(?:um|at|à|às|kl\.?|klo|ب)\s)?(?P<before>{_HALF})?\s?(?P<hour>\d{{1,2}})[:.](?P<minute>\d{{2}})"
+    rf"(?:[:.]\d{{2}})?\s?(?P<after>{_HALF})?"
+)
+_HEADER = re.compile(  # a line without a name is a notice
+    rf"[{_MARKS}]*(?P<bracket>\[)?{_DATE}[,،]?\s+{_CLOCK}(?(bracket)\]\s?|(?:\.?\s[-–]|:)\s)"
+    r"(?:(?P<name>[^\"“”„:]{1,60}):(?:\s(?P<text>.*))?$)?"
+)
+_PARTS = ("first", "second", "third")
 _AFTERNOON = ("下午", "晚上", "오후", "午後", "中午", "م", "p")
 # Media and deleted messages: <Media omitted>, IMG-20200101-WA0001.jpg (file attached), or words without brackets.
 _MEDIA = re.compile(
@@ -59,33 +68,11 @@ _ADDED = re.compile(
 )
 
 
-class _Header(NamedTuple):
-    """A line of WhatsApp with a date."""
-
-    date: tuple[str, ...]  # three numbers in the order of the telephone's language
-    halves: str  # of the day, "" for a clock of 24 hours
-    hour: str
-    minute: str
-    sender: str  # "" for a notice
-    text: str
-
-
-def _whatsapp_header(line: str) -> _Header | None:
-    match = _HEADER.match(line)
-    if match is None:
-        return None
-    groups = match.groups()
-    *date, before, hour, minute, after = groups[:7] if groups[0] else groups[7:14]
-    sender = _SENDER.match(groups[14])
-    name, text = (sender[1], sender[2] or "") if sender else ("", "")
-    return _Header(tuple(date), (before or after or "").casefold(), hour, minute, name, text)
-
-
 def is_whatsapp(text: TextFile) -> bool:
     """Return whether the lines begin with a message, or a title, and have enough others."""
     filled = [line.strip() for line in text.first_lines if line.strip()]
-    headers = [_whatsapp_header(line) for line in filled]
-    senders = [header.sender for header in headers if header and header.sender]
+    headers = [*map(_HEADER.match, filled)]
+    senders = [header["name"] for header in headers if header and header["name"]]
     if sum(map(is_log_level, senders)) * 2 > len(senders):
         return False
     return len(senders) >= max(MESSAGES, SHARE * len(filled)) and any(headers[:PREAMBLE_OF_WHATSAPP])
@@ -93,40 +80,41 @@ def is_whatsapp(text: TextFile) -> bool:
 
 def is_header_of_whatsapp(line: str) -> bool:
     """Return whether a line begins with a date, a time and a name."""
-    header = _whatsapp_header(line)
-    return header is not None and bool(header.sender) and not is_log_level(header.sender)
+    header = _HEADER.match(line)
+    return header is not None and bool(header["name"]) and not is_log_level(header["name"])
 
 
 def read_whatsapp(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a chat. Raises UserError if `options.me` wrote no message."""
-    order = _order_of_dates([header for line in text.first_lines if (header := _whatsapp_header(line))])
+    order = _order_of_dates([header for line in text.first_lines if (header := _HEADER.match(line))])
 
     def kind_of(line: str) -> Message | Mark | None:
-        header = _whatsapp_header(line)
-        if header is None or not header.sender:
+        header = _HEADER.match(line)
+        if header is None or not header["name"]:
             return header and Mark.NOTICE
-        name = header.sender.strip(_MARKS + "\u00a0 ~")
-        content = header.text
+        name = header["name"].strip(_MARKS + "\u00a0 ~")
+        content = header["text"] or ""
         if content[:1] in ("\u200e", "\u200f"):
             content = ""
         content = _ADDED.sub("", content.strip(_MARKS)).strip(_MARKS)
-        date = dict(zip(order, map(int, header.date), strict=True))
+        date = dict(zip(order, map(int, header.group(*_PARTS)), strict=True))
         year = date["y"] + 2000 if date["y"] < 100 else date["y"]
-        afternoon = header.halves.startswith(_AFTERNOON) if header.halves else None
-        time = time_of_clock([year, date["m"], date["d"], int(header.hour), int(header.minute)], afternoon)
+        half = header["before"] or header["after"]
+        afternoon = half.casefold().startswith(_AFTERNOON) if half else None
+        time = time_of_clock([year, date["m"], date["d"], int(header["hour"]), int(header["minute"])], afternoon)
         return Message(name, (name,), time, "" if _MEDIA.fullmatch(content) else content)
 
     return pairs_of_messages(messages_of_lines(text, report, kind_of), options, report, text.place)
 
 
-def _order_of_dates(headers: Sequence[_Header]) -> str:
+def _order_of_dates(headers: Sequence["re.Match[str]"]) -> str:
     """Return "ymd", "dmy" or "mdy"."""
-    if any(len(header.date[0]) == 4 for header in headers):
+    if any(len(header["first"]) == 4 for header in headers):
         return "ymd"
-    first, second = (max((int(header.date[place]) for header in headers), default=0) for place in range(2))
+    first, second = (max((int(header[part]) for header in headers), default=0) for part in _PARTS[:2])
     if first > 12 or second > 12:
         return "dmy" if first > 12 else "mdy"
-    return "mdy" if any(header.halves for header in headers) else "dmy"
+    return "mdy" if any(header["before"] or header["after"] for header in headers) else "dmy"
 
 
 # QQ. The number in brackets is the person's; an address may take its place, or, between friends, nothing.

@@ -4,7 +4,7 @@ Their rows are records with named columns, lists of messages, or messages. pyarr
 dependency.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from chatbot.corpus.reading.display import counted, listing, numbered, one_line
 from chatbot.corpus.reading.formats.columns import named
 from chatbot.corpus.reading.formats.fields import Ahead, Walk
 from chatbot.corpus.reading.formats.json_files import are_messages, pairs_of_rows
-from chatbot.corpus.reading.open.compression import allowance
+from chatbot.corpus.reading.open.compression import Allowance, allowance
 from chatbot.corpus.reading.open.file_kinds import ARROW, ARROW_STREAM, PARQUET
 from chatbot.corpus.reading.open.text_file import UNDECODABLE
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -43,14 +43,17 @@ def read_columnar(path: Path, kind: str, place: str, options: ReadOptions, repor
         title = {"parquet": "a Parquet file", "arrow": "an Arrow file"}[kind]
         raise UserError(f"{place}: {title}; run `pip install pyarrow`, which reads it") from None
     size = path.stat().st_size
+    allowed = allowance(place, size)
     try:
         if kind == "parquet":
             # Buffers bound the memory for large row groups; memory mapping and pre-buffering would not.
             with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-                yield from _pairs(_ParquetRows(file, size, place), size, place, options, report)
+                batches = _parquet_batches(file, allowed)
+                yield from _pairs(file.schema_arrow, batches, size, place, options, report)
         else:
             with pyarrow.OSFile(str(path)) as stream:
-                yield from _pairs(_ArrowRows(stream, size, place), size, place, options, report)
+                schema, batches = _arrow_batches(stream, size, allowed)
+                yield from _pairs(schema, batches, size, place, options, report)
     except UserError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
@@ -60,63 +63,56 @@ def read_columnar(path: Path, kind: str, place: str, options: ReadOptions, repor
         raise UserError(f"{place}: a damaged {kind.title()} file ({reason}); download it again") from None
 
 
-class _ParquetRows:
-    """The rows of a Parquet file, a few at a time."""
-
-    def __init__(self, file: Any, size: int, place: str) -> None:
-        self._file = file
-        self._groups = file.metadata.num_row_groups
-        groups = (file.metadata.row_group(number) for number in range(self._groups))
-        allowance(place, size).spend(sum(group.total_byte_size for group in groups))
-        self.schema = file.schema_arrow
-        self.share = 0.0  # of the file that has been read
-
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows with these columns, in batches of ROWS at most."""
-        for group in range(self._groups):
-            yield from self._file.iter_batches(ROWS, [group], columns, use_threads=False)
-            self.share = (group + 1) / self._groups
+# From the names of columns to batches of at most ROWS rows, each with the share of the file that was read before it.
+Batches = Callable[[Sequence[str]], Iterator[tuple[Any, float]]]
 
 
-class _ArrowRows:
-    """The rows of an Arrow file, or of a stream as `datasets` saves it; a batch of the file is held at a time."""
+def _parquet_batches(file: Any, allowed: Allowance) -> Batches:
+    groups = file.metadata.num_row_groups
+    allowed.spend(sum(file.metadata.row_group(number).total_byte_size for number in range(groups)))
 
-    def __init__(self, stream: Any, size: int, place: str) -> None:
-        import pyarrow.ipc
+    def batches(columns: Sequence[str]) -> Iterator[tuple[Any, float]]:
+        for group in range(groups):
+            for batch in file.iter_batches(ROWS, [group], columns, use_threads=False):
+                yield batch, group / groups
 
-        self._stream, self._size = stream, size
-        self._is_file = stream.read(len(ARROW)) == ARROW
-        stream.seek(0)
-        self._reader = pyarrow.ipc.open_file(stream) if self._is_file else pyarrow.ipc.open_stream(stream)
-        self._allowed = allowance(place, size)
-        self.schema = self._reader.schema
-        self.share = 0.0
+    return batches
 
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        """Yield the rows with these columns, in batches of ROWS at most."""
-        batches = map(self._reader.get_batch, range(self._reader.num_record_batches)) if self._is_file else self._reader
-        for batch in batches:
-            self._allowed.spend(batch.nbytes)
+
+def _arrow_batches(stream: Any, size: int, allowed: Allowance) -> tuple[Any, Batches]:
+    """Return the schema and the batches of an Arrow file, or of a stream as `datasets` saves it."""
+    import pyarrow.ipc
+
+    is_file = stream.read(len(ARROW)) == ARROW
+    stream.seek(0)
+    reader = pyarrow.ipc.open_file(stream) if is_file else pyarrow.ipc.open_stream(stream)
+
+    def batches(columns: Sequence[str]) -> Iterator[tuple[Any, float]]:
+        share = 0.0
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+            allowed.spend(batch.nbytes)
             batch.validate(full=True)  # a damaged offset would end the process
             for start in range(0, batch.num_rows, ROWS):
-                yield batch.slice(start, ROWS).select(columns)
-            self.share = min(1.0, self._stream.tell() / self._size)
+                yield batch.slice(start, ROWS).select(columns), share
+            share = min(1.0, stream.tell() / size)
+
+    return reader.schema, batches
 
 
 def _pairs(
-    file: "_ParquetRows | _ArrowRows", size: int, place: str, options: ReadOptions, report: Report
+    schema: Any, batches: Batches, size: int, place: str, options: ReadOptions, report: Report
 ) -> Iterator[Pair]:
     before = report.read_bytes
-    columns, renamed = _columns(file.schema, options.columns, place)
+    columns, renamed = _columns(schema, options.columns, place)
 
     def rows() -> Iterator[tuple[int, int, object]]:
         number = 0
-        for batch in file.batches(columns):
+        for batch, share in batches(columns):
+            report.read_bytes = before + int(size * share)
             for row in batch.select(columns).to_pylist():
                 number += 1
                 value = dict(zip(renamed, row.values(), strict=True)) if len(renamed) > 1 else row[columns[0]]
                 yield number, batch.nbytes // max(1, batch.num_rows), value
-            report.read_bytes = before + int(size * file.share)
 
     values = Ahead(rows())
     walk = Walk(ReadOptions(me=options.me), report, place, lambda: f"{place}, row {values.number:,}")

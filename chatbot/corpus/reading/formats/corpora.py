@@ -21,11 +21,10 @@ from chatbot.corpus.reading.formats.dialect import COMMAS, rows_of, rows_of_text
 from chatbot.corpus.reading.formats.marked_text import pairs_of_dialogue, separated, turns_of
 from chatbot.corpus.reading.open.sources import CORNELL_FILES, Source
 from chatbot.corpus.reading.open.text_file import TextFile, decoded, lines, open_text_files, whole_text
-from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.report import ALONE, ReadOptions, Report
 from chatbot.errors import UserError
 
 FALSE_RESPONSES = "responses labelled as false"
-ALONE = "conversations of one utterance"
 
 SLASHED_SHARE = 0.9  # of the longer utterances; others contain a slash by chance ("1/2", "http://")
 LONGER = 3  # characters; shorter utterances are a single word

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.display import SHOWN_NAME, listing, one_line
-from chatbot.corpus.reading.report import ReadOptions, Report
+from chatbot.corpus.reading.report import ALONE, ReadOptions, Report
 from chatbot.errors import UserError
 
 ASKING = frozenset({"user", "human", "usr", "prompter", "用户", "人类", "问"})
@@ -164,6 +164,10 @@ class Walk:
     def drop(self, reason: str, count: int = 1) -> None:
         """Count parts without pairs, with the place of the first."""
         (self.tentative or self.report).drop(reason, self.locate(), count)
+
+    def drop_alone(self, turns: int) -> None:
+        """Count a conversation without pairs."""
+        self.drop(ALONE if turns == 1 else "conversations without a question and its answer")
 
     def doubts(self, question: str) -> bool:
         """Return whether to read on in doubt. question: why the reading may be wrong, and the flag that settles it.

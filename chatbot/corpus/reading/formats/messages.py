@@ -1,6 +1,7 @@
 """Lists of messages: of a user and an assistant, of people in a chat, and trees of replies."""
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -136,7 +137,7 @@ def pairs_of_roles(values: Iterable[object], head: Sequence[object], walk: Walk)
         pairs += 1
         yield pair
     if turns and not pairs:
-        walk.drop("conversations of one utterance" if turns == 1 else "conversations without a question and its answer")
+        walk.drop_alone(turns)
     elif turns > 2 * pairs:
         walk.drop(UNUSED_TURNS, turns - 2 * pairs)
 
@@ -325,23 +326,20 @@ def nested_replies(value: Mapping[str, object]) -> Mapping[str, object] | None:
 
 def pairs_of_nested(root: Mapping[str, object], walk: Walk) -> Iterator[Pair]:
     """Yield the pairs of a tree of nested replies, such as OpenAssistant's."""
-    held: dict[str, _Node] = {}
+    return pairs_of_replies(_rows_of_tree(root), walk)
+
+
+def _rows_of_tree(root: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """Yield the messages of a tree with numbers, each with that of the message that it answers."""
     waiting: list[tuple[str, Mapping[str, object]]] = [("", root)]
-    while waiting:
+    for number in itertools.count(1):
+        if not waiting:
+            return
         parent, message = waiting.pop()
-        fields = message_fields(tuple(message))
-        text = text_of(message[fields.text]) if fields else None
-        if fields is None or text is None:
-            walk.drop("values that are not a message")
-            continue
-        usable = text.strip() not in _REMOVED and len(text) <= MAX_TEXT and not message.get("deleted")
-        key = str(len(held) + 1)
-        role = speaker_of(message.get(fields.speaker or "")).casefold()
-        held[key] = _Node(key, parent, text if usable else "", role)
+        yield {**message, "id": number, "parent_id": parent}
         replies = message.get("replies")
         if isinstance(replies, list):
-            waiting += [(key, reply) for reply in reversed(replies) if isinstance(reply, dict)]
-    yield from _pairs_of_nodes(held, {}, walk)
+            waiting += [(str(number), reply) for reply in reversed(replies) if isinstance(reply, dict)]
 
 
 def shown_branch(value: Mapping[str, object]) -> list[object] | None:

@@ -189,10 +189,8 @@ def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
     if fields.choices and (not isinstance(answer, str) or len(answer) == 1):
         walk.drop(CHOICES)
         return []
-    if not pairs or (isinstance(answer, int | float | Decimal) and fields.answer.casefold() not in NUMBERS):
-        walk.drop(NO_PAIR)
-        return []
-    if len(pairs) == 1 and not (pairs[0][0].strip() and pairs[0][1].strip()):
+    is_number = isinstance(answer, int | float | Decimal) and fields.answer.casefold() not in NUMBERS
+    if not pairs or is_number or (len(pairs) == 1 and not all(map(str.strip, pairs[0][:2]))):
         walk.drop(NO_PAIR)
         return []
     for name in fields.others:
@@ -253,19 +251,15 @@ def _pairs_after(history: list[object], question: str, answer: str) -> list[Pair
     if isinstance(history[0], str):
         texts = [turn for turn in history if isinstance(turn, str)]
         return pairs_of_texts([*texts, question, answer]) if len(texts) == len(history) else []
-    messages = turns_of_messages(history)
-    if messages is not None:
-        return pairs_of_dialogue([*messages, side(True, question), side(False, answer)])
-    pairs: list[Pair] = []
-    for turn in history:
-        texts_of_turn = list(turn.values()) if isinstance(turn, dict) else turn
-        if not isinstance(texts_of_turn, list) or len(texts_of_turn) != 2:
-            return []
-        first, second = texts_of_turn
-        if not isinstance(first, str) or not isinstance(second, str):
-            return []
-        pairs.append((first, second, NEXT if pairs else NEW))
-    return [*pairs, (question, answer, NEXT)]
+    turns = turns_of_messages(history)
+    if turns is None:
+        turns = []
+        for value in history:
+            sides = [*value.values()] if isinstance(value, dict) else value
+            if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(text, str) for text in sides):
+                return []
+            turns += [side(True, sides[0]), side(False, sides[1])]
+    return pairs_of_dialogue([*turns, side(True, question), side(False, answer)])
 
 
 def _questions(question: object, record: dict[str, object], fields: _Fields) -> list[str]:

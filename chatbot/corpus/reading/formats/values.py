@@ -223,7 +223,7 @@ def _pairs_of_values(values: Iterator[object], walk: Walk, depth: int, reading: 
             else:
                 walk.drop(NOT_TEXT)
     if turns and not pairs:
-        walk.drop("conversations of one utterance" if turns == 1 else "conversations without a question and its answer")
+        walk.drop_alone(turns)
 
 
 def _turn(value: object) -> object:

@@ -26,6 +26,13 @@ _NAMED_START = re.compile(rf"{_KEY}|-(\s|$)")
 _ITEM = re.compile(rf"- +{_KEY}")
 _FIELD = re.compile(rf" +{_KEY}")
 _BLOCK = re.compile(rf" *(?:- +)?{_KEY} *[|>][-+]?\s*$")
+EVENTS = {  # in ijson's words
+    yaml.ScalarEvent: "string",
+    yaml.SequenceStartEvent: "start_array",
+    yaml.SequenceEndEvent: "end_array",
+    yaml.MappingStartEvent: "start_map",
+    yaml.MappingEndEvent: "end_map",
+}
 _SKIPPED = ("#", "---", "%YAML")
 
 
@@ -77,13 +84,5 @@ def _events(content: str, place: str) -> Iterator[tuple[str, object]]:
             raise UserError(
                 f"{place}, line {line}: a Python object ({one_line(tag)}) is not supported; give plain text"
             )
-        if isinstance(event, yaml.ScalarEvent):
-            yield "string", event.value
-        elif isinstance(event, yaml.SequenceStartEvent):
-            yield "start_array", None
-        elif isinstance(event, yaml.SequenceEndEvent):
-            yield "end_array", None
-        elif isinstance(event, yaml.MappingStartEvent):
-            yield "start_map", None
-        elif isinstance(event, yaml.MappingEndEvent):
-            yield "end_map", None
+        if name := EVENTS.get(type(event)):
+            yield name, getattr(event, "value", None)

@@ -183,22 +183,16 @@ def _sheets_of_xls(path: Path, name: str, report: Report) -> Iterator[tuple[str,
     except _DAMAGED as error:
         raise UserError(_damage(name, error)) from None
     for number, title in enumerate(book.sheet_names()):
-        yield from _sheet_of_xls(book, number, title, name, report)
-
-
-def _sheet_of_xls(
-    book: Any, number: int, title: str, name: str, report: Report
-) -> Iterator[tuple[str, Iterator[Sequence[object]]]]:
-    place = f"{name}: {one_line(title, 40)}"
-    try:
-        sheet = book.sheet_by_index(number)
-    except Exception as error:  # xlrd raises almost anything for damaged records
-        raise UserError(_damage(place, error)) from None
-    if sheet.visibility:
-        report.drop(HIDDEN, place)
-    else:
-        yield title, ([_cell_of_xls(cell, book) for cell in sheet.row(row)] for row in range(sheet.nrows))
-    book.unload_sheet(number)
+        place = f"{name}: {one_line(title, 40)}"
+        try:
+            sheet = book.sheet_by_index(number)
+        except Exception as error:  # xlrd raises almost anything for damaged records
+            raise UserError(_damage(place, error)) from None
+        if sheet.visibility:
+            report.drop(HIDDEN, place)
+        else:
+            yield title, ([_cell_of_xls(cell, book) for cell in sheet.row(row)] for row in range(sheet.nrows))
+        book.unload_sheet(number)
 
 
 def _cell_of_xls(cell: Any, book: Any) -> object:
