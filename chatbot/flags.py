@@ -1,8 +1,8 @@
 """Dataclass fields that are also flags: one declaration defines the flag, its --help, its check and its JSON.
 
-The settings of a command are a `Flags`, whose fields are such flags or, recursively, dataclasses of them (its parts).
-On the command line and in JSON all flags are flat: `compose` makes the parts from flat values and `flatten` undoes it.
-Any other field is no flag: only the code sets it, by `compose` or `replace`.
+The settings of a command are a `Flags`, whose fields are flags or, recursively, dataclasses of them (its parts). On the
+command line and in JSON all flags are flat: `compose` makes the parts and `flatten` undoes it. Any other field is no
+flag: only the code sets it.
 """
 
 import argparse
@@ -61,10 +61,7 @@ class Flag:
 
 
 def setting(default: Any, text: str, **options: Any) -> Any:
-    """Return a field of a `Flags` class that is also a flag.
-
-    default: `...` marks a required flag; None need not be of the annotated type. options: fields of `Flag`.
-    """
+    """Return a field of a `Flags` class that is also a flag. default: `...` marks a required one. options: of Flag."""
     return dataclasses.field(default=default, metadata=vars(Flag(text, **options)))
 
 
@@ -110,11 +107,8 @@ def fields_of(settings: Any) -> "dict[str, dataclasses.Field[Any]]":
 
 
 def compose(kind: type[Composed], **values: Any) -> Composed:
-    """Return settings of this class from flat values: `compose(Settings, rnn_size=64, steps=10)`.
-
-    Missing values take their defaults. Raises UserError for a value that is not allowed, and TypeError for an unknown
-    name.
-    """
+    """Return settings from flat values: `compose(Settings, rnn_size=64)`. Raises UserError, TypeError for unknown
+    names."""
     unknown = values.keys() - _names_of(kind)
     if unknown:
         raise TypeError(f"unknown settings: {', '.join(sorted(unknown))}")
@@ -152,10 +146,7 @@ def replace(settings: Composed, **changes: Any) -> Composed:
 
 
 def check_value(field: "dataclasses.Field[Any]", value: Any, name: str | None = None) -> None:
-    """Raise UserError if the value is not allowed.
-
-    value: a single one, also for a flag that takes several. name: in the message, by default the flag.
-    """
+    """Raise UserError if a single value is not allowed. name: in the message, by default the flag."""
     meta, flag = field.metadata, name or flag_of(field.name)
     kinds = (int, float) if meta["kind"] is float else (meta["kind"],)
     if not isinstance(value, kinds) or (isinstance(value, bool) and meta["kind"] is not bool):
@@ -230,8 +221,8 @@ def parse_flags(
 ) -> dict[str, Any]:
     """Return the flat values of the flags that were given, by name; those not given are absent.
 
-    prog: the script or module, a key of INSTALLED or the arguments of `python`. positional: the setting whose value or
-    values are positional arguments; it needs a metavar.
+    prog: the script or module, a key of INSTALLED or the arguments of `python`. positional: the setting that is given
+    without a flag; it needs a metavar.
     """
     prog = program(prog)
     parser = OneLineParser(

@@ -57,10 +57,7 @@ class Attempt:
 
 
 def all_attempts() -> list[Attempt]:
-    """Return the attempts in checkpoints/, those saved last first, then those without a checkpoint.
-
-    The newest comes first and not the best, because values measured on different pairs cannot be compared.
-    """
+    """Return the attempts in checkpoints/, those saved last first: values of different pairs cannot be compared."""
     if not CHECKPOINTS.is_dir():
         return []
     folders = sorted(path for path in CHECKPOINTS.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -115,8 +112,7 @@ def _read(directory: Path, attempt: Attempt) -> str:
 def _read_checkpoints(directory: Path, attempt: Attempt) -> Counter[str]:
     """Return the sizes of the checkpoint that training resumes from, and set what is wrong with one that is named.
 
-    Where one that `last` or `best` names is damaged, training or chat falls back to another one. Raises UserError if
-    none is left.
+    Where that one is damaged, training or chat falls back to another. Raises UserError if none is left.
     """
     for_training = resumable_steps(directory)
     for_chat = [*reversed(pointed_steps(directory).values()), *for_training]

@@ -37,8 +37,7 @@ from chatbot.training.checkpoints.progress import Progress
 
 
 def average(settings: AverageSettings) -> None:
-    """Write the new attempt. Raises UserError for a broken attempt, and for checkpoints that are missing, damaged or of
-    other weights."""
+    """Write the new attempt. Raises UserError for checkpoints that are missing, damaged or of other weights."""
     source, target = trained_directory(settings.checkpoints[0], "average"), CHECKPOINTS / settings.target
     if target.exists():
         raise UserError(f"average {source.name}: {target} exists already; give another name with --to")
@@ -71,10 +70,7 @@ def average(settings: AverageSettings) -> None:
 
 
 def chosen_steps(source: Path, names: tuple[str, ...]) -> list[int]:
-    """Return the steps of these checkpoints in ascending order, or of all that the attempt has.
-
-    Raises UserError for one that is missing, and for fewer than two.
-    """
+    """Return the steps of these checkpoints, or of all, in ascending order. Raises UserError for fewer than two."""
     there = saved_steps(source)[::-1]
     have = f"there are: {', '.join(f'ckpt-{step}' for step in there) or 'none'}"
     steps = there
@@ -90,10 +86,7 @@ def chosen_steps(source: Path, names: tuple[str, ...]) -> list[int]:
 
 
 def mean_weights(source: Path, steps: list[int]) -> list[Array]:
-    """Return the mean of the weights of these checkpoints, computed in float64.
-
-    Raises UserError for a checkpoint that is damaged, or has other weights.
-    """
+    """Return the mean of the weights of these checkpoints, computed in float64. Raises UserError."""
     paths = [checkpoint_path(source, step) for step in steps]
     for path in paths:
         verified_manifest(path)

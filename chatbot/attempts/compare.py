@@ -90,10 +90,7 @@ def default_picture(names: Sequence[str]) -> Path:
 
 
 def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Return the lines of the table. The columns of attempts are narrowed where the terminal is too narrow.
-
-    Paths of files then keep their ends.
-    """
+    """Return the lines of the table, whose columns of attempts are narrowed; paths of files then keep their ends."""
     widths = column_widths(rows)
     while width is not None and total_width(widths) > width and max(widths[1:]) > LEAST_WIDTH:
         widths[1 + widths[1:].index(max(widths[1:]))] -= 1

@@ -84,8 +84,7 @@ def find_unneeded(settings: PruneSettings) -> Iterator[Unneeded]:
 def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
     """Yield what an attempt does not need. keep: the number of newest checkpoints that stay, by default its own.
 
-    Raises UserError for an attempt whose pointers, settings or named checkpoints are damaged: what it needs is not
-    known.
+    Raises UserError where pointers, settings or named checkpoints are damaged: what it needs is not known.
     """
     steps, named = saved_steps(directory), {*pointed_steps(directory).values()}
     if not named:
@@ -125,10 +124,7 @@ def _own_keep(directory: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder. A folder that a run has locked since it was listed stays.
-
-    With the last file of curves, their folders are removed.
-    """
+    """Remove a file, with the last of curves their folders, or a folder that no run has locked since it was listed."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         for folder in path.parents:

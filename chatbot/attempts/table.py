@@ -30,10 +30,7 @@ OPTIONAL = ("weights", "at", "size", "data", "disk", "saved")
 
 
 def table(attempts: Sequence[Attempt], columns: int | None) -> list[str]:
-    """Return the lines of the table, then a line for each attempt that is broken or damaged.
-
-    columns: of the terminal, None for a table of any width.
-    """
+    """Return the lines of the table, then a line for each attempt that is broken or damaged. None: any width."""
     for count in range(len(OPTIONAL) + 1):
         lines = _fitted(attempts, [name for name in COLUMNS if name not in OPTIONAL[:count]], columns)
         if lines is not None:

@@ -45,10 +45,7 @@ class ChatSettings(Flags):
             raise UserError(f"--follow and --export {self.export}: an export has no newer checkpoints; give --attempt")
 
     def turns_of(self, trained: int) -> int:
-        """Return the number of turns to remember. trained: the attempt's --history.
-
-        Raises UserError if the attempt was trained with fewer turns.
-        """
+        """Return the number of turns to remember. trained: the attempt's --history, or fewer, else UserError."""
         if self.history is not None and self.history > trained:
             which = f"--attempt {self.attempt}" if self.export is None else f"the attempt of --export {self.export}"
             if not trained:

@@ -122,10 +122,7 @@ def check_encoding(name: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class EncodingSettings(Flags):
-    """The validation pairs, which are excluded from training, and the size of the vocabulary.
-
-    Raises UserError for a value out of range.
-    """
+    """The validation pairs, which are excluded from training, and the size of the vocabulary."""
 
     validation: str = setting(
         AUTO,

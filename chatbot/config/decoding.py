@@ -17,7 +17,7 @@ class DecodingSettings(Flags):
     """The settings of decoding. The neutral ones are those of greedy search.
 
     A sampling flag, or a number of candidates, chooses sampling. Otherwise beam_size chooses beam search or greedy
-    search. Raises UserError for a value out of range, and for settings that exclude each other.
+    search. Raises UserError for settings that exclude each other.
     """
 
     beam_size: int | None = setting(
@@ -191,20 +191,14 @@ RERANKED = {"candidates": 30, "top_p": 0.8, "rerank": 8.0}
 
 
 def default_search(validated: bool, both_directions: bool) -> Mapping[str, Any]:
-    """Return the default search of an attempt.
-
-    validated: whether validation chose its checkpoint. both_directions: whether it learned both directions.
-    """
+    """Return the default search of an attempt, whether validation chose its checkpoint, and both directions learned."""
     if not validated:
         return MEMORISED
     return RERANKED if both_directions else SAMPLED
 
 
 def over_default(settings: DecodingSettings, default: Mapping[str, Any]) -> DecodingSettings:
-    """Return the settings, with the default search if they choose none. Raises UserError as `DecodingSettings`.
-
-    A setting that only beam search has chooses it.
-    """
+    """Return the settings, with the default search if they choose none; those that only beam search has choose it."""
     if settings.chooses_search:
         return settings
     if settings.coverage_penalty or settings.diverse_groups > 1:

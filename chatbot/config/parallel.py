@@ -10,10 +10,7 @@ DEVICES, PARALLEL, MACHINES = "devices", "training in parallel", "several machin
 
 @dataclasses.dataclass(frozen=True)
 class ParallelSettings(Flags):
-    """Devices and machines. A resumed run may change every setting except --staged-variables.
-
-    Raises UserError for a value out of range and for flags that exclude each other.
-    """
+    """Devices and machines. A resumed run may change every setting except --staged-variables."""
 
     gpus: str | None = setting(
         None,

@@ -43,8 +43,7 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     """Return the settings of a run: defaults, overridden by those that the attempt was begun with, then by the file
     named by `config`, then by the given flat values.
 
-    Prints what is taken from the attempt, unless `quiet` is given. Raises UserError for a file or a value that cannot
-    be used.
+    Prints what is taken from the attempt, unless `quiet` is given. Raises UserError.
     """
     with contextlib.redirect_stdout(io.StringIO() if given.get("quiet") else sys.stdout):
         return _settings_over_config(given)
@@ -94,9 +93,9 @@ def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
 
 
 def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that --init-from takes from another attempt: of its model, tokenizer and cleaning.
+    """Return and print the settings that --init-from takes from another attempt: of its model, tokenizer and cleaning.
 
-    Prints those that are not replaced by the values above. Raises UserError when there is no such attempt.
+    Those above replace them. Raises UserError when there is no such attempt.
     """
     directory = trained_directory(attempt, "--init-from")
     names = {*fields_of(ModelSettings), "clean", "tokenizer", "dictionary", "vocabulary_size"}
@@ -212,10 +211,7 @@ def _on_command_line(value: Any) -> str:
 
 
 def with_default_search(decoding: DecodingSettings, directory: Path) -> DecodingSettings:
-    """Return the settings of decoding, with the default search of the attempt in a directory if they choose none.
-
-    Raises UserError as `DecodingSettings`, and for an attempt whose settings cannot be read.
-    """
+    """Return the settings of decoding, with the default search of the attempt if they choose none. Raises UserError."""
     if decoding.chooses_search:
         return decoding
     both_directions = stored_settings(directory / CONFIG).learning.both_directions == "on"

@@ -12,10 +12,7 @@ from chatbot.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of one attempt. Raises UserError for a value out of range.
-
-    `chatbot.flags.compose(Settings, rnn_size=64, steps=10)` makes them from flat values.
-    """
+    """The settings of one attempt, made by `compose(Settings, rnn_size=64, steps=10)`. Raises UserError."""
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)

@@ -1,8 +1,4 @@
-"""Runs that go wrong: skipped updates, a loss that diverges, and towers that differ from the others.
-
-All others wait for a slow tower. The loss of one may leave that of the others by stale or damaged weights, or wrong
-data.
-"""
+"""Runs that go wrong: skipped updates, a loss that diverges, towers that differ from the others."""
 
 import collections
 import math
@@ -39,13 +35,11 @@ MEDIAN_CHANGE = 0.6745 * 2**0.5
 
 
 class Divergence:
-    """Compares each logged loss, in nats per token, with a limit.
+    """Compares each logged loss, in nats per token, with MARGIN above the first one of the run.
 
-    The limit is MARGIN above the first logged loss of the run, and at least MARGIN above the loss of a uniform guess
-    over the vocabulary: the first batch may be an easy one.
-
-    progress: of the run, which keeps the losses, so that they outlive the process. What an interrupted run logs at its
-    end is not compared: the mean goes on to the next step of --log-every, as in a run that was not interrupted.
+    The first batch may be an easy one: the limit is at least MARGIN above the loss of a uniform guess. progress: of the
+    run, keeps the losses over restarts. What an interrupted run logs at its end is not compared, as in a run that goes
+    on.
     """
 
     def __init__(self, vocabulary_size: int, progress: Progress) -> None:
@@ -68,10 +62,7 @@ class Divergence:
         return self.record(step, loss)
 
     def record(self, step: int, loss: float) -> bool:
-        """Count a logged loss; return whether the run begins to diverge with it.
-
-        Ignores NaN, the loss of an interval in which no step had a finite one.
-        """
+        """Count a logged loss, if it is no NaN; return whether the run begins to diverge with it."""
         progress = self._progress
         if math.isnan(loss):
             return False
@@ -107,11 +98,9 @@ class Divergence:
 
 
 class SkippedUpdates:
-    """Counts skipped updates, and those in a row. All machines count the same ones.
+    """Counts skipped updates, and those in a row, which an overflow of float16 is not: it only lowers the loss scale.
 
-    An overflow of float16 only lowers the loss scale: it is a skipped update, but none of those in a row.
-
-    progress: of the run, which keeps the counts, so that they outlive the process.
+    All machines count the same ones. progress: of the run, keeps the counts over restarts.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -120,10 +109,7 @@ class SkippedUpdates:
         self.since_return = 0  # those that count in a row, since this process began or last went back
 
     def record(self, results: Sequence[StepResult]) -> None:
-        """Count the next steps, in their order.
-
-        After PATIENCE in a row, the rest is ignored: the run goes back.
-        """
+        """Count the next steps, in their order, until PATIENCE in a row: the run goes back."""
         progress = self._progress
         for result in results:
             self._step += 1
@@ -181,10 +167,9 @@ class SlowTowers:
 class TowerOutliers:
     """Compares the loss of each tower, in nats per token, with the median of the other towers, record by record.
 
-    The test is a cumulative sum (Page 1954): a tower's sum grows by how far its deviation exceeds the largest that is
-    no sign, in units of the noise, and shrinks while it does not. The noise is measured, since the loss of a small
-    share varies by 1 nat and that of a large one by 0.05. It comes from changes between records: a tower that is too
-    high from the first record on does not count as noise.
+    A cumulative sum (Page 1954) grows by how far a deviation exceeds the largest that is no sign, in units of the
+    noise, and shrinks while it does not. The noise is measured by changes between records: the loss of a small share
+    varies by 1 nat, that of a large one by 0.05, and a tower that is too high from the first record on is no noise.
     """
 
     def __init__(self, towers: Sequence[str]) -> None:
@@ -196,10 +181,7 @@ class TowerOutliers:
         self._outliers: set[int] = set()
 
     def record(self, step: int, losses: Sequence[float | None]) -> list[str]:
-        """Add the losses of a logged step; return a warning about each tower that becomes an outlier with it.
-
-        losses: in the order of the towers; None for a tower without tokens.
-        """
+        """Add the losses of a step, None for a tower without tokens; return a warning about each new outlier."""
         values = np.array([np.nan if loss is None else loss for loss in losses])
         others = medians_of_others(values)
         deviations = values - others

@@ -1,7 +1,4 @@
-"""Sums over towers and replicas, exchanged while the backward pass goes on.
-
-tf.distribute's strategies sum tensors over the replicas: no variable is created in their scope.
-"""
+"""Sums over towers and replicas, by tf.distribute's strategies, exchanged while the backward pass goes on."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,19 +48,17 @@ def exchange_by(strategy: tf.distribute.Strategy, first_replica: int = 0) -> Exc
 def of_first_replica(sums: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
     """Return the sums of an exchange on the first replica, after those on all replicas. sums: [replica][tensor].
 
-    TensorFlow removes an all-reduce from a replica where nothing uses its result, and the other replicas would wait for
-    it for ever.
+    TensorFlow removes an all-reduce whose result is not used, and the other replicas would wait for it for ever.
     """
     with tf.control_dependencies([tensor for of_replica in sums for tensor in of_replica]):
         return [tf.identity(tensor) for tensor in sums[0]]
 
 
 def broadcast(exchange: Exchange, values: Iterable[Any], homes: Sequence[str], source: bool) -> Iterator[tf.Tensor]:
-    """Yield each value of the process that is the source, on every process, one after another, equal to the bit.
+    """Yield each value of the source process on every process, one after another, equal to the bit.
 
-    It is a sum whose other terms are zero. values: arrays, tensors or variables, of the same shapes on every process;
-    each replica has memory for one of them. homes: the device of each replica of this process. Integers become float64,
-    which holds them exactly.
+    It is a sum whose other terms are zero. values: arrays, tensors or variables, of the same shapes on every process.
+    homes: the device of each replica of this process. Integers become float64, which holds them exactly.
     """
 
     def summed(own: tf.Tensor) -> tf.Tensor:
@@ -105,10 +100,7 @@ class Total(NamedTuple):
 
 
 class Summation:
-    """Sums gradients over the towers of each replica, then over the replicas of all processes.
-
-    replicas: those of this process, each with its towers.
-    """
+    """Sums gradients over the towers of each replica of this process, then over the replicas of all processes."""
 
     def __init__(self, model: Seq2Seq, replicas: Sequence[tuple[Replica, Sequence[Tower]]], exchange: Exchange) -> None:
         self._replicas, self._exchange = list(replicas), exchange
@@ -116,10 +108,8 @@ class Summation:
         self._groups = exchange_groups(model, is_gpu(self._replicas[0][0].home))
 
     def __call__(self, sums: Sequence[Sums], report: tf.Tensor, used: tf.Tensor) -> list[Total]:
-        """Return the total of each replica.
-
-        sums: of each tower of this process. report: of this process, of any shape. used: [used] int64, `ids_used`.
-        """
+        """Return the total of each replica. sums, report: of the towers of this process. used: [used] int64,
+        `ids_used`."""
         of_towers = iter(sums)
         terms = []
         for i, (replica, towers) in enumerate(self._replicas):
@@ -171,7 +161,7 @@ def exchange_groups(model: Seq2Seq, on_gpus: bool) -> list[list[int]]:
     """Return groups of indices into the flat `Terms`, each to be exchanged in one operation.
 
     A group depends on one stage of the backward pass only: the projection, then the decoder, its last layer first, then
-    the encoder, and last the rows of the embedding. on_gpus: whether the replicas are on GPUs.
+    the encoder, and last the rows of the embedding.
     """
     others = [variable for variable in model.trainable_variables if variable is not model.embedding.embeddings]
     projection = [0] if model.projects_by_embedding else []
@@ -189,11 +179,10 @@ def exchange_groups(model: Seq2Seq, on_gpus: bool) -> list[list[int]]:
 def group_bytes(total: int, on_gpus: bool) -> int:
     """Return the size of a group. total: bytes of all gradients that are divided into groups.
 
-    A group costs GPUs time beside its exchange: TensorFlow goes on when NCCL has called the host back after the GPU has
-    finished. Many small groups pay that often; but the last group is exchanged when the backward pass is over, so that
-    a large one delays the update. If the additional time of a group is that of an exchange of GROUP_BYTES, n equal
-    groups cost as much as an exchange of n * GROUP_BYTES + total / n, the least where total / n is the geometric mean
-    of total and GROUP_BYTES. The first groups are exchanged as early as small ones: they wait for no other stage.
+    Between GPUs, a group costs time beside its exchange, since NCCL calls the host back after it; but the last group is
+    exchanged when the backward pass is over, so that a large one delays the update. If that time is the one of an
+    exchange of GROUP_BYTES, n equal groups cost n * GROUP_BYTES + total / n, the least where total / n is the geometric
+    mean of both.
     """
     return max(GROUP_BYTES, math.isqrt(total * GROUP_BYTES)) if on_gpus else GROUP_BYTES
 
@@ -202,7 +191,7 @@ def grouped(indices: Sequence[int], sizes: Mapping[int, int], size: int, on_gpus
     """Divide indices into groups of about a size, in their order.
 
     Between CPUs, a group has at most this size, or one index. On GPUs it has at least this size, unless it is the last,
-    so that no small gradient is exchanged alone between two large ones.
+    so that no small gradient is exchanged alone.
     """
     groups: list[list[int]] = [[]]
     for index in indices:

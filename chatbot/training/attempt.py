@@ -67,10 +67,10 @@ MOST_CHANGED_PAIRS = 0.01
 
 @contextmanager
 def attempt_lock(settings: Settings) -> Iterator[None]:
-    """Lock the attempt for this process, from before it is read until the end of the run.
+    """Lock the attempt, and remove what a killed process was writing in it.
 
-    What a killed process was writing is removed. A block that fails before it has written a file leaves no folder
-    behind. Raises UserError when another process trains the attempt.
+    A block that fails before it has written a file leaves no folder behind. Raises UserError when another process
+    trains it.
     """
     directory = settings.run.directory
     lock, made = _acquired_lock(settings)
@@ -121,10 +121,7 @@ def _is_blocked(directory: Path) -> bool:
 
 
 def has_checkpoint(settings: Settings) -> bool:
-    """Return whether the attempt has a checkpoint to resume from.
-
-    Raises UserError if there is a checkpoint without `last` or config.json.
-    """
+    """Return whether there is a checkpoint to resume from. Raises UserError for one without `last` or config.json."""
     directory = settings.run.directory
     if not directory.exists():
         return False
@@ -155,7 +152,7 @@ def check_settings(settings: Settings) -> None:
 def check_data(settings: Settings, now: dict[str, Any]) -> bool:
     """Return whether the resumed attempt learns both directions. Raises UserError when its pairs have changed.
 
-    now: the description of the present data, with the keys of data.json.
+    now: the content of data.json for the present data.
     """
     path = settings.run.directory / DATA
     try:
@@ -208,10 +205,7 @@ def write_attempt(
 
 
 def other_attempt(settings: Settings) -> Path:
-    """Return the directory of the attempt of --init-from.
-
-    Raises UserError when there is none, and when its weights are not of the sizes of these settings.
-    """
+    """Return the directory of the attempt of --init-from. Raises UserError when its weights are of other sizes."""
     name = settings.run.init_from
     assert name is not None
     directory = trained_directory(name, "--init-from")
@@ -224,10 +218,9 @@ def other_attempt(settings: Settings) -> Path:
 
 
 def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
-    """Return the tokens of a corpus, followed by those that only the attempt in the directory has, and the bytes.
+    """Return the tokens of a corpus, then those that only the attempt in the directory has, then the bytes.
 
-    The order remains that of the frequency: what is not in the vocabulary of the corpus is rarer in it, or absent.
-    new: the vocabulary of the corpus.
+    That is still the order of frequency: a token that is not in the new vocabulary is rarer in its corpus, or absent.
     """
     old = load_vocabulary(directory / VOCABULARY)
     tokens = new.tokens[len(SPECIALS) : new.first_byte]
@@ -244,8 +237,8 @@ def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
 def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, Any]:
     """Return the preset of a new attempt and the values that it sets, by name, and print them.
 
-    A value that a given setting excludes is left out. pairs: the number of training pairs. validated: whether there are
-    validation pairs. Without them, the aim is to learn the pairs by heart, which needs no preset.
+    Values that given settings exclude are left out. pairs: the number of training pairs. validated: whether there are
+    validation pairs; without them, pairs are learned by heart, which needs no preset.
     """
     by_pairs = preset_for(pairs) if validated else NONE
     name = by_pairs if settings.run.preset == AUTO else settings.run.preset
@@ -269,10 +262,7 @@ def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, 
 
 
 def kept_values(settings: Settings, began: Settings) -> dict[str, Any]:
-    """Return the preset of a resumed attempt and the settings that are not given, by name, as it began with them.
-
-    A process that was started again has the settings from before the preset was chosen.
-    """
+    """Return the preset of a resumed attempt and the settings that are not given, by name, as it began with them."""
     values = flatten(began)
     return {name: values[name] for name in settings.run.not_given} | (
         {"preset": began.run.preset} if settings.run.preset == AUTO else {}

@@ -1,7 +1,4 @@
-"""Arrays in one buffer, so that a single copy brings all of them to a GPU, where the step takes them apart.
-
-Each copy costs the host a call of the driver, however small the array is.
-"""
+"""Arrays in one buffer, which one copy, one call of the driver, brings to a GPU, where the step takes them apart."""
 
 from typing import Any, NamedTuple
 
@@ -10,10 +7,7 @@ import tensorflow as tf
 
 
 class Buffer(NamedTuple):
-    """The arrays of a structure, one after another: arrays on the host, tensors in a graph.
-
-    int32 arrays are not copied: TensorFlow keeps int32 tensors in the host's memory, where the step wants their values.
-    """
+    """The arrays of a structure: arrays on the host, tensors in a graph. int32 stays in the host's memory."""
 
     content: Any  # [bytes] int8, of all arrays that are not int32; TensorFlow's GPU kernel of tf.slice has no uint8
     layout: Any  # [numbers] int32, for each of these arrays: its first byte, its number of bytes, its shape in bytes
@@ -34,10 +28,9 @@ def buffer_of(arrays: Any) -> Buffer:
 
 
 def tensors_of(buffer: Buffer, specs: Any) -> Any:
-    """Return the tensors of a buffer, on the device of the caller.
+    """Return the tensors of a buffer, on the device of the caller. specs: in the structure that `buffer_of` took.
 
-    specs: a tf.TensorSpec of each array, in the structure that `buffer_of` took. Types and ranks are those of the
-    specs; the sizes are from the buffer, so that a graph is traced once for all sizes.
+    Sizes are from the buffer, so that a graph is traced once for all.
     """
     in_content = [spec for spec in tf.nest.flatten(specs) if spec.dtype != tf.int32]
     sizes = [n for spec in in_content for n in (1, 1, spec.shape.rank + len(_bytes_of_item(spec.dtype)))]

@@ -85,8 +85,7 @@ class Data:
 def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
 
-    probe: the questions of --probe. Writes only to the cache. Raises UserError if the data cannot be used, or differ
-    from the data with which the attempt was started.
+    probe: the questions of --probe. Writes only to the cache. Raises UserError.
     """
     resumed = has_checkpoint(settings)
     settings = replace(settings, clean=_cleaning_rules(settings, resumed))
@@ -161,10 +160,7 @@ def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:
 
 
 def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
-    """Print a summary of the pairs. Raises UserError when every pair is longer than --max-length.
-
-    shards: those of the corpus, without longer pairs.
-    """
+    """Print a summary of the pairs; shards: without those that are too long. Raises UserError when all are."""
     pairs = shards.lengths.pairs
     if not pairs:
         needed = corpus.shards.lengths.sides.max(axis=0).min()
@@ -250,9 +246,7 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
 
 
 def read_probe(file: str | None) -> list[str]:
-    """Return the first questions of a text file, one a line, in any encoding of pairs. Blank lines are left out.
-
-    file: None or "none" for no questions.
+    """Return the first questions of a text file, one a line, in any encoding; none for None or "none".
 
     Raises UserError for a file that cannot be read, that is no text, or that has no question.
     """

@@ -24,8 +24,7 @@ COLUMNS = 80
 class Stream:
     """A text stream that drops what cannot be written, so that a closed terminal or a full disk does not end a run.
 
-    When its reader is gone, the file descriptor is redirected to the null device: later output of other code to the
-    same stream does not fail either.
+    When its reader is gone, the file descriptor becomes the null device, so that other code can write to it, too.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -92,10 +91,7 @@ def error_stream() -> Stream:
 
 
 def line_stream() -> Stream:
-    """Return the stream for the lines of a run and its summary, which --quiet does not discard.
-
-    That is standard output, or standard error if the former is discarded.
-    """
+    """Return the stream that --quiet does not discard: standard output, or standard error if nothing reads that."""
     output = kept_output()
     return Stream(sys.stderr if _is_null(output) and not _is_null(sys.stderr) else output)
 
@@ -138,7 +134,7 @@ def wrapped(text: str, columns: int | None) -> str:
 def aligned(rows: Sequence[Sequence[str]], texts: int, columns: int | None, indent: str = "  ") -> list[str]:
     """Return the lines of a table. The first columns, texts, are on the left, and the others on the right.
 
-    Where the table is wider than `columns`, its last columns continue on further lines. None: no limit.
+    Columns beyond `columns` continue on further lines. None: no limit.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     parts: list[list[int]] = [[]]  # the numbers of the columns on each line of a row

@@ -86,10 +86,7 @@ def measured_times(run: Run, batches: Sequence[tuple[Bucket, Prepared]]) -> list
 
 
 def consecutive_factor(run: Run, times: Sequence[BucketTime]) -> float:
-    """Return the time of consecutive steps, over that of the same steps by the times of their buckets.
-
-    In a run, batches differ, and the next ones are prepared during a step: both take time.
-    """
+    """Return the time of consecutive steps, as in a run, over that of the same steps by the times of their buckets."""
     by_bucket = dict(times)
     epoch, done = divmod(run.progress.step, run.batches.steps_per_epoch)
     expected = 0.0
@@ -140,14 +137,10 @@ def parameters(variable: Any) -> int:
 
 
 def memory_table(run: Run, growth: Sequence[int] | None, columns: int | None) -> list[str]:
-    """Return the memory of each tower. growth: in bytes, during a step of the largest batch.
-
-    With the variable update parameter_server, one device has the weights and the optimizer's state, and the others copy
-    the weights in each step.
-    """
+    """Return the memory of each tower. growth: in bytes, during a step of the largest batch."""
     parallel = chosen_update(run.settings, run.towers).parallel
     weights = 4 * sum(map(parameters, run.model.trainable_variables))
-    state = sum(value.nbytes for value in run.train_step.gather_state())
+    state = sum(value.nbytes for values in run.train_step.gather_state() for value in values)
     rows: list[tuple[str, ...]] = [("tower", "weights", "optimizer", "gradients", "activations", "sum", "device")]
     for number, tower in enumerate(run.towers):
         single = parallel.variable_update == "parameter_server"

@@ -19,10 +19,9 @@ Array = npt.NDArray[np.float32]
 
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
-    """Set the bias to the log frequencies of the tokens, with --word-vectors the embeddings to these vectors, and with
-    --init-from all weights to the other attempt's.
+    """Set the bias to the log frequencies of the tokens, the embeddings to --word-vectors, all weights to --init-from.
 
-    model: as `built_model` makes it. Raises UserError when the other attempt or the vectors cannot be used.
+    Raises UserError when the other attempt or the vectors cannot be used.
     """
     start_from_frequencies(model, data.training)
     if settings.model.word_vectors is not None:
@@ -45,11 +44,10 @@ def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
 
 
 def rows_by_token(own: Array, vocabulary: Vocabulary, other: Array, old: Vocabulary) -> Array:
-    """Return the rows of the tokens of a vocabulary, taken from the rows of another one.
+    """Return the rows of the tokens of a vocabulary, taken from those of an old one.
 
-    own: the rows as they were drawn, [vocabulary, ...]. other: those of the old vocabulary, [old, ...]. A token that is
-    not in the old vocabulary starts with the mean of the rows of its characters, or of the bytes of a character; its
-    bias, and a byte, stay as they are.
+    own: as they were drawn, [vocabulary, ...]. other: [old, ...]. A new token starts with the mean of the rows of its
+    characters or bytes; its bias, and a byte, stay as they are.
     """
     ids = {token: i for i, token in enumerate(old.tokens)}
     rows = own.copy()

@@ -149,10 +149,7 @@ class Loop:
         self._window.restart()
 
     def _measure(self) -> Validation | None:
-        """Return a validation of the model; None if SIGTERM or SIGHUP ended it.
-
-        It may take longer than the process is given.
-        """
+        """Return a validation of the model; None if SIGTERM or SIGHUP ended it, since there is no time for it."""
         assert self._run.data.validation is not None, "no validation is due without validation pairs"
         try:
             with self._interrupted.abandoned_by_signal(), self._reporter.compiling("validation"):
@@ -163,8 +160,7 @@ class Loop:
     def _validate(self, record: dict[str, Any]) -> bool | None:
         """Validate the model, add the result to the record, and return whether it is the best so far.
 
-        Too few validation pairs to judge by have no best. None if a signal ended the validation: the resumed run makes
-        up for it.
+        None if a signal ended the validation: the resumed run makes up for it.
         """
         progress, validation = self._run.progress, self._measure()
         progress.unvalidated = validation is None
@@ -206,10 +202,7 @@ class Loop:
             )
 
     def _go_back(self) -> None:
-        """Go back to the last checkpoint with half the learning rate.
-
-        Raises UserError when the run has gone back MOST_RETURNS times already.
-        """
+        """Go back to the last checkpoint with half the learning rate. Raises UserError after MOST_RETURNS times."""
         run, progress = self._run, self._run.progress
         failure = f"{self._skipped.describe()}, {progress.skipped_in_a_row} in a row"
         if progress.rate_halvings >= MOST_RETURNS:
@@ -250,10 +243,7 @@ class Window:
         self.restart()
 
     def restart(self, batches: Generator[Prepared, None, None] | None = None) -> None:
-        """Start a new window. The time since the last record, for example for saving, does not count.
-
-        batches: those to go on with if they are others than before.
-        """
+        """Start a new window, with other batches if they are given."""
         if batches is not None:
             self.close()
             self._batches = batches
@@ -283,10 +273,9 @@ class Window:
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
         """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
 
-        step: the last of the window, from 1. results: of the steps in the window. Steps whose loss is not finite do not
-        count for the loss, nor those whose gradient is not finite for the norm; if there are no others, the values are
-        NaN. The padding is that of the shares of this machine's towers. The skew is by how much the largest number of
-        target tokens of a tower exceeds the mean.
+        step: the last of the window, from 1. results: of its steps, of which those whose loss, or gradient, is not
+        finite do not count; NaN if none does. padding: in the shares of this machine. tower_skew: by how much the
+        largest number of target tokens of a tower exceeds the mean.
         """
         losses = np.array([r.loss_sums.numpy() for r in results], np.float64)  # [steps, towers]
         tokens = np.array([r.weight_sums.numpy() for r in results], np.float64)  # [steps, towers]

@@ -1,10 +1,8 @@
 """The update rule, applied once a step to the gradient sums of the whole global batch.
 
-It uses TensorFlow's fused kernels instead of Keras's optimizers. Keras's optimizers sum gradients over replicas a
-second time, create their slots in a strategy's scope, and pass over each weight ten times, a kernel once.
-
-An update whose loss or gradient is not finite changes nothing. No branch decides that, since its condition would have
-to be copied from a GPU to the host: the scalars of such an update make the kernels leave their variables as they are.
+By TensorFlow's fused kernels: Keras's optimizers pass over each weight ten times, and sum over replicas again. An
+update whose loss or gradient is not finite changes nothing, by scalars with which the kernels leave their variables as
+they are: the condition of a branch would have to be copied from a GPU to the host.
 """
 
 from collections.abc import Sequence
@@ -49,9 +47,9 @@ class Clipped(NamedTuple):
 def average_and_clip(sums: Sequence[tf.Tensor], tokens: tf.Tensor, max_gradient_norm: float) -> Clipped:
     """Return the gradients of the mean loss, clipped by their global norm.
 
-    sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in the loss sum, NaN if the
-    loss is not finite. In float16, both are multiplied by the loss scale. Each gradient is multiplied once, by the
-    product of both factors.
+    sums: gradients of the loss sum. tokens: scalar float32, the number of target tokens in it, NaN if the loss is not
+    finite. In float16, both are multiplied by the loss scale. Each gradient is multiplied once, by the product of both
+    factors.
     """
     tokens = tf.maximum(tokens, TINY)  # with --variable-update independent a tower may have no pair
     norm = tf.linalg.global_norm(sums) / tokens
@@ -77,10 +75,7 @@ class Scalars(NamedTuple):
 
 
 def update_scalars(rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Scalars:
-    """Return the scalars of an update, or if `finite` is false those of an update that changes nothing.
-
-    number: int64, of the update, counted from 1.
-    """
+    """Return the scalars of update `number`, int64, from 1; those of one that changes nothing if it is not finite."""
     exponent = tf.cast(tf.maximum(number, 1), tf.float32)  # 0 before the first update that is applied
 
     def unless_skipped(value: tf.Tensor | float, skipped: float) -> tf.Tensor:
@@ -100,11 +95,10 @@ def update_scalars(rate: tf.Tensor, number: tf.Tensor, finite: tf.Tensor) -> Sca
 def update_average(
     average: tf.Variable, weight: tf.Variable, highest_decay: float, number: tf.Tensor, applied: tf.Tensor
 ) -> tf.Operation:
-    """Update an exponential moving average of a weight, in place.
+    """Update an exponential moving average of a weight, in place. number: of the update, from 1.
 
-    number: int64, of the update, counted from 1. The decay is min(highest_decay, (1 + number) / (10 + number)), so that
-    the first averages forget the untrained weights (as in tf.train.ExponentialMovingAverage).
-    applied: from `update_scalars`.
+    The decay is min(highest_decay, (1 + number) / (10 + number)), so that the first averages forget the untrained
+    weights.
     """
     share = applied * tf.maximum(1 - highest_decay, 9 / (10 + tf.cast(number, tf.float32)))
     return average.assign_sub(share * (average - weight.read_value()), read_value=False)
@@ -170,12 +164,11 @@ def _apply_gradient(
 
 
 class LossScale:
-    """The loss scale of float16, and the finite steps since it last changed, in a variable on the caller's device.
+    """The factor of the loss in float16, and the finite steps since it last changed, on the caller's device.
 
-    It is a factor of the loss that keeps the gradients within the range of float16. It adapts as in mixed-precision
-    training elsewhere: gradients that overflow halve it and their update is skipped; many finite steps in a row double
-    it. It starts at 1, since the loss is a sum: Micikevicius et al. (2018) scale the small gradients of a mean up. All
-    scales are powers of two, so that they change no bit of a gradient within the range.
+    Gradients that overflow halve it, many finite steps in a row double it. It starts at 1, since the loss is a sum;
+    Micikevicius et al. (2018) scale the small gradients of a mean up. It is a power of two, so that it changes no bit
+    of a gradient within the range.
     """
 
     def __init__(self) -> None:
@@ -188,8 +181,8 @@ class LossScale:
     def update(self, used: tf.Tensor, finite: tf.Tensor, overflow: tf.Tensor) -> tf.Operation:
         """Halve the scale after an overflow, or double it after DOUBLED_AFTER finite steps in a row.
 
-        used: the scale that the gradients were computed with. Asynchronous steps that overflow with the same scale
-        halve it once. finite: scalar bool, whether the update is applied. overflow: from `is_overflow`.
+        used: the scale of the gradients; asynchronous steps that overflow with the same one halve it once. finite,
+        overflow: scalar bool.
         """
         scale, steps = tf.unstack(self._variable)
         steps = tf.where(finite, steps + 1, 0.0)
@@ -200,10 +193,7 @@ class LossScale:
         return self._variable.assign([scale, steps], read_value=False)
 
     def gather_state(self) -> npt.NDArray[np.float32]:
-        """Return the state for a checkpoint, [2]: the logarithm of the scale to base 2, and the finite steps.
-
-        Zeros are the state of a new run, as for the rest of the optimizer.
-        """
+        """Return the logarithm of the scale to base 2, and the finite steps, [2]. A new run has zeros."""
         scale, steps = self._variable.numpy()
         return np.array([np.log2(scale), steps], np.float32)
 
@@ -216,18 +206,14 @@ class LossScale:
 def is_overflow(used: tf.Tensor, finite: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Return whether an update was skipped because the loss scale was too large, scalar bool.
 
-    used: the scale that the gradients were computed with. finite: whether the update is applied. tokens: NaN if the
-    loss is not finite; no scale helps then, nor if it is the smallest one already.
+    used: the scale of the gradients. finite: whether the update is applied. tokens: NaN if the loss is not finite, when
+    no scale helps.
     """
     return ~finite & tf.math.is_finite(tokens) & (used > SMALLEST_SCALE)
 
 
 def trained_indices(model: Seq2Seq, settings: LearningSettings) -> list[int]:
-    """Return the indices of the variables that are trained, among model.trainable_variables.
-
-    The gradient function computes the gradients of the others, too: the update leaves them out. The projection is all
-    that belongs to no other part: its bias, since the embedding is its matrix.
-    """
+    """Return the indices of the variables that are trained, among model.trainable_variables."""
     return [i for i, part in enumerate(part_names(model)) if part not in settings.frozen]
 
 

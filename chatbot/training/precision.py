@@ -1,7 +1,7 @@
 """The precision of matrix products: requested, stored in the attempt, or chosen for this device.
 
-GPUs compute in float32, whose products are TF32 from compute capability 8.0 on. On a CPU with instructions for
-bfloat16, a measurement decides between bfloat16 and float32: small products are faster in float32.
+GPUs compute in float32 (TF32 from compute capability 8.0 on). On a CPU with instructions for bfloat16, a measurement
+decides: small products are faster in float32.
 """
 
 import contextlib
@@ -39,11 +39,9 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def chosen_precision(settings: Settings, vocabulary_size: int, device: str, towers: int = 1) -> str:
-    """Return "float32", "bfloat16" or "float16", and print it if it was measured.
+    """Return "float32", "bfloat16" or "float16", that of a resumed attempt again, and print it if it was measured.
 
-    A resumed attempt keeps its precision, so that it continues bit for bit.
-
-    device: the logical device that is measured. towers: of all machines; each computes its share of a batch.
+    device: the logical device that is measured. towers: of all machines.
     """
     if settings.learning.precision != AUTO:
         return settings.learning.precision
@@ -82,11 +80,7 @@ def products(settings: Settings, vocabulary_size: int, towers: int) -> list[list
 
 
 def _stored_gain(sizes: list[list[int]], cache: str, device: str) -> float:
-    """Return `measured_gain`, measured once for each machine, TensorFlow version and sizes of the products.
-
-    A measurement varies, and a run that is repeated keeps its precision. It is stored in the cache folder; without
-    permission to write there, each run measures.
-    """
+    """Return `measured_gain`, once for each machine, TensorFlow version and sizes, so that a repeated run keeps it."""
     conditions = {
         "device": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -104,10 +98,9 @@ def _stored_gain(sizes: list[list[int]], cache: str, device: str) -> float:
 
 
 def measured_gain(sizes: list[list[int]], device: str) -> float:
-    """Measure the time of products in float32 over that in bfloat16, rounding included.
+    """Measure the time of products in float32 over that in bfloat16, rounding included. sizes: [m, k, n] of each.
 
-    Both alternate, and the result is the median of the ratios, so that other work on the machine affects both alike.
-    sizes: [m, k, n] of each product.
+    The result is the median of ratios, so that other work on the machine affects both alike.
     """
     with tf.device(device):
         factors = [(tf.ones([m, k]), tf.ones([k, n])) for m, k, n in sizes]

@@ -11,6 +11,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.optimizer import (
     Clipped,
     LossScale,
+    Scalars,
     apply_update,
     average_and_clip,
     is_decayed,
@@ -21,7 +22,15 @@ from chatbot.training.optimizer import (
     update_scalars,
 )
 
-Values = list[npt.NDArray[Any]]
+Values = Sequence[npt.NDArray[Any]]
+
+
+class TrainState(NamedTuple):
+    """What a checkpoint has beside the weights of the model."""
+
+    optimizer: Values  # the number of updates, the slots, and with --staged-variables the pending gradients
+    trained: Values = ()  # with --average the weights that are trained, since those of the model are averages
+    loss_scale: Values = ()  # in float16, of `LossScale`
 
 
 class Inputs(NamedTuple):
@@ -34,15 +43,10 @@ class Inputs(NamedTuple):
 class Replica:
     """The weights that are trained, their slots, their average and the number of updates, each on its device.
 
-    calls: of `apply` since the replica was made, with those that updated nothing. loss_scale: of float16, else None.
-    devices: of each weight.
-
-    place: the device of all weights, or of each; None: where the model's weights are.
-    copies: whether to train copies of the model's weights. Otherwise, its weights are on those devices.
-    keeps_average: whether this replica keeps the moving average of --average. One does: all replicas are equal.
-
-    With --average, the model's own weights are never trained. They are the averaged ones, which are validated and saved
-    as those to chat with, and the trained ones are a part of the state.
+    place: the device of all weights, or of each; None: where the model's weights are. copies: train copies of the
+    model's weights. keeps_average: keep the moving average of --average, as one of several equal replicas does; it is
+    then in the model's weights, which are validated and saved, and never trained.
+    calls: of `apply`, with those that updated nothing.
     """
 
     def __init__(
@@ -59,8 +63,9 @@ class Replica:
             place = [weight.device for weight in own]
         self.devices = [place] * len(own) if isinstance(place, str) else list(place)
         self.weights = _copies(own, self.devices) if copies or settings.average else own
-        self._trained = trained_indices(model, settings)
-        self._slots = make_slots(settings.optimizer, [self.weights[i] for i in self._trained])
+        self.trained = trained_indices(model, settings)
+        slots = make_slots(settings.optimizer, [self.weights[i] for i in self.trained])
+        self._slots = dict(zip(self.trained, slots, strict=True))
         self._averages: list[tf.Variable] = []
         if settings.average and keeps_average:
             self._averages = _copies(own, self.devices) if copies else own
@@ -88,13 +93,11 @@ class Replica:
     def apply(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor, rate: tf.Tensor) -> Clipped:
         """Update every weight that is trained once, or nothing if the loss or a gradient is not finite.
 
-        sums: gradients of the loss sum, one for each weight. tokens: scalar, the target tokens in the sum, NaN if the
-        loss is not finite. In float16, both are multiplied by the loss scale, which this updates, too. Returns the
-        gradients of the weights that are trained, with their norm.
+        sums: gradients of the loss sum, one for each weight. tokens: as for `average_and_clip`. In float16, this
+        updates the loss scale, too.
         """
         with tf.device(self.home):
-            trained_sums = [sums[i] for i in self._trained]
-            clipped = average_and_clip(trained_sums, tokens, self._settings.max_gradient_norm)
+            clipped = self.clip(sums, tokens)
             # Counted after all gradients are computed and before any weight changes: if the count is unchanged after
             # an error, so are the weights.
             with tf.control_dependencies([clipped.norm]):
@@ -107,73 +110,49 @@ class Replica:
                     used = self.loss_scale.read()
                     clipped = clipped._replace(overflow=is_overflow(used, clipped.finite, tokens))
                     self.loss_scale.update(used, clipped.finite, clipped.overflow)
-        for i, slots, gradient in zip(self._trained, self._slots, clipped.gradients, strict=True):
-            weight, decayed = self.weights[i], is_decayed(self._model.trainable_variables[i])
+        for i, gradient in zip(self.trained, clipped.gradients, strict=True):
             with tf.device(self.devices[i]):
                 with tf.control_dependencies([number]):
-                    update = apply_update(self._settings, weight, slots, gradient, scalars, decayed)
+                    update = self.update_weight(i, gradient, scalars)
                 if self._averages:
                     with tf.control_dependencies([update]):
                         decay = self._settings.average
-                        update_average(self._averages[i], weight, decay, number, scalars.applied)
+                        update_average(self._averages[i], self.weights[i], decay, number, scalars.applied)
         return clipped
 
-    def gather_state(self) -> Values:
-        """Copy the weights, averaged with --average, into the model; return the rest in the order of a checkpoint.
+    def clip(self, sums: Sequence[tf.Tensor], tokens: tf.Tensor) -> Clipped:
+        """Return the clipped gradients of the weights that are trained, from the arguments of `apply`."""
+        return average_and_clip([sums[i] for i in self.trained], tokens, self._settings.max_gradient_norm)
 
-        That is the number of updates, with --average the trained weights, the slots, and in float16 the loss scale.
-        """
+    def update_weight(self, i: int, gradient: tf.Tensor, scalars: Scalars) -> tf.Operation:
+        """Update weight i, which is trained, and its slots."""
+        decayed = is_decayed(self._model.trainable_variables[i])
+        return apply_update(self._settings, self.weights[i], self._slots[i], gradient, scalars, decayed)
+
+    def gather_state(self) -> TrainState:
+        """Copy the weights, averaged with --average, into the model; return the rest of a checkpoint."""
         _assign([variable.value for variable in self._model.trainable_variables], self._averages or self.weights)
-        state = [variable.numpy() for variable in self._state()]
-        return [*state, self.loss_scale.gather_state()] if self.loss_scale else state
+        trained = self.weights if self._settings.average else []
+        return TrainState(
+            [variable.numpy() for variable in self._optimizer()],
+            [weight.numpy() for weight in trained],
+            [self.loss_scale.gather_state()] if self.loss_scale else [],
+        )
 
-    def scatter_state(self, state: Values) -> None:
+    def scatter_state(self, state: TrainState) -> None:
         """Set the weights to the model's, and the rest to `state` as `gather_state` returns it."""
         own = [variable.value for variable in self._model.trainable_variables]
         _assign(self._averages, own[: len(self._averages)])
-        if not self._settings.average:
-            _assign(self.weights, own)
+        _assign(self.weights, state.trained if self._settings.average else own)
+        _assign(self._optimizer(), state.optimizer)
         if self.loss_scale:
-            *state, scale = state
-            self.loss_scale.scatter_state(scale)
-        for variable, value in zip(self._state(), state, strict=True):
-            variable.assign(value)
+            self.loss_scale.scatter_state(*state.loss_scale)
 
-    def _state(self) -> list[tf.Variable]:
-        trained = self.weights if self._settings.average else []
-        return [self.updates, *trained, *(slot for slots in self._slots for slot in slots)]
-
-
-class Averages:
-    """The weights of the model of a run, and whether they are averages; if not, `split` and `joined` change nothing.
-
-    Averages are never trained. The state that `Replica.gather_state` returns then has the trained weights after its
-    first value.
-    """
-
-    def __init__(self, weights: Sequence[tf.Variable], averaged: bool = False) -> None:
-        self._weights, self._averaged = weights, averaged
-
-    def split(self, state: Values) -> tuple[Values, Values]:
-        """Return the trained weights in a state, an empty list without averages, and the rest of the state."""
-        count = len(self._weights) if self._averaged else 0
-        return state[1 : 1 + count], [state[0], *state[1 + count :]]
-
-    def joined(self, rest: Values, trained: Sequence[Any] = ()) -> Values:
-        """Return the state of a run that begins or goes on: the inverse of `split`.
-
-        trained: empty if the run was without averages, and goes on from the model's weights. If it is without averages
-        from now on, the trained weights are copied into the model.
-        """
-        if self._averaged:
-            return [rest[0], *(trained or [weight.numpy() for weight in self._weights]), *rest[1:]]
-        if trained:
-            _assign(self._weights, trained)
-        return rest
+    def _optimizer(self) -> list[tf.Variable]:
+        return [self.updates, *(slot for slots in self._slots.values() for slot in slots)]
 
 
 def _copies(weights: Sequence[tf.Variable], devices: Sequence[str]) -> list[tf.Variable]:
-    """Return a copy of each weight on its device."""
     copies = []
     for weight, device in zip(weights, devices, strict=True):
         with tf.device(device):

@@ -35,7 +35,7 @@ from chatbot.training.devices.towers import Tower
 from chatbot.training.initial_weights import set_initial_weights
 from chatbot.training.machines.team import ALONE, Team
 from chatbot.training.precision import chosen_precision
-from chatbot.training.replica import Averages, Values
+from chatbot.training.replica import TrainState
 from chatbot.training.schedule import LEAST_STEPS, Calendar, Due, Schedule, calendar_of, schedule_of
 from chatbot.training.share import Prepared
 from chatbot.training.step import VariableUpdate
@@ -60,7 +60,7 @@ class Run:
     validator: Validator
     checkpoints: Checkpoints
     progress: Progress
-    untrained: Values  # the weights that the run begins with; empty if it has a checkpoint, and on other machines
+    untrained: list[np.ndarray]  # the first weights; empty if the run has a checkpoint, and on other machines
     began: float  # time.monotonic()
 
     @property
@@ -95,9 +95,9 @@ class Run:
         return ""
 
     def due(self, step: int) -> Due:
-        """Return the actions that are due after this many steps. All machines call it at the same step.
+        """Return what is due after this many steps. All machines call it at the same step.
 
-        A checkpoint of --save-minutes is due at a logged step: the chief's clock decides for all machines.
+        --save-minutes follows the chief's clock, at logged steps.
         """
         due, minutes = self.calendar.due(step), self.settings.run.save_minutes
         if minutes is None or due.save or not due.log:
@@ -105,28 +105,24 @@ class Run:
         late = self.team.chief and self.checkpoints.minutes_since_save() >= minutes
         return due._replace(save=bool(self.team.agree("late" if late else "")))
 
-    def gather_state(self) -> Values:
-        """Set the weights of the model to those to validate and save; return the rest of a checkpoint.
-
-        All machines call it at the same step.
-        """
+    def gather_state(self) -> TrainState:
+        """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it."""
         self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
         if self.checkpoints.exist:
             self.untrained.clear()
         return self.train_step.gather_state()
 
     def go_back(self) -> None:
-        """Restore the last checkpoint, or the untrained weights if there is none, and halve the learning rate.
+        """Restore the last checkpoint, or the untrained weights as that of step 0, and halve the learning rate.
 
-        The halved rate is written to the disk, the untrained weights as the checkpoint of step 0: a process that starts
-        again counts on from there. All machines call it at the same step. Raises UserError when the checkpoint has
-        vanished.
+        The halved rate is written, so that a process that starts again counts on. All machines call it at the same
+        step. Raises UserError when the checkpoint has vanished.
         """
         self.checkpoints.wait()
         if self.team.chief and not self.untrained and not self.checkpoints.exist:
             raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
         progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
-        state = [np.zeros_like(value) for value in self.train_step.gather_state()]
+        state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
         if self.team.chief:
             for weight, value in zip(weights_of(self.model), self.untrained, strict=False):
                 weight.assign(value)  # the checkpoint's follow if there is one
@@ -143,12 +139,8 @@ class Run:
         else:
             self.save(state, best=False)
 
-    def save(self, state: Values, best: bool) -> None:
-        """Begin to write a checkpoint, on the chief only.
-
-        state: from `gather_state`.
-        best: whether the validation of this step is the best so far.
-        """
+    def save(self, state: TrainState, best: bool) -> None:
+        """Begin to write a checkpoint, on the chief only. best: whether this step's validation is the best so far."""
         if self.team.chief:
             self.checkpoints.save(self.progress, state, best)
 
@@ -156,8 +148,7 @@ class Run:
 def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = ALONE) -> Run:
     """Begin or resume a run. All files of a resumed attempt are read before any is written; with --dry-run, none is.
 
-    towers: of this machine; the first one's device has the model that validates and replies. Raises UserError for a
-    damaged attempt, and for a batch with fewer pairs than towers.
+    towers: of this machine; the first one's device has the model. Raises UserError.
     """
     began = time.monotonic()
     batches, pairs = batches_of(settings.learning, data)
@@ -175,10 +166,9 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
             f"--batch-size {learning.batch_size}: less than the {shares} towers; give each at least one pair"
         )
 
-    averages = Averages(weights_of(model), learning.average > 0)
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
-    checkpoints = Checkpoints(settings.run.directory, model, averages, settings.run.keep, provenance, write)
+    checkpoints = Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write)
     progress, state, untrained = Progress(), train_step.gather_state(), []
     if team.chief:
         if not checkpoints.exist:
@@ -186,7 +176,7 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
             untrained = [weight.numpy() for weight in weights_of(model)]
         if settings.run.dry_run:  # without the weights: a step takes as long with any
             progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
-            state = averages.joined(averages.split(state)[1])
+            state = checkpoints.new_state(state)
         else:
             progress, state = checkpoints.restore(state)
         checkpoints.check_space(state, data.validation_decides)

@@ -28,16 +28,12 @@ VALIDATION_SHARE, SCORING_COST = 0.1, 1 / 3
 class Schedule:
     """The learning rate as a function of the step.
 
-    The rate rises from zero in `warm_up` steps to the highest one, in a line. A batch k times as large averages the
-    noise of k steps, so the highest rate may grow with k (Goyal et al., 2017) or, with adaptive optimizers, with its
-    square root (Hoffer et al., 2017). Both need a warm-up: a large rate harms most in the first steps. After it,
+    It rises from zero in `warm_up` steps to the highest one, in a line, and then stays (constant), falls with the
+    inverse square root of the step (Vaswani et al., 2017), or along half a cosine to zero at `length` (cosine).
+    one-cycle rises from a 25th and falls to zero, both along half a cosine (Smith and Topin, 2018).
 
-    - constant: the rate stays;
-    - inverse-square-root: it falls with the inverse square root of the step (Vaswani et al., 2017);
-    - cosine: it falls along half a cosine to zero at `length` (Loshchilov and Hutter, 2017, without restarts).
-
-    one-cycle rises from a 25th of the highest rate and falls to zero, both along half a cosine (Smith and Topin,
-    2018).
+    A batch k times as large averages the noise of k steps, so the highest rate may grow with k (Goyal et al., 2017) or,
+    with adaptive optimizers, with its square root (Hoffer et al., 2017), after a warm-up.
     """
 
     highest: float
@@ -67,10 +63,7 @@ def _half_cosine(first: float, last: float, part: float) -> float:
 
 
 def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) -> Schedule:
-    """Return the schedule. pairs: the average number of pairs in a global batch.
-
-    Raises UserError for a warm-up as long as a run whose rate falls to its end.
-    """
+    """Return the schedule. pairs: in a global batch on average. Raises UserError for a warm-up longer than the run."""
     factor = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}[
         settings.scale_learning_rate
     ]
@@ -117,10 +110,7 @@ class Due(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Calendar:
-    """The intervals of a run in steps.
-
-    validate_every: None without validation pairs. last_step: None if only validation ends the run.
-    """
+    """The intervals in steps; no validate_every without validation, no last_step if only validation ends the run."""
 
     log_every: int
     save_every: int
@@ -139,10 +129,7 @@ class Calendar:
 def calendar_of(
     settings: Settings, steps_per_epoch: int, pairs_per_step: float, validation_pairs: int, validation_decides: bool
 ) -> Calendar:
-    """Return the calendar for the settings.
-
-    validation_pairs: 0 without validation. validation_decides: whether validation may end the run.
-    """
+    """Return the calendar. validation_pairs: 0 without validation. validation_decides: whether it may end the run."""
     validate_every = settings.run.validate_every or steps_between(steps_per_epoch, pairs_per_step, validation_pairs)
     return Calendar(
         settings.run.log_every,

@@ -1,8 +1,4 @@
-"""--selftest: checks that several towers train the same model as one device, on the devices of this machine.
-
-Small models are trained twice from the same weights and on the same batches: on all devices, and on the first device.
-The batch size is not a multiple of the number of towers.
-"""
+"""--selftest: several towers of this machine must train the same small models as one device, from the same weights."""
 
 import dataclasses
 import math
@@ -78,10 +74,10 @@ def train_model(
 
 
 def weight_difference(settings: Settings, towers: Sequence[Tower]) -> float:
-    """Return the largest absolute difference of a weight between all towers and one device, or NaN.
+    """Return the largest absolute difference of a weight between all towers and one device.
 
-    It is NaN if a weight is. It is NaN, too, if one of the two has skipped an update, since its loss or gradient was
-    not finite, or has changed no weight: weights that are not computed are equal.
+    NaN if a weight is, if one of the two has skipped an update, or has changed no weight: weights that are not computed
+    are equal.
     """
     pairs = random_pairs(67, settings.learning.seed)
     weights, results, _ = train_model(settings, towers, pairs)
@@ -129,7 +125,7 @@ def every_pair_once(towers: int) -> bool:
 
 
 def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
-    """Run and print each check and a verdict; return the exit code, 0 if all pass. Raises UserError for one device.
+    """Print each check and a verdict; return the exit code, 0 if all pass. Raises UserError for one device.
 
     requested: the settings whose variable update is checked.
     """

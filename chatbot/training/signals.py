@@ -38,10 +38,7 @@ class Interrupts:
 
     @contextmanager
     def abandoned_by_signal(self) -> Iterator[None]:
-        """Raise AbandonedError before the block if a signal has arrived, or in it when the first one does.
-
-        A Ctrl-C does not count.
-        """
+        """Raise AbandonedError when a signal has arrived, or arrives in the block; a Ctrl-C does not count."""
         if self and self.number != signal.SIGINT:
             raise AbandonedError
         self._abandons = True
@@ -67,11 +64,9 @@ def interrupts(
     """Yield an object that receives the first signal. A second one raises KeyboardInterrupt.
 
     announced: whether the first signal prints a line. grace: seconds after SIGTERM and SIGHUP after which the process
-    ends, whatever it does. It ends in the same way when the main thread does not react to a second signal, since it
-    waits for TensorFlow. Outside the main thread, where Python allows no handlers, nothing is received. An ignored
-    SIGHUP stays ignored, as nohup wants it.
-
-    tick: returns a line to print, or "". The thread that watches the signals calls it every second.
+    ends, as it does when the main thread, waiting for TensorFlow, does not react to a second signal. tick: called every
+    second by the thread that watches, returns a line to print, or "". Nothing is received outside the main thread,
+    where Python allows no handlers, and no SIGHUP that is ignored (nohup).
     """
     received = Interrupts()
     if threading.current_thread() is not threading.main_thread():
@@ -97,8 +92,7 @@ def interrupts(
 def _watched(announced: bool, grace: float | None, tick: Callable[[], str] | None) -> Iterator[None]:
     """Announce the first signal within the block, and end the process if a signal does not end it in time.
 
-    A thread receives each signal from the interpreter's C handler, also while the main thread waits in TensorFlow, when
-    no Python handler runs.
+    A thread receives signals from the interpreter's C handler, also while the main thread waits in TensorFlow.
     """
     reader, writer = socket.socketpair()
     reader.settimeout(None if tick is None else TICK)

@@ -1,4 +1,4 @@
-"""--staged-variables: the step applies its gradients while the next one computes, so that their exchange takes no time.
+"""--staged-variables: gradients are applied while the next ones are computed, so that their exchange takes no time.
 
 w[t+1] = w[t] - update(gradient of batch t-1 at w[t-1]).
 """
@@ -14,7 +14,7 @@ from chatbot.training.allreduce import Total, of_first_replica
 from chatbot.training.buffer import Buffer
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums
-from chatbot.training.replica import Inputs, Values
+from chatbot.training.replica import Inputs, TrainState, Values
 from chatbot.training.share import Prepared, Share
 from chatbot.training.step import Graph, StepResult, Synchronous, TowerSums, step_result
 
@@ -54,17 +54,11 @@ class Staged(Synchronous):
         return result
 
     def _staged_step(
-        self,
-        shares: Sequence[Share | Buffer],
-        used: tf.Tensor,
-        inputs: list[Inputs],
-        pending: Pending,
-        rate: tf.Tensor,
+        self, shares: Sequence[Share | Buffer], used: tf.Tensor, inputs: list[Inputs], pending: Pending, rate: tf.Tensor
     ) -> tuple[list[Sums], StepResult]:
         """Compute the gradients of this step and apply those of the last; neither depends on the other.
 
-        inputs: read by an earlier call. In the graph of tf.distribute's reduction, TensorFlow's graph optimiser would
-        move some of the reads behind the update.
+        inputs: read by an earlier call: TensorFlow's graph optimiser would move some of the reads behind the update.
         """
         sums, report = self._tower_sums(shares, used, inputs)
         return sums, self._apply_gradients(TowerSums(pending.sums, report), pending.used, rate)
@@ -75,32 +69,25 @@ class Staged(Synchronous):
         (total,) = of_first_replica(self._exchange(parts))
         return step_result(total, tf.constant(0.0), tf.constant(True))
 
-    def gather_state(self) -> Values:
-        """Return the state with the pending gradients before the loss scale, which is the last value in float16."""
-        state = super().gather_state()
-        total = None
+    def gather_state(self) -> TrainState:
+        """Return the state, with the pending gradients at the end of the optimizer's."""
+        state, total = super().gather_state(), None
         if self._pending is not None:
             no_report = tf.zeros([3, len(self._towers) * self._team.machines])
             total, *_ = self._sum_gradients_graph(self._pending.sums, no_report, self._pending.used)
-        end = len(state) - self._loss_scales
-        return [*state[:end], *pending_state(self._model, total), *state[end:]]
+        return state._replace(optimizer=[*state.optimizer, *pending_state(self._model, total)])
 
-    def _set_state(self, state: Values) -> None:
-        end = len(state) - self._loss_scales
-        begin = end - len(self._model.trainable_variables) - 1
-        self._pending = pending_of(self._model, state[begin:end], self._towers, self._team.chief)
-        super()._set_state([*state[:begin], *state[end:]])
-
-    @property
-    def _loss_scales(self) -> int:
-        return int(self.replicas[0].loss_scale is not None)
+    def _set_state(self, state: TrainState) -> None:
+        begin = len(state.optimizer) - len(self._model.trainable_variables) - 1
+        self._pending = pending_of(self._model, state.optimizer[begin:], self._towers, self._team.chief)
+        super()._set_state(state._replace(optimizer=state.optimizer[:begin]))
 
 
 def pending_state(model: Seq2Seq, total: Total | None) -> Values:
-    """Return the part of a checkpoint: the gradients, and the target tokens; zeros for None.
+    """Return the gradients and the target tokens as finite arrays; zeros for None.
 
-    A checkpoint has finite numbers only: gradients whose norm is not finite stand for those that are not, and a
-    negative number for tokens of NaN. A resumed run then skips the same update.
+    Gradients whose norm is not finite stand for those that are not finite, and -1 for tokens of NaN, so that a resumed
+    run skips the same update.
     """
     if total is None:
         return [*(np.zeros(variable.shape, "f") for variable in model.trainable_variables), np.zeros([], "f")]
@@ -109,10 +96,7 @@ def pending_state(model: Seq2Seq, total: Total | None) -> Values:
 
 
 def pending_of(model: Seq2Seq, state: Values, towers: Sequence[Tower], first_machine: bool) -> Pending | None:
-    """Return the inverse of `pending_state`, for these towers: all of it on the first one, zeros elsewhere.
-
-    first_machine: whether the first tower is that of all machines.
-    """
+    """Return the inverse of `pending_state`: all of it on the first tower of the first machine, zeros elsewhere."""
     *gradients, tokens = state
     if tokens == 0:
         return None

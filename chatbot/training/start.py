@@ -80,10 +80,7 @@ def with_deadline(settings: Settings) -> Settings:
 
 
 def several_processes(parallel: ParallelSettings, cluster: Cluster | None) -> str:
-    """Return the setting that starts or connects other processes; "" if there is none.
-
-    Such runs need the signals and process groups of POSIX.
-    """
+    """Return the setting that needs other processes, and POSIX's signals and process groups; "" for none."""
     several = {
         "--local-workers": parallel.local_workers is not None,
         "--asynchronous": parallel.asynchronous,
@@ -126,10 +123,7 @@ def run_local_asynchronous(settings: Settings) -> int:
 
 
 def divide_gpus(gpus: list[Gpu], workers: int) -> list[str | None]:
-    """Return the --gpus of each worker process of this machine.
-
-    Raises UserError when the GPUs cannot be divided evenly.
-    """
+    """Return the --gpus of each worker process of this machine. Raises UserError for an uneven division."""
     if len(gpus) % workers:
         raise UserError(
             f"{counted(len(gpus), 'GPU')} cannot be divided evenly among {counted(workers, 'worker')}; "
@@ -185,7 +179,7 @@ def run_in_cluster(settings: Settings, cluster: Cluster | None, peer_timeout: fl
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
     """Train in this process, alone or in a cluster. TensorFlow is imported after settings and data are checked.
 
-    The chief locks the attempt before anything of it is read; with --dry-run, nothing is locked. Raises UserError.
+    The chief locks the attempt before anything of it is read. Raises UserError.
     """
     settings = with_deadline(settings)
     chief = cluster is None or cluster.index == 0
@@ -272,10 +266,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
 
 
 def devices(settings: Settings, gpus: list[Gpu], fewest: int = 1) -> list[Tower]:
-    """Create and print the towers of this machine.
-
-    gpus: from `chosen_gpus`. fewest: the number of towers with fewer GPUs and no --towers.
-    """
+    """Create and print the towers of this machine. fewest: their number with fewer GPUs and no --towers."""
     parallel = settings.parallel
     if not parallel.selftest and not parallel.task_index:  # the first of several processes prints it
         warn_without_gpu(gpus)

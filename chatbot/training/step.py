@@ -1,11 +1,11 @@
 """The synchronous step: every tower computes gradients, their sums are exchanged, every replica gets the same update.
 
-The variable updates differ in two points only: the number of replicas of the weights, and the exchange of sums between
-them (`update.py`).
+Variable updates differ in the replicas of the weights, and in the exchange between them (`update.py`).
 """
 
+import abc
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ from chatbot.training.devices.failures import is_cudnn_failure, is_out_of_memory
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums, gradient_functions
 from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.replica import Inputs, Replica, Values
+from chatbot.training.replica import Inputs, Replica, TrainState
 from chatbot.training.share import Preparation, Prepared, Share
 
 
@@ -40,42 +40,10 @@ def step_result(report: tf.Tensor, norm: tf.Tensor, finite: tf.Tensor, overflow:
     return StepResult(losses, tokens, tf.reduce_sum(pairs), norm, finite, overflow)
 
 
-class VariableUpdate(Protocol):
-    """A training step and its state, on devices of one or several machines."""
-
-    @property
-    def tower_names(self) -> list[str]:
-        """The names of the towers, in the order of the losses in a result."""
-
-    @property
-    def num_shares(self) -> int:
-        """The number of shares of a global batch that a step takes in this process."""
-
-    @property
-    def is_tracing(self) -> bool:
-        """Whether a graph of the step is being traced. Any thread may ask."""
-
-    def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
-        """Prepare the global batch of step `number`, counted from 0. Any thread may call this."""
-
-    def __call__(self, prepared: Prepared, rate: float) -> None:
-        """Train on a global batch. rate: the learning rate."""
-
-    def finished_steps(self) -> list[StepResult]:
-        """Return the results of the steps that finished since the last call, at least one."""
-
-    def gather_state(self) -> Values:
-        """Copy the weights into the model; return the rest of a checkpoint."""
-
-    def scatter_state(self, state: Values) -> None:
-        """Continue from the model's weights and a state as `gather_state` returns it."""
-
-
 class Graph:
-    """Calls a function as a graph. The first call traces it, for batches of all sizes.
+    """Calls a function as a graph, traced at the first call for batches of all sizes.
 
-    AutoGraph is off: no branch depends on a tensor, and tracing is faster. is_tracing: whether a thread traces now.
-    traced: the traced function, None before the first call.
+    traced: the traced function, None before. is_tracing: whether a thread traces now.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -120,6 +88,43 @@ def _spec(value: Any) -> Any:
     return tf.TensorSpec(value.shape, value.dtype)
 
 
+class VariableUpdate(abc.ABC):
+    """A training step and its state, on devices of one or several machines.
+
+    tower_names: in the order of the losses. num_shares: of a global batch, in this process.
+    """
+
+    def __init__(self, tower_names: list[str], num_shares: int) -> None:
+        self.tower_names, self.num_shares = tower_names, num_shares
+        self._finished: list[StepResult] = []
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether a graph of the step is being traced. Any thread may ask."""
+        return any(graph.is_tracing for graph in vars(self).values() if isinstance(graph, Graph))
+
+    @abc.abstractmethod
+    def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
+        """Prepare the global batch of step `number`, counted from 0. Any thread may call this."""
+
+    @abc.abstractmethod
+    def __call__(self, prepared: Prepared, rate: float) -> None:
+        """Train on a global batch. rate: the learning rate."""
+
+    def finished_steps(self) -> list[StepResult]:
+        """Return the results of the steps that finished since the last call, at least one."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    @abc.abstractmethod
+    def gather_state(self) -> TrainState:
+        """Copy the weights into the model; return the rest of a checkpoint."""
+
+    @abc.abstractmethod
+    def scatter_state(self, state: TrainState) -> None:
+        """Continue from the model's weights and a state as `gather_state` returns it."""
+
+
 class TowerSums(NamedTuple):
     """What the towers of this process compute in a step."""
 
@@ -127,11 +132,11 @@ class TowerSums(NamedTuple):
     report: tf.Tensor  # [3, towers of all machines] float32: losses, target tokens, pairs; 0 for other machines
 
 
-class Synchronous:
+class Synchronous(VariableUpdate):
     """A training step over one or several replicas of the weights.
 
-    replicas: the replicas of this process, each with the towers that read its weights. All machines of the team have
-    the same number of towers. exchange: sums over the replicas of all processes.
+    replicas: of this process, each with the towers that read its weights; all machines have as many towers. exchange:
+    sums over the replicas of all processes.
     """
 
     def __init__(
@@ -145,6 +150,7 @@ class Synchronous:
         self._model, self._team, self._exchange = model, team, exchange
         self.replicas = [replica for replica, _ in replicas]
         self._towers = [tower for _, towers in replicas for tower in towers]
+        super().__init__([tower.name for tower in self._towers], len(self._towers))
         self._replica_of_tower = [i for i, (_, towers) in enumerate(replicas) for _ in towers]
         self.preparation = Preparation(model, settings.seed, [tower.device for tower in self._towers], team.machine)
         self.gradient_functions = gradient_functions(model, self._towers)
@@ -154,7 +160,6 @@ class Synchronous:
         self._proven: list[tuple[int, ...]] = []  # the sizes of batches that did not run out of memory
         self._calls = 0  # equals the replicas' own count unless an update failed
         self._exchanging = False  # whether the last step got as far as the exchange
-        self._finished: list[StepResult] = []
         self._read_weights_graph = Graph(self._read_weights)
         self._compute_gradients_graph = Graph(self._compute_gradients)
         self._add_gradients_graph = Graph(self._add_gradients)
@@ -167,40 +172,18 @@ class Synchronous:
         graphs = self._compute_gradients_graph, self._add_gradients_graph, self.step_graph
         return sum(graph.traces for graph in graphs)
 
-    @property
-    def is_tracing(self) -> bool:
-        """Whether a graph of the step is being traced."""
-        return any(graph.is_tracing for graph in vars(self).values() if isinstance(graph, Graph))
-
-    @property
-    def tower_names(self) -> list[str]:
-        """The names of the towers of this process, in the order of their shares."""
-        return [tower.name for tower in self._towers]
-
-    @property
-    def num_shares(self) -> int:
-        """The number of shares that a step takes in this process."""
-        return len(self._towers)
-
     def tower_weights(self) -> list[Inputs]:
         """Return a copy of the weights for each tower, and in float16 the loss scale. Towers of a replica share it."""
         of_replicas = self._read_weights_graph()
         return [of_replicas[replica] for replica in self._replica_of_tower]
 
-    def finished_steps(self) -> list[StepResult]:
-        """Return the results of the steps since the last call."""
-        finished, self._finished = self._finished, []
-        return finished
-
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
-        """Prepare the batch of step `number`, counted from 0. Any thread may call this."""
+        """Prepare the batch, each share in pieces if memory has run out before."""
         return self.preparation(batch, number, self._pieces)
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
-        """Train on one global batch. rate: the learning rate.
-
-        Raises UserError if memory does not suffice even for one pair at a time, and DeviceError if cuDNN fails then.
-        """
+        """Train on a global batch. Raises UserError if memory does not suffice for one pair, DeviceError if cuDNN
+        fails."""
         repeated = False  # after a failure of cuDNN
         while True:
             if prepared.pieces != self._pieces:
@@ -230,9 +213,9 @@ class Synchronous:
     def _run_step(self, prepared: Prepared, rate: tf.Tensor) -> StepResult:
         """Run one graph, in which the exchange of gradients overlaps with the backward pass.
 
-        While it is not known that a batch of this size fits in memory, several replicas run two graphs: the first one
-        computes gradients, and the second one exchanges and applies them. Memory then runs out in the first one, while
-        no other replica waits and no weight changes. So do all steps whose shares are split into pieces.
+        While it is not known that a batch of this size fits in memory, and where shares are split into pieces, several
+        replicas run two graphs, for gradients and for the update: memory then runs out while no other replica waits and
+        no weight changes.
         """
         self._exchanging = False
         size, single_replica = prepared.size, len(self.replicas) == 1 and self._team.alone
@@ -308,22 +291,23 @@ class Synchronous:
     def _train_step(self, shares: Sequence[Share | Buffer], used: tf.Tensor, rate: tf.Tensor) -> StepResult:
         return self._apply_gradients(self._compute_gradients(shares, used), used, rate)
 
-    def gather_state(self) -> Values:
+    def gather_state(self) -> TrainState:
         """Copy the weights into the model; return the rest of a checkpoint, which is the same on every machine."""
         return self.replicas[0].gather_state()
 
-    def scatter_state(self, state: Values) -> None:
-        """Copy machine 0's model and state, as `gather_state` returns it, to every replica of every machine."""
+    def scatter_state(self, state: TrainState) -> None:
+        """Copy machine 0's model and state to every replica of every machine."""
         if not self._team.alone:
-            weights = [variable.value for variable in self._model.trainable_variables]
+            weights, arrays = [variable.value for variable in self._model.trainable_variables], tf.nest.flatten(state)
             homes = [replica.home for replica in self.replicas]
-            received = broadcast(self._exchange, (*weights, *state), homes, self._team.chief)
+            received = broadcast(self._exchange, (*weights, *arrays), homes, self._team.chief)
             for weight, value in zip(weights, received, strict=False):
                 weight.assign(value)
-            state = [new.numpy().astype(old.dtype) for old, new in zip(state, received, strict=True)]
+            arrays = [new.numpy().astype(old.dtype) for old, new in zip(arrays, received, strict=True)]
+            state = tf.nest.pack_sequence_as(state, arrays)
         self._set_state(state)
 
-    def _set_state(self, state: Values) -> None:
+    def _set_state(self, state: TrainState) -> None:
         """Copy the model and a state to every replica of this machine."""
         for replica in self.replicas:
             replica.scatter_state(state)

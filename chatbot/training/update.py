@@ -44,9 +44,8 @@ def open_update(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], tea
 def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
     """Return the settings with the variable update and the all-reduce of a run on one machine.
 
-    variable_update: replicated by default on several GPUs, else parameter_server. all_reduce: for "auto", nccl on whole
-    GPUs, and one_device on CPUs and on parts of a GPU, which TensorFlow's NCCL refuses; it stays "auto" for the
-    variable updates that use no all-reduce.
+    By default, replicated on several GPUs, else parameter_server. all_reduce: for "auto", nccl on whole GPUs, and
+    one_device on CPUs and on parts of a GPU, which NCCL refuses; "auto" for updates that use none.
     """
     parallel = settings.parallel
     on_gpu = ["GPU" in tower.device for tower in towers]
@@ -66,10 +65,8 @@ def chosen_update(settings: Settings, towers: Sequence[Tower]) -> Settings:
 def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Replicas:
     """Let all towers share the model's own weights, or a copy on the CPU (--local-parameter-device cpu).
 
-    Every tower reads the variables from one device and sends its gradients there. This needs the least memory and
-    starts fastest: no copies, one trace of the update. It is the best choice on CPUs, on one GPU, and between GPUs that
-    exchange data only through host memory. With --model-parallel each weight is on the device where the first tower
-    uses it. Raises UserError for --local-parameter-device gpu without a GPU.
+    This needs the least memory and starts fastest: no copies, one trace of the update. With --model-parallel each
+    weight is where the first tower uses it. Raises UserError for --local-parameter-device gpu without a GPU.
     """
     if settings.parallel.local_parameter_device == "gpu" and "GPU" not in towers[0].device:
         raise UserError(
@@ -89,8 +86,7 @@ def parameter_server(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]
 def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Replicas:
     """Make a replica on the device of each tower; the first one uses the model's own weights.
 
-    Replicated ones get the same updates. Independent ones, which are for measuring the cost of the exchange, each train
-    a model on their share of a batch; checkpoints, validation and replies use the first one.
+    Independent ones, for measuring the cost of the exchange, each train on their share; the first one is saved.
     """
     return [
         (Replica(model, settings.learning, tower.device, copies=i > 0, keeps_average=i == 0), [tower])
@@ -101,8 +97,7 @@ def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Repli
 def of_machine(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team) -> Replicas:
     """Make the replicas of one of several machines: one for each GPU, or one that all towers on the CPU share.
 
-    tf.distribute's collectives sum over all machines: NCCL's between GPUs, otherwise a ring between hosts. On CPUs
-    tf.distribute has one device a process, so the towers of a machine sum their gradients before the exchange.
+    On CPUs tf.distribute has one device a process.
     """
     if team.replicas == len(towers):
         return copies(model, settings, towers)
@@ -110,9 +105,9 @@ def of_machine(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team
 
 
 def exchange_on_one_machine(settings: Settings, towers: Sequence[Tower]) -> Exchange:
-    """Return the all-reduce of tf.distribute between the replicas of one machine.
+    """Return the all-reduce between the replicas of one machine. settings: from `chosen_update`.
 
-    settings: from `chosen_update`. Raises UserError for --all-reduce nccl without a GPU for each tower.
+    Raises UserError for --all-reduce nccl without a GPU for each tower.
     """
     all_reduce = settings.parallel.all_reduce
     if all_reduce == "nccl" and not all("GPU" in tower.device for tower in towers):

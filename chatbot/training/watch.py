@@ -32,11 +32,8 @@ NCCL = "A collective may hang: NCCL_DEBUG=INFO shows where, NCCL_P2P_DISABLE=1"
 class StepWatch:
     """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process if a GPU is lost.
 
-    A collective between GPUs that hangs would give no other sign. Only the time within a step counts, without that in
-    which its graphs are traced.
-
-    advice: the end of the line; "" for no line. is_tracing: whether a graph of the step is being traced. lost_device:
-    asks the driver for lost GPUs, a second after each LIMIT; the others may wait for them for ever.
+    A collective between GPUs that hangs would give no other sign. The time in which graphs are traced does not count.
+    advice: the end of the line; "" for no line. lost_device: asks the driver for lost GPUs, a second after each LIMIT.
     """
 
     def __init__(
@@ -58,10 +55,9 @@ class StepWatch:
             self._step = None
 
     def tick(self) -> str:
-        """Return the line if it is due now, else "".
+        """Return the line if it is due now, else "". Another thread than that of the steps calls this every second.
 
-        A thread other than that of the steps calls this every second. The calls are counted, so that the time in which
-        the process was stopped does not count.
+        The calls are counted, so that the time in which the process was stopped does not count.
         """
         step = self._step
         if step is None or step != self._counted or self._is_tracing():
@@ -99,8 +95,7 @@ def _on_gpus(towers: Sequence[Tower]) -> bool:
 class TowerTimes:
     """Measures the seconds that each GPU takes for the gradients of its share, without their exchange.
 
-    Nothing is measured where the time of a tower means nothing, as on CPUs and parts of a GPU, which share their cores,
-    or where each tower has a function of its own.
+    Nothing is measured on CPUs and parts of a GPU, which share their cores, or where towers have their own functions.
     """
 
     def __init__(self, train_step: VariableUpdate, towers: Sequence[Tower]) -> None:
@@ -115,10 +110,7 @@ class TowerTimes:
                 self._gradients = Graph(train_step.first_tower_sums)
 
     def measure(self, batch: Prepared) -> list[float]:
-        """Return the seconds of each tower for the first piece of its share of a batch; [] if nothing is measured.
-
-        The gradients are computed again, and nothing is updated.
-        """
+        """Return the seconds of each tower for the first piece of its share, computed again; [] if not measured."""
         if self._step is None:
             return []
         try:
@@ -185,10 +177,7 @@ class Profile:
 
 @contextmanager
 def profiled(run: Run) -> Iterator[Profile]:
-    """Open the profile of --profile. Each machine writes its own; the chief says where.
-
-    Processes on one machine need folders of their own, since the files have the name of the machine.
-    """
+    """Open the profile of --profile. Each machine writes its own; the chief says where."""
     steps, folder = run.settings.run.profiled_steps, TENSORBOARD / run.settings.run.attempt
     profile = Profile(folder if run.team.chief else folder / f"worker_{run.team.machine}", steps)
     if steps and run.progress.step >= steps[-1] and run.team.chief:

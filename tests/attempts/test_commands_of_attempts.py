@@ -14,6 +14,7 @@ from chatbot.durable import write_json
 from chatbot.errors import UserError, exit_code_of
 from chatbot.model.saved import load_trained, weights_of
 from chatbot.training.checkpoints.store import read_checkpoint
+from chatbot.training.replica import TrainState
 from tests.attempts.folders import save_attempt
 
 Run = Callable[..., str]
@@ -198,7 +199,7 @@ def test_average_cannot_be_resumed_and_damage_is_not_averaged(run: Run) -> None:
     prefix = Path("checkpoints/b/ckpt-2")
     shapes = [weight.shape for weight in weights_of(load_trained(prefix.parent).model)]
     with pytest.raises(UserError, match=r"it has no optimizer state.* begin another attempt with --init-from b"):
-        read_checkpoint(prefix, shapes, [()], None)
+        read_checkpoint(prefix, shapes, TrainState([np.zeros(())]), None)
 
     data = Path("checkpoints/a/ckpt-1.safetensors")
     data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])

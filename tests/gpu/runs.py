@@ -175,10 +175,10 @@ def float16() -> list[dict[str, Any]]:
         for batch in prepared[1:]:
             update(batch, 0.1)
         copies = [standin.counts(gpu).since(before[gpu]).device_to_host for gpu in range(gpus)]
-        loss_scale = update.gather_state()[-1].tolist()
+        (loss_scale,) = update.gather_state().loss_scale
         outcomes = [(bool(result.finite), bool(result.overflow)) for result in update.finished_steps()]
         weights = [variable.numpy() for variable in model.trainable_variables]
-        found.append({"outcomes": outcomes, "loss_scale": loss_scale, "weights": weights, "copies": copies})
+        found.append({"outcomes": outcomes, "loss_scale": loss_scale.tolist(), "weights": weights, "copies": copies})
     return found
 
 

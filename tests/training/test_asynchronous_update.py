@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from chatbot.config.learning import LearningSettings
 from chatbot.corpus.batches import Batches
 from chatbot.flags import replace
 from chatbot.model.new_model import built_model
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import asynchronous
-from chatbot.training.asynchronous import Asynchronous, ServerShard
+from chatbot.training.asynchronous import Asynchronous, Server
 from chatbot.training.devices.towers import Tower
 from chatbot.training.optimizer import DOUBLED_AFTER, LARGEST_SCALE, SMALLEST_SCALE
 from chatbot.training.selftest import SETTINGS, VOCABULARY, random_pairs
@@ -31,13 +30,13 @@ INDEX = "experimental_get_current_worker_index"
 
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Place the shard of each server on a device of this process. Every step runs on worker 1."""
+    """Place each server on a device of this process. Every step runs on worker 1."""
 
-    def local_shard(device: str, settings: LearningSettings) -> ServerShard:
-        return ServerShard(f"/CPU:{1 + int(device.partition('task:')[2][0])}", settings)
+    def local_server(device: str) -> Server:
+        return Server(f"/CPU:{1 + int(device.partition('task:')[2][0])}")
 
     monkeypatch.setattr(asynchronous, "CHIEF_DEVICE", "/CPU:0")
-    monkeypatch.setattr(asynchronous, "ServerShard", local_shard)
+    monkeypatch.setattr(asynchronous, "Server", local_server)
     monkeypatch.setattr(tf.distribute.coordinator, INDEX, lambda: tf.constant(1))
 
 
@@ -95,7 +94,7 @@ def test_checkpoint_continues_on_another_number_of_servers(expected: tuple[list[
     second = opened(servers=3, model=first._model)
     run(first, 0, 3)
     state = first.gather_state()
-    assert int(state[0]) == 3
+    assert int(state.optimizer[0]) == 3
     second.scatter_state(state)
     run(second, 3, STEPS)
     for weight, expected_weight in zip(weights_of(second), expected[0], strict=True):
@@ -110,7 +109,7 @@ def test_repeated_step_is_not_applied_again() -> None:
     run(update, 1, 2)
     for weight, weight_before in zip(weights_of(update), before, strict=True):
         np.testing.assert_array_equal(weight, weight_before)
-    assert [int(shard.updates.numpy()) for shard in update.shards] == [2, 2]
+    assert [int(server.updates.numpy()) for server in update.servers] == [2, 2]
 
 
 def test_workers_share_the_loss_scale_of_float16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +126,7 @@ def test_workers_share_the_loss_scale_of_float16(monkeypatch: pytest.MonkeyPatch
         expected = course.after([share], course.scale)
         for _ in range(2):  # the second time as after the death of a worker
             update(update.prepare(batch._replace(shares=(share,)), number), 0.1)
-            exponent, finite_steps = update.gather_state()[-1]
+            ((exponent, finite_steps),) = update.gather_state().loss_scale
             assert (2**exponent, finite_steps) == (expected.scale, course.steps)
         result, _ = update.finished_steps()
         assert (bool(result.finite), bool(result.overflow)) == expected[:2]

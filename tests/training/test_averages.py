@@ -12,7 +12,7 @@ from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
-from chatbot.training.replica import Averages, Replica
+from chatbot.training.replica import Replica
 from tests.training.small_run import small_settings
 
 PLAIN, MOVING = LearningSettings(), LearningSettings(average=0.9)
@@ -30,10 +30,10 @@ def model_of(value: float) -> Seq2Seq:
 def saved(learning: LearningSettings, step: int) -> None:
     """Save a checkpoint whose weights have the value of its step; if they are averages, the trained are 10 more."""
     model = model_of(step)
-    averages, replica = Averages(weights_of(model), learning.average > 0), Replica(model, learning)
+    replica = Replica(model, learning)
     for weight in replica.weights if learning.average else []:
         weight.assign(weight + 10)
-    checkpoints = Checkpoints(Path(), model, averages)
+    checkpoints = Checkpoints(Path(), model)
     checkpoints.save(Progress(step=step), replica.gather_state(), best=False)
     checkpoints.finish()
 
@@ -47,8 +47,8 @@ def test_run_begins_or_ceases_to_average(
 ) -> None:
     saved(before, step=3)
     model = model_of(0)
-    averages, replica = Averages(weights_of(model), now.average > 0), Replica(model, now)
-    _, state = Checkpoints(Path(), model, averages).restore(replica.gather_state())
+    replica = Replica(model, now)
+    _, state = Checkpoints(Path(), model).restore(replica.gather_state())
     replica.scatter_state(state)
     assert {float(value) for weight in replica.weights for value in np.unique(weight)} == {trained}
     replica.gather_state()

@@ -1,7 +1,5 @@
 """The state of machine 0 reaches every replica of every machine, one tensor at a time, in its own type."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -37,15 +35,17 @@ def test_state_is_shared_tensor_by_tensor_in_its_own_type(cpus: list[Tower], sta
     replicas = copies(model, settings, cpus)
     update = (Staged if staged else Synchronous)(model, settings.learning, replicas, recorded, Team(0, 2))
     rng = np.random.default_rng(1)
-    state: list[Any] = [np.asarray(value + 3 * rng.random(value.shape), value.dtype) for value in update.gather_state()]
+    state = tf.nest.map_structure(
+        lambda value: np.asarray(value + 3 * rng.random(value.shape), value.dtype), update.gather_state()
+    )
     start = [weight.numpy() for weight in model.trainable_variables]
     start[0].flat[0] = -0.0
     model.trainable_variables[0].assign(start[0])
     update.scatter_state(state)
 
     for replica, _ in replicas:
-        copied = [*replica.weights, *replica._state()]
-        for value, expected in zip(copied, [*start, *state], strict=False):
+        copied = [*replica.weights, *replica._optimizer()]
+        for value, expected in zip(copied, [*start, *state.optimizer], strict=False):
             assert value.numpy().tobytes() == expected.tobytes()
     largest = max(weight.nbytes for weight in start)
     assert max(size for *_, size in exchanged) == len(cpus) * largest

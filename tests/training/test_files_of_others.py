@@ -28,6 +28,7 @@ from chatbot.training.attempt import check_data, check_settings, write_attempt
 from chatbot.training.checkpoints.progress import Progress, read_progress
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.checkpoints.store import Checkpoints, read_checkpoint
+from chatbot.training.replica import TrainState
 from chatbot.training.reporting.metrics import MetricsFile
 from tests.training.small_run import small_settings
 
@@ -40,7 +41,7 @@ DATA = {
     "both_directions": False,
     "version": 1,
 }
-STATE = [np.asarray(1, np.int64)]
+STATE = TrainState([np.asarray(1, np.int64)])
 DEFAULT = Path("checkpoints/default")
 
 
@@ -125,7 +126,7 @@ READERS: dict[str, Callable[[Path, Any], object]] = {
     "data.json": lambda directory, _: check_data(SETTINGS, DATA),
     "metrics.jsonl": lambda directory, _: MetricsFile(directory / "metrics.jsonl", 1),
     "ckpt-1.json": lambda directory, shapes: read_checkpoint(
-        directory / "ckpt-1", shapes, [()], Provenance(SETTINGS, DATA)
+        directory / "ckpt-1", shapes, STATE, Provenance(SETTINGS, DATA)
     ),
     "ckpt-1.safetensors": read_weights,
 }

@@ -15,7 +15,7 @@ from chatbot.model.new_model import built_model
 from chatbot.training import optimizer
 from chatbot.training.devices.towers import Tower, spread
 from chatbot.training.optimizer import LossScale, is_overflow
-from chatbot.training.replica import Values
+from chatbot.training.replica import TrainState, Values
 from chatbot.training.selftest import NEVER_CLIPPED, SETTINGS, VOCABULARY, random_pairs
 from chatbot.training.update import open_update
 from tests.training.devices.test_out_of_memory import with_memory_for
@@ -109,17 +109,16 @@ class Opened:
             scales.append([float(replica.loss_scale.read()) for replica in replicas if replica.loss_scale])
         return scales
 
-    def state(self) -> Values:
+    def state(self) -> tuple[Values, TrainState]:
         """The content of a checkpoint: the weights, and the rest."""
         state = self.update.gather_state()
-        return [*(variable.numpy() for variable in self._model.trainable_variables), *state]
+        return [variable.numpy() for variable in self._model.trainable_variables], state
 
-    def restore(self, state: Values) -> None:
+    def restore(self, weights: Values, state: TrainState) -> None:
         """Continue from a checkpoint."""
-        variables = self._model.trainable_variables
-        for variable, value in zip(variables, state, strict=False):
+        for variable, value in zip(self._model.trainable_variables, weights, strict=True):
             variable.assign(value)
-        self.update.scatter_state(state[len(variables) :])
+        self.update.scatter_state(state)
 
     def course(self, towers: slice) -> list[Outcome | None]:
         """The outcome of each step for towers with a scale of their own; None for no update."""
@@ -167,13 +166,13 @@ def test_resumed_run_is_equal_to_the_bit(cpus: list[Tower], staged: bool, stub: 
     kept = {}
     for number in range(len(FACTORS)):
         kept[number] = opened.state()
-        assert all(np.isfinite(value).all() for value in kept[number])
+        assert all(np.isfinite(value).all() for value in tf.nest.flatten(kept[number]))
         opened.train(number, number + 1)
     results, last = opened.update.finished_steps(), opened.state()
     for number in (5, FACTORS.index(NAN) + 1, FACTORS.index(2.0**14) + 1, FACTORS.index(1e30) + 7):
-        opened.restore(kept[number])
+        opened.restore(*kept[number])
         opened.train(number)
         again = opened.update.finished_steps()
         assert [bool(result.finite) for result in again] == [bool(result.finite) for result in results[number:]]
-        for actual, expected in zip(opened.state(), last, strict=True):
+        for actual, expected in zip(*map(tf.nest.flatten, (opened.state(), last)), strict=True):
             np.testing.assert_array_equal(actual, expected)

@@ -127,13 +127,13 @@ def machine_of_two(cpus: list[Tower], machine: int, step: type[Synchronous] = Sy
 def test_machines_start_from_the_weights_and_state_of_machine_0(cpus: list[Tower]) -> None:
     """Machine 1 sends zeros, so it receives 3 everywhere."""
     update = machine_of_two(cpus, machine=1)
-    state = [np.full_like(value, 7) for value in update.gather_state()]
+    state = tf.nest.map_structure(lambda value: np.full_like(value, 7), update.gather_state())
     update.scatter_state(state)
-    received = [*update.gather_state(), *(variable.numpy() for variable in update._model.trainable_variables)]
+    received = [*tf.nest.flatten(update.gather_state()), *(v.numpy() for v in update._model.trainable_variables)]
     assert all((value == 3).all() for value in received)
     first = machine_of_two(cpus, machine=0)
     first.scatter_state(state)
-    assert all((value == 10).all() for value in first.gather_state())
+    assert all((value == 10).all() for value in tf.nest.flatten(first.gather_state()))
 
 
 def test_pending_gradients_are_on_one_tower_of_one_machine(cpus: list[Tower]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches, GlobalBatch
@@ -70,7 +71,7 @@ class Opened:
         self.update.scatter_state(self._state)
         for number, batch in enumerate(batches):
             self.update(self.update.prepare(batch, number), SETTINGS.learning.learning_rate)
-        state = self.update.gather_state()
+        state = tf.nest.flatten(self.update.gather_state())
         own = [weight.numpy() for replica in self.update.replicas for weight in replica.weights]
         return [bool(result.finite) for result in self.update.finished_steps()], [*state, *own]
 
@@ -97,7 +98,7 @@ def test_float16_lowers_its_scale_and_trains_on(cpus: list[Tower]) -> None:
     applied, state = opened.train([opened.bad, first, second, opened.bad, third])
     exact.train(opened.batches)
     assert applied == [False, True, True, False, True]
-    exponent, finite_steps = opened.update.gather_state()[-1]
+    ((exponent, finite_steps),) = opened.update.gather_state().loss_scale
     assert (exponent, finite_steps) == (-2, 1)
     assert all(np.isfinite(value).all() for value in state)
     for actual, expected, start in zip(*map(values_of, (opened.model, exact.model)), exact.start, strict=True):

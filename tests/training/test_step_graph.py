@@ -37,7 +37,7 @@ def test_step_is_traced_once_for_all_batches_and_slots_exist_once(
     function: Any = update.gradient_functions[0]
     assert function.experimental_get_tracing_count() == 1
     # Adam: the number of updates, and two slots for each weight.
-    updates, *slots = update.gather_state()
+    updates, *slots = update.gather_state().optimizer
     assert updates == steps
     assert len(slots) == 2 * len(model.trainable_variables)
 

@@ -11,19 +11,17 @@ import tensorflow as tf
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import GlobalBatch
 from chatbot.model.seq2seq import Seq2Seq
-from chatbot.training.replica import Replica, Values
+from chatbot.training.replica import Replica, TrainState
 from chatbot.training.share import Prepared
-from chatbot.training.step import StepResult
+from chatbot.training.step import StepResult, VariableUpdate
 
 
-class UntracedUpdate:
+class UntracedUpdate(VariableUpdate):
     """A training step without a graph, on one tower.
 
     strike: called with each step before it ends. not_finite, high, overflows: the steps, counted from 1, whose loss is
     not a number, is far above that of the others, or whose gradients overflow float16.
     """
-
-    tower_names, num_shares, is_tracing = ["cpu_0"], 1, False
 
     def __init__(
         self,
@@ -34,9 +32,9 @@ class UntracedUpdate:
         high: Container[int] = (),
         overflows: Container[int] = (),
     ) -> None:
+        super().__init__(["cpu_0"], 1)
         self._replica, self._strike = Replica(model, settings.learning), strike
         self._not_finite, self._high, self._overflows = not_finite, high, overflows
-        self._finished: list[StepResult] = []
         self.step = 0
 
     def prepare(self, batch: GlobalBatch, number: int) -> Prepared:
@@ -58,15 +56,10 @@ class UntracedUpdate:
         )
         self._strike(self.step)
 
-    def finished_steps(self) -> list[StepResult]:
-        """Return the results since the last call."""
-        finished, self._finished = self._finished, []
-        return finished
-
-    def gather_state(self) -> Values:
+    def gather_state(self) -> TrainState:
         """Return the state of the replica."""
         return self._replica.gather_state()
 
-    def scatter_state(self, state: Values) -> None:
+    def scatter_state(self, state: TrainState) -> None:
         """Set the state of the replica."""
         self._replica.scatter_state(state)

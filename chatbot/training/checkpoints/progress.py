@@ -46,10 +46,7 @@ class Progress:
             self.rate_halvings, self.halved_rate = 0, None
 
     def validated(self, values: Mapping[str, float | None]) -> bool:
-        """Record a validation at this step; return whether it is the best so far, by the measure `best_by`.
-
-        values: its measures by name.
-        """
+        """Record a validation at this step, its measures by name; return whether it is the best so far."""
         value = values[self.best_by]
         best = self._is_best(value)
         if best:
@@ -66,10 +63,7 @@ class Progress:
         return value < self.best_value if self.best_by in LOWER_IS_BETTER else value > self.best_value
 
     def take_best_of(self, other: "Progress") -> None:
-        """Take the best validation of another progress, or none if it was of other pairs, or chosen by another measure.
-
-        The count of validations since the best goes on.
-        """
+        """Take the best validation of another progress; none if it was of other pairs, or by another measure."""
         same = (other.validation, other.best_by) == (self.validation, self.best_by)
         source = other if same else Progress()
         self.best_step, self.best_nats, self.best_value = source.best_step, source.best_nats, source.best_value
@@ -81,10 +75,7 @@ def shown(value: float, measure: str) -> str:
 
 
 def read_progress(path: Path) -> tuple[str, Progress]:
-    """Read the name of a checkpoint and its progress from `last` or `best`.
-
-    Raises UserError for a file that is damaged, or of another version.
-    """
+    """Read the name of a checkpoint and its progress from `last` or `best`. Raises UserError."""
     pointer = read_pointer(path)
     return pointer.pop("checkpoint"), progress_of(pointer, path)
 

@@ -44,8 +44,7 @@ class Provenance:
     def check(self, manifest: dict[str, Any], path: Path) -> list[str]:
         """Compare the manifest of a checkpoint that is resumed; return the differences that are allowed, one a line.
 
-        A part that the manifest lacks is not compared. Raises UserError when the pairs, the vocabulary or a fixed
-        setting differ, and DamagedError for a part of another form.
+        Raises UserError when the pairs, the vocabulary or a fixed setting differ, and DamagedError for another form.
         """
         try:
             self._check_data(manifest, path)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,50 +37,33 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import lock_of
 from chatbot.training.checkpoints.progress import Progress, progress_of, read_progress
 from chatbot.training.checkpoints.provenance import Provenance
-from chatbot.training.replica import Averages, Values
+from chatbot.training.replica import TrainState, Values
 
 # Errors of the system that say that the disk is full.
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# The groups of a checkpoint. WEIGHTS: those of the model, averages with --average. TRAINED: then the trained weights.
-# LOSS_SCALE: of float16; it has a group of its own because a run may be resumed at another precision.
-WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE = "weights", "optimizer", "trained", "loss_scale"
-
-Shapes = Sequence[Sequence[int]]
+# The groups of a checkpoint: the weights of the model, and the fields of `TrainState`.
+WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE = "weights", *TrainState._fields
 
 
-@dataclasses.dataclass(frozen=True)
-class Snapshot:
-    """A checkpoint that is not on the disk yet. tensors: by group."""
-
-    progress: Progress
-    best: bool
-    tensors: dict[str, Values]
-
-
-@dataclasses.dataclass(frozen=True)
-class Content:
+class Checkpoint(NamedTuple):
     """The content of a checkpoint."""
 
     progress: Progress
-    optimizer: Values  # with the loss scale
     weights: Values
-    trained: Values  # empty without averages
-    changes: list[str]  # since it was written, one a line
+    state: TrainState
 
 
 class Checkpoints:
     """Saves and restores the checkpoints of one attempt.
 
-    keep: the number of the newest checkpoints that stay, beside the best one. provenance: what the run trains with,
-    which is compared with that of a checkpoint to resume. write_attempt: writes the other files of the attempt, should
-    its folder vanish; the new folder is locked.
+    keep: the number of the newest ones that stay, beside the best. provenance: compared with that of a checkpoint to
+    resume. write_attempt: writes the other files of the attempt, should its folder vanish; the new one is locked.
     """
 
     def __init__(
         self,
         directory: Path,
         model: Seq2Seq,
-        averages: Averages | None = None,
         keep: int = 1,
         provenance: Provenance | None = None,
         write_attempt: Callable[[], None] | None = None,
@@ -89,11 +72,10 @@ class Checkpoints:
         self._provenance = provenance
         self._write_attempt = write_attempt
         self._weights = weights_of(model)
-        self._averages = averages or Averages(self._weights)
-        self._float16 = model.precision == "float16"
         self._keep = keep
         self._best = Progress()  # of the best checkpoint on the disk
-        self._snapshot: Snapshot | None = None  # the one that is not on the disk yet
+        self._unsaved: Checkpoint | None = None  # the one that is not on the disk yet
+        self._unsaved_is_best = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._warnings: list[str] = []
@@ -105,26 +87,28 @@ class Checkpoints:
         """Whether there is a checkpoint to resume from."""
         return (self.directory / LAST).exists()
 
-    def restore(self, new: Values) -> tuple[Progress, Values]:
-        """Load the last checkpoint into the model; return its progress and the state of the optimizer.
+    def new_state(self, state: TrainState) -> TrainState:
+        """Return the state of a new run, which trains the weights of the model."""
+        return state._replace(trained=[weight.numpy() for weight in self._weights] if state.trained else [])
 
-        new: the state of a new run; without a checkpoint, it is returned with the model's weights as those to train.
-        Where the last one is damaged, the newest whole one takes its place, and a warning is printed. Raises UserError
-        for a damaged attempt.
+    def restore(self, new: TrainState) -> tuple[Progress, TrainState]:
+        """Load the last checkpoint into the model; return its progress and state, or those of a new run without one.
+
+        Where the last one is damaged, the newest whole one takes its place, with a warning. Raises UserError.
         """
         self.wait()
-        self._snapshot = None
+        self._unsaved = None
         if not self.exist:
-            return Progress(), self._averages.joined(self._averages.split(new)[1])
-        pointed = pointed_steps(self.directory)
-        shapes = [weight.shape for weight in self._weights], [value.shape for value in self._averages.split(new)[1]]
-        step, content, damage = first_whole(
+            return Progress(), self.new_state(new)
+        pointed, shapes = pointed_steps(self.directory), [weight.shape for weight in self._weights]
+        step, (checkpoint, changes), damage = first_whole(
             self.directory,
             resumable_steps(self.directory),
-            lambda path: read_checkpoint(path, *shapes, self._provenance, self._float16),
+            lambda path: read_checkpoint(path, shapes, new, self._provenance),
         )
-        print(*content.changes, sep="\n", end="\n" if content.changes else "")
-        progress = content.progress
+        for change in changes:
+            print(change)
+        progress, weights, state = checkpoint
         with suppress(OSError):  # the run goes on, and reports it at the next save
             if damage is not None:
                 print(f"Warning: {damage.found}; the checkpoint of step {step:,} is used instead.", file=sys.stderr)
@@ -133,17 +117,21 @@ class Checkpoints:
                 # The process was killed between the two pointers.
                 self._point(BEST, progress)
         self._best = dataclasses.replace(progress)
-        for weight, value in zip(self._weights, content.weights, strict=True):
+        if new.trained:
+            state = state._replace(trained=state.trained or weights)
+        else:  # a run that was with --average goes on from the trained weights
+            weights, state = state.trained or weights, state._replace(trained=[])
+        for weight, value in zip(self._weights, weights, strict=True):
             weight.assign(value)
-        return progress, self._averages.joined(content.optimizer, content.trained)
+        return progress, state
 
-    def check_space(self, state: Values, keeps_best: bool) -> None:
+    def check_space(self, state: TrainState, keeps_best: bool) -> None:
         """Raise UserError when the disk has no space for the checkpoints of the run.
 
-        Old checkpoints stay until the next one is complete. keeps_best: whether the best one is kept beside them.
+        Old ones stay until the next one is complete. keeps_best: whether the best one is kept beside them.
         """
         weights = sum(4 * weight.shape.num_elements() for weight in self._weights)
-        size = weights + sum(value.nbytes for value in state)
+        size = weights + sum(value.nbytes for values in state for value in values)
         count = 1 + self._keep + keeps_best - len(saved_steps(self.directory))
         disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(disk).free
@@ -154,33 +142,29 @@ class Checkpoints:
                 "on another disk"
             )
 
-    def save(self, progress: Progress, state: Values, best: bool) -> None:
+    def save(self, progress: Progress, state: TrainState, best: bool) -> None:
         """Begin to write a checkpoint, and to name it in `last`, and in `best` if it is the best.
 
-        Returns when the weights are copied, once the checkpoint before is written. A pointer is written only after the
-        files that it names are on the disk; files are removed only when no pointer names them. Raises UserError when a
-        number is not finite.
+        Returns when the weights are copied, once the checkpoint before is written. A pointer is written after the files
+        that it names are on the disk; files are removed when no pointer names them. Raises UserError when a number is
+        not finite.
         """
         self.wait()
         self._saved_at = time.monotonic()
-        trained, optimizer = self._averages.split(state)
-        loss_scale = [optimizer.pop()] if self._float16 else []
         weights = [weight.numpy() for weight in self._weights]
-        tensors = {WEIGHTS: weights, OPTIMIZER: optimizer, TRAINED: trained, LOSS_SCALE: loss_scale}
-        for group, values in tensors.items():
+        for what, values in (("a state of the optimizer", state.optimizer), ("a weight", [*weights, *state.trained])):
             if not all(map(is_finite, values)):
-                what = "a state of the optimizer" if group == OPTIMIZER else "a weight"
                 raise UserError(
                     f"{what} is not a number at step {progress.step}; {self._kept()}: start again with a lower "
                     "--learning-rate"
                 )
-        self._snapshot = Snapshot(dataclasses.replace(progress), best, tensors)
+        self._unsaved, self._unsaved_is_best = Checkpoint(dataclasses.replace(progress), weights, state), best
         self._writing = self._writer.submit(self._write_or_report)
 
     def amend(self, progress: Progress, best: bool = False) -> None:
         """Name the last checkpoint again, with another progress; in `best`, too, if it is the best after all.
 
-        If that fails, a warning says so, and the progress returns to the best before.
+        A failure is a warning, and the progress returns to the best before.
         """
         self.wait()
         try:
@@ -206,16 +190,13 @@ class Checkpoints:
 
     @contextmanager
     def finished(self) -> Iterator[None]:
-        """Finish at the end of the block what is being written. If the last save has failed, it is tried once more.
-
-        Raises UserError when it fails again. An exception of the block is raised in any case.
-        """
+        """Finish at the end of the block what is being written; try it once more if that has failed. Raises UserError."""
         try:
             yield
         except BaseException:
             self.wait()
-            if self._snapshot is not None:
-                step = self._snapshot.progress.step
+            if self._unsaved is not None:
+                step = self._unsaved.progress.step
                 print(f"Warning: the checkpoint of step {step:,} could not be written.", file=sys.stderr)
             raise
         else:
@@ -226,13 +207,13 @@ class Checkpoints:
     def finish(self) -> None:
         """Wait as `wait` does, and write the last checkpoint again if that has failed. Raises UserError."""
         self.wait()
-        if self._snapshot is not None:
-            self._write(self._snapshot)
+        if self._unsaved is not None:
+            self._write(self._unsaved)
 
     def forget_lost_best(self, progress: Progress) -> None:
         """Wait as `wait` does. If the best checkpoint could not be written, the progress returns to the best before."""
         self.wait()
-        if self._snapshot is not None and self._snapshot.best:
+        if self._unsaved is not None and self._unsaved_is_best:
             progress.take_best_of(self._best)
 
     def warnings(self) -> list[str]:
@@ -252,15 +233,15 @@ class Checkpoints:
                 print(f"Warning: {found}; the weights of step {progress.step:,} are used instead.", file=sys.stderr)
 
     def _write_or_report(self) -> None:
-        assert self._snapshot is not None
+        assert self._unsaved is not None
         try:
-            self._write(self._snapshot)
+            self._write(self._unsaved)
         except _UnsavedError as error:
             self._warnings.append(f"{error.found}; training goes on, and tries again at the next checkpoint")
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint and its pointers, then remove old ones. Raises UserError when it cannot be written."""
-        progress = snapshot.progress
+        progress, weights, state = checkpoint
         path = checkpoint_path(self.directory, progress.step)
         try:
             if self._write_attempt is not None and not self.directory.exists():
@@ -273,9 +254,10 @@ class Checkpoints:
             if not self.exist:
                 write_file(self.directory / SAVING, b"")
             content = self._provenance.content() if self._provenance else {}
-            write_checkpoint(path, snapshot.tensors, {"progress": dataclasses.asdict(progress), **content})
+            tensors = {WEIGHTS: weights, **state._asdict()}
+            write_checkpoint(path, tensors, {"progress": dataclasses.asdict(progress), **content})
             self._point(LAST, progress)
-            if snapshot.best:
+            if self._unsaved_is_best:
                 self._point(BEST, progress)
                 self._best = progress
         except OSError as error:
@@ -285,15 +267,12 @@ class Checkpoints:
             cannot = "no space left on the disk" if full else "cannot be written"
             remedy = "free some space" if full else "check the folder and its permissions"
             raise _UnsavedError(f"{path}: {cannot} ({reason}); {self._kept()}: {remedy}") from None
-        self._snapshot = None
+        self._unsaved = None
         with suppress(OSError, UserError):  # they are removed after the next save
             remove_unnamed(self.directory, self._keep)
 
     def _return_to(self, progress: Progress, pointed: Mapping[str, int]) -> None:
-        """Let the pointers name the checkpoint of this progress, since those after it are damaged.
-
-        pointed: the steps that they name.
-        """
+        """Let the pointers, to these steps, name the checkpoint of this progress: those after it are damaged."""
         best_lost = pointed.get(BEST, 0) > progress.step
         if best_lost and progress.best_step != progress.step:
             progress.take_best_of(Progress())
@@ -323,14 +302,12 @@ class _UnsavedError(UserError):
 
 
 def read_checkpoint(
-    path: Path, weights: Shapes, optimizer: Shapes, provenance: Provenance | None, float16: bool = False
-) -> Content:
-    """Read a checkpoint.
+    path: Path, shapes: Sequence[Sequence[int]], new: TrainState, provenance: Provenance | None
+) -> tuple[Checkpoint, list[str]]:
+    """Read a checkpoint; return also what has changed since it was written, one change a line.
 
-    weights, optimizer: the shapes of these variables. provenance: of the run that resumes it. float16: the last
-    variable of the optimizer is the loss scale; one that the checkpoint lacks is zeros, as in a new run. Raises
-    DamagedError; UserError for a damaged `last` or `best` that names it, and for one of another run, and for one
-    without a state of the optimizer.
+    shapes: of the weights. new: of a new run, which has the loss scale that the checkpoint lacks. Raises DamagedError;
+    UserError for a damaged pointer to it, for a checkpoint of another run, or without a state of the optimizer.
     """
     manifest = verified_manifest(path)
     changes = provenance.check(manifest, path) if provenance else []
@@ -341,12 +318,12 @@ def read_checkpoint(
             f"{path}: it has no optimizer state, as after `attempts average`, and cannot be resumed; begin another "
             f"attempt with --init-from {path.parent.name}"
         )
-    end = len(optimizer) - float16
-    state = read_group(path, OPTIMIZER, optimizer[:end])
-    if float16:
-        state += read_group(path, LOSS_SCALE, optimizer[end:]) if LOSS_SCALE in groups else [np.zeros(optimizer[end])]
-    trained = read_group(path, TRAINED, weights) if TRAINED in groups else []
-    return Content(progress, state, read_group(path, WEIGHTS, weights), trained, changes)
+    state = TrainState(
+        read_group(path, OPTIMIZER, [value.shape for value in new.optimizer]),
+        read_group(path, TRAINED, shapes) if TRAINED in groups else [],
+        [read_group(path, LOSS_SCALE, [v.shape])[0] if LOSS_SCALE in groups else v for v in new.loss_scale],
+    )
+    return Checkpoint(progress, read_group(path, WEIGHTS, shapes), state), changes
 
 
 def _progress_at(path: Path, manifest: Mapping[str, Any]) -> Progress:
@@ -370,9 +347,9 @@ def is_finite(values: npt.NDArray[Any]) -> bool:
 
 
 def remove_unnamed(directory: Path, keep: int) -> None:
-    """Remove the checkpoints of an attempt that neither `last` nor `best` names.
+    """Remove the checkpoints that neither `last` nor `best` names. keep: how many of the newest stay, too.
 
-    keep: the number of the newest ones up to `last` that stay, too. Raises OSError and UserError.
+    Raises OSError and UserError.
     """
     pointed = pointed_steps(directory)
     older = [step for step in saved_steps(directory) if step <= pointed.get(LAST, -1)]

@@ -1,8 +1,7 @@
 """The reaction to a GPU that fails in mid-run, and to a device that is out of memory.
 
-A GPU that has failed is an error that names it. A device that is out of memory splits each share into smaller pieces;
-where a piece is a single pair already, it is an error. After another failure of cuDNN, the step is first tried once
-more as it is: TensorFlow reports a lack of memory for the workspace of a recurrent layer as it reports any other.
+A GPU that has failed is an error that names it. A device out of memory splits each share into smaller pieces, down to a
+pair. After another failure of cuDNN, which may be a lack of memory too, the step is first tried once more as it is.
 """
 
 import contextlib
@@ -75,8 +74,8 @@ def device_errors(towers: Sequence[Tower]) -> Iterator[None]:
 def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserError | None:
     """Return the error to raise for a GPU of these towers that has failed; None if no GPU is the cause.
 
-    A GPU that does not answer NVML is the cause, whatever the text says: TensorFlow names the device of the operation
-    that noticed the failure. If all answer, it is the device that the text names, or one of all.
+    A GPU that does not answer NVML is the cause: TensorFlow names the device that noticed the failure. If all answer,
+    it is the device that the text names, or one of all.
     """
     places, text = places_of(towers), str(error)
     if not places:
@@ -141,10 +140,7 @@ def _device_error(what: str) -> DeviceError:
 
 
 def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
-    """Return whether an error of a step is caused by a device that is out of memory.
-
-    towers: an uncertain error is not, if one of their GPUs has failed.
-    """
+    """Return whether a device is out of memory; an uncertain error is not, if one of these towers' GPUs has failed."""
     return isinstance(error, tf.errors.ResourceExhaustedError) or _has(MEMORY_TEXTS, error, towers)
 
 
@@ -161,10 +157,7 @@ def _has(texts: Sequence[str], error: tf.errors.OpError, towers: Sequence[Tower]
 
 
 def repeat_after(error: tf.errors.OpError, step: int, weights_intact: bool) -> None:
-    """Print that a step in which cuDNN failed is computed once more.
-
-    weights_intact: as for `more_pieces`. Raises DeviceError if the step cannot be repeated.
-    """
+    """Print that a step in which cuDNN failed is computed once more. Raises DeviceError if it cannot be repeated."""
     if not weights_intact:
         raise _cudnn_error("while the weights were updated, at", step, error) from error
     tqdm.write(
@@ -192,12 +185,11 @@ def more_pieces(
     first_time: bool,
     weights_intact: bool,
 ) -> int:
-    """Return the new number of pieces of each share, twice the old one. The global batch stays the same.
+    """Return the new number of pieces of each share, twice the old one.
 
-    pieces: the old number. rows: pairs in the largest share of the step. first_time: print that shares are split.
-    weights_intact: False if the step may have updated some of the weights.
-    Raises UserError if the weights may be updated in part, or if a piece is a single pair already; for a failure of
-    cuDNN, the UserError is a DeviceError.
+    rows: pairs in the largest share of the step. first_time: print that shares are split. weights_intact: False if the
+    step may have updated some of the weights. Raises UserError in that case, and if a piece is a single pair already; a
+    DeviceError for a failure of cuDNN.
     """
     if not weights_intact:
         raise UserError(

@@ -25,10 +25,7 @@ def loss_size(settings: Settings, towers: Sequence[Tower], machines: int = 1) ->
 
 
 def check_sampled_logits(settings: Settings, tokens: int) -> None:
-    """Raise UserError when a sampled softmax, which has no chunks, has more logits than kernels can index.
-
-    tokens: `most_tokens`.
-    """
+    """Raise UserError when a sampled softmax, which has no chunks, has more logits than kernels can index."""
     logits = 0 if settings.model.sampled_softmax is None else tokens * (1 + settings.model.sampled_softmax)
     if logits > MOST_ELEMENTS:
         raise UserError(
@@ -47,9 +44,9 @@ def most_tokens(settings: Settings, towers: int) -> int:
 
 
 def peak_growth(towers: Sequence[Tower], action: Callable[[], object]) -> list[int] | None:
-    """Return the bytes by which each tower's memory grows at most during an action; None if that cannot be measured.
+    """Return the bytes by which each tower's memory grows at most during an action; None if that is not known.
 
-    A GPU reports it. All towers of a CPU share the memory of the process, which Linux reports, and have equal parts.
+    Towers of a CPU share the memory of the process, which Linux reports.
     """
     if all("GPU" in tower.device for tower in towers):
         devices = [tower.device.removeprefix("/") for tower in towers]

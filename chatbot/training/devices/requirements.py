@@ -27,8 +27,7 @@ FIRST_DRIVER = 525
 def why_unusable(gpus: Sequence[Gpu], seen: int, build: Mapping[str, Any]) -> str | None:
     """Return the reason why TensorFlow cannot use all of these GPUs, with a remedy; None if no reason is found.
 
-    seen: the number of GPUs that TensorFlow lists. It lists those that are too old, too, and does not compute on them.
-    build: what `tf.sysconfig.get_build_info` returns.
+    seen: the number of GPUs that TensorFlow lists, with those that are too old. build: `tf.sysconfig.get_build_info`.
     """
     if not build.get("is_cuda_build"):
         return "this TensorFlow was built without CUDA; install the one of `make gpu`"
@@ -62,10 +61,7 @@ def least_capability(build: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def why_not_opened(library: str) -> str | None:
-    """Return why a shared library cannot be opened, or None if it can.
-
-    As TensorFlow does, this tries the packages that `make gpu` installs, and the system's paths.
-    """
+    """Return why a shared library cannot be opened, from NVIDIA's packages or the system's paths; None if it can."""
     paths = packaged(library)
     try:
         ctypes.CDLL(str(paths[0]) if paths else library)

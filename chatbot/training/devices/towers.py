@@ -42,8 +42,7 @@ class Tower:
 def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
     """Return the GPUs to train on: those of --gpus, or by default all that CUDA_VISIBLE_DEVICES allows.
 
-    Raises UserError for ids that are malformed, repeated or not found, that contradict --towers, or that belong to
-    several GPUs of which one is split into MIG instances.
+    Raises UserError for wrong ids, for a wrong --towers, and for several GPUs of which one has MIG instances.
     """
     gpus = _requested(requested, towers, found)
     split = [gpu for gpu in gpus if gpu.instances]
@@ -116,9 +115,8 @@ def _visible(found: list[Gpu]) -> list[Gpu]:
 def open_towers(gpus: list[Gpu], towers: int | None) -> list[Tower]:
     """Create TensorFlow's logical devices and return the tower of each.
 
-    Sets GPU visibility, memory growth and soft placement. Without a GPU, or with a single one, the device is split
-    into `towers` logical devices. Raises UserError if TensorFlow cannot use the selected GPUs, if other processes use
-    their memory, or if TensorFlow was used before in this process with fewer logical devices.
+    Without a GPU, or with a single one, the device is split into `towers` logical devices. Raises UserError if
+    TensorFlow cannot use the GPUs, if their memory is in use, or if TensorFlow already computes on fewer devices.
     """
     running = "tensorflow" in sys.modules
     if not running:  # else the memory in use may be that of this process
@@ -178,10 +176,7 @@ def _split(device: Any, towers: int, configuration: Any) -> None:
 
 
 def table(towers: list[Tower], columns: int | None = None) -> str:
-    """Return a table with one line for each tower: tower, physical id, logical device, name, memory.
-
-    columns: of the terminal, where a line that does not fit becomes several.
-    """
+    """Return a table with one line for each tower, several on a terminal with fewer columns."""
     rows = [("tower", "physical", "logical", "name", "memory")]
     for i, tower in enumerate(towers):
         memory = "" if tower.memory is None else f"{tower.memory / 2**30:.1f} GiB"
@@ -203,10 +198,8 @@ def cpu_name() -> str:
 def spread(towers: Sequence[Tower]) -> list[Tower]:
     """Group one-device towers into towers of three devices, or of two if their number is not a multiple of 3.
 
-    This is for models that do not fit on one device (--model-parallel). The parts of a tower run one after another, so
-    three devices are not three times as fast as one. Several such towers train in parallel.
-
-    Raises UserError if the number of devices is a multiple of neither 3 nor 2.
+    For models that do not fit on one device (--model-parallel): the parts of a tower run one after another. Raises
+    UserError if the number of devices is a multiple of neither.
     """
     size = next((size for size in (3, 2) if len(towers) % size == 0), None)
     if size is None:
@@ -218,10 +211,7 @@ def spread(towers: Sequence[Tower]) -> list[Tower]:
 
 
 def _spread_tower(devices: Sequence[Tower]) -> Tower:
-    """Join two or three devices into one tower.
-
-    Of two devices, the second has decoder and projection, between which most data passes.
-    """
+    """Join devices into one tower; of two, the second has decoder and projection, between which most data passes."""
     encoder, decoder, projection = devices[0], devices[1], devices[-1]
     return Tower(
         name="+".join(device.name for device in devices),

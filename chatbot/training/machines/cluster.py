@@ -43,7 +43,7 @@ class Cluster:
 def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
     """Return the cluster from the flags, or from TF_CONFIG if no flag is set; None for a single machine.
 
-    Raises UserError for values that are missing, malformed, repeated, or out of range.
+    Raises UserError.
     """
     flags = (
         settings.worker_hosts,

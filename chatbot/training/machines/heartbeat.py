@@ -1,10 +1,9 @@
 """The connection of each worker of a synchronous run with the chief, which shows that all of them still run.
 
-It is made on the chief's port before TensorFlow uses the port, so that it needs no other one. Once a second, both ends
-send the step that they are at. A machine is lost when it has sent nothing for PEER_TIMEOUT seconds and its port does
-not answer either: TensorFlow's own threads answer there, also while Python is busy, but not in a process that has ended
-or is stopped. The chief sends the loss on to the others. A machine that answers and finishes no step, since it hangs in
-a kernel or validates for long, is only reported.
+It is made on the chief's port before TensorFlow uses the port. Once a second, both ends send the step that they are at.
+A machine is lost when it has sent nothing for PEER_TIMEOUT seconds and its port does not answer either: TensorFlow's
+own threads answer there, also while Python is busy. The chief sends the loss on to the others. A machine that answers
+and finishes no step, as it may hang in a kernel or validate for long, is only reported.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ class Link:
     def send(self, **message: Any) -> None:
         """Send a message, as far as the connection takes it; the next call sends the rest first.
 
-        The message is dropped as a whole if the other end has read nothing for MOST_BYTES.
+        It is dropped if the other end has read nothing for MOST_BYTES.
         """
         if len(self._unsent) < MOST_BYTES:
             self._unsent += json.dumps(message).encode() + b"\n"
@@ -87,7 +86,7 @@ class Link:
 class Heartbeat(Monitor):
     """The links of this machine: of the chief to all workers, of another worker to the chief.
 
-    timeout: seconds of silence after which a machine's port is probed. limit: seconds to wait for machines to start.
+    timeout: seconds of silence after which a machine's port is probed.
     """
 
     def __init__(self, cluster: Cluster, timeout: float = PEER_TIMEOUT, limit: float = START_LIMIT) -> None:
@@ -97,9 +96,9 @@ class Heartbeat(Monitor):
         self._steps = {f"{WORKER} {cluster.index}": 0}  # of the machines that this one hears
 
     def wait_for_all(self) -> None:
-        """Wait until every machine has reached the port of every other one. Ends this process after the limit.
+        """Wait until every machine has reached the port of every other one; end this process after the limit.
 
-        TensorFlow can also wait, but holds Python's lock meanwhile, which blocks the time limit and messages.
+        TensorFlow would hold Python's lock meanwhile, and with it the time limit and messages.
         """
         assert self._cluster.own is not None
         _, port = host_and_port(self._cluster.own)

@@ -1,6 +1,6 @@
 """Child processes of a run on this machine, for --local-workers, --asynchronous and --restarts.
 
-The parent does no training. It forwards signals and restarts lost children, which end whenever the parent ends.
+The parent forwards signals and restarts lost children, which end whenever the parent ends.
 """
 
 import dataclasses
@@ -32,8 +32,8 @@ EXIT_TIMEOUT = 60.0
 class Job:
     """A process to run.
 
-    restarts: the maximum number of restarts after the process was killed, or lost another process. quiet: discard
-    standard output. server: the process serves the others, and ends with them.
+    restarts: how often it starts again after it was killed, or lost another process. quiet: discard standard output.
+    server: it serves the others, and ends with them.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Job:
 def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
     """Run the jobs until all but servers have ended; return the first exit code that is not 0, or 0.
 
-    Exit code 2 of any job, a server's too, is an error that the user can fix, and ends all jobs.
-    restart_delay: seconds before a lost process starts again; servers start again at once.
+    Exit code 2 of any job, an error that the user can fix, ends all. restart_delay: seconds before a lost process,
+    other than a server, starts again.
     """
     restarts_left = {job: job.restarts for job in jobs}
     start_times = dict.fromkeys(jobs, 0.0)  # of the jobs that are not running
@@ -119,8 +119,8 @@ def _start(job: Job, error_token: Any) -> Any:
 def _child(job: Job, error_token: Any) -> None:
     """Run the job in the child process.
 
-    error_token: a pipe with a single message. When several jobs fail for the same reason, such as a missing file,
-    only the one that reads the message prints the error.
+    error_token: a pipe with a single message: of several jobs that fail for the same reason, the one that reads it
+    prints the error.
     """
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's handler would print a traceback for a Ctrl-C until now

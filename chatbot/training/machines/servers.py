@@ -15,10 +15,9 @@ from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
 
 
 def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:
-    """Run a worker or a parameter server until the chief has ended.
+    """Run a worker or a parameter server until the chief has ended: until it has not answered for peer_timeout seconds.
 
-    peer_timeout: seconds without an answer after which the chief counts as ended. None: run until killed, for a process
-    that its parent ends.
+    None: run until killed, for a process that its parent ends.
     """
     on_gpu = cluster.job == WORKER
     gpus = choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else []

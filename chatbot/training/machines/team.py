@@ -20,10 +20,9 @@ BLOCK = 8192
 class Team:
     """The machines of a synchronous run, as seen from one of them.
 
-    machine: the index of this machine. machines: the number of machines. strategy: the tf.distribute strategy over all
-    machines; None for a single machine. leave: called after the last exchange, when machines may start to end.
-    at_step: called with the step that this machine is at, which the others show if they lose it. coordinator: on the
-    chief of an asynchronous run, tf.distribute's. workers_and_servers: their numbers in such a run.
+    machine: its index. strategy: tf.distribute's over all machines; None for a single one. leave: called after the last
+    exchange, when machines may start to end. at_step: called with the step of this machine, which the others show if
+    they lose it. coordinator: on the chief of an asynchronous run, tf.distribute's.
     """
 
     machine: int = 0

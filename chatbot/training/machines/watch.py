@@ -1,9 +1,8 @@
 """What ends a process when a machine that it needs is lost; a thread that probes those of an asynchronous run.
 
-An operation whose peer has died may block for ever inside TensorFlow, out of reach of Python's exceptions and signal
-handlers. Peers are therefore probed at the port of their TensorFlow server, which sends a greeting: a process that has
-ended accepts no connection there, and one that is stopped sends nothing. The chief probes all others, and they probe
-the chief.
+An operation whose peer has died may block for ever inside TensorFlow, out of reach of exceptions and signal handlers.
+Peers are probed at the port of their TensorFlow server, which sends a greeting: a process that has ended accepts no
+connection there, and one that is stopped sends nothing. The chief probes all others, and they probe the chief.
 """
 
 import contextlib
@@ -80,10 +79,9 @@ class Monitor:
 
 
 class Watch(Monitor):
-    """Probes the peers from `start` until `stop`.
+    """Probes peers, addresses by name, from `start` until `stop`.
 
-    peers: their addresses, by name. on_lost: called with the name of a lost peer, once until the peer is back. limit:
-    also the seconds to wait for a worker to return when all are lost.
+    on_lost: called with the name of a lost peer. limit: also the seconds to wait for a worker when all are lost.
     """
 
     def __init__(
@@ -144,8 +142,7 @@ class Watch(Monitor):
 def join_timeout() -> Iterator[None]:
     """Limit the time of the block, in which TensorFlow connects the machines.
 
-    TensorFlow holds Python's lock meanwhile, so no thread runs and no SIGTERM is handled. If a machine is lost, SIGALRM
-    ends this process after JOIN_TIMEOUT seconds.
+    TensorFlow holds Python's lock meanwhile: SIGALRM ends the process if a machine is lost.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(JOIN_TIMEOUT)

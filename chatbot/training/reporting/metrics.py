@@ -20,27 +20,18 @@ DEFAULTS = {"WANDB_MODE": "offline", "WANDB_PROJECT": "chatbot", "WANDB_ERROR_RE
 
 
 class MetricsFile:
-    """Appends the records of a run to a file.
-
-    step: that of the checkpoint. The records of later steps, which a killed run leaves behind, are removed.
-    """
+    """Appends the records of a run to a file. step: that of the checkpoint, after which a killed run's are removed."""
 
     def __init__(self, path: Path, step: int) -> None:
         _drop_after(path, step)
         self._path = path
 
     def record(self, record: dict[str, Any]) -> None:
-        """Append a record. NaN and infinity become null, since JSON has neither.
-
-        Raises OSError as `_append_line` does.
-        """
+        """Append a record. NaN and infinity become null. Raises OSError as `_append_line` does."""
         _append_line(self._path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
 
     def complete(self, record: dict[str, Any]) -> None:
-        """Add values to the record of the last step, if it is of the same step; else append them as a record.
-
-        Raises OSError.
-        """
+        """Add values to the last record if it is of the same step; else append them as a record. Raises OSError."""
         lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else []
         last = json.loads(lines[-1]) if lines else {}
         if last.get("step") == record["step"]:
@@ -50,10 +41,7 @@ class MetricsFile:
 
 
 def _append_line(path: Path, line: bytes) -> None:
-    """Append a line to a file.
-
-    Raises OSError if that fails. The file then ends with a complete line, unless it is gone.
-    """
+    """Append a line to a file. Raises OSError; the file then ends with a complete line, unless it is gone."""
     with path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:

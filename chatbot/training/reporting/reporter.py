@@ -32,7 +32,7 @@ FEWEST_RECORDS = 20
 class Reporter:
     """Passes what happens in a run to the terminal, to metrics.jsonl and to TensorBoard.
 
-    Training goes on when one of them cannot write: a warning says so once, and the next record is tried again.
+    Training goes on when one cannot write: a warning says so once, and the next record is tried again.
     """
 
     def __init__(self, run: Run, towers: list[str]) -> None:
@@ -93,10 +93,7 @@ class Reporter:
                 self.warn(warning)
 
     def validation(self, validation: Validation, best: bool) -> None:
-        """Show and write a validation, after `Progress.validated` has recorded it.
-
-        best: whether it is the best so far.
-        """
+        """Show and write a validation, after `Progress.validated`. best: whether it is the best so far."""
         data = self._run.data
         self._terminal.validation(validation, best)
         self._terminal.probe(data.probe, validation.replies[len(data.samples) :])
@@ -179,7 +176,7 @@ def open_reporter(run: Run) -> Iterator[Reporter]:
 def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     """Print why the run ended; on the chief also replies, a summary and the next command. Draws curves.png.
 
-    stop: the reason. first_step, seconds: of this process: the step that it began after, and its time.
+    first_step, seconds: the step that this process began after, and its time.
     """
     attempt, progress, output = run.settings.run.attempt, run.progress, line_stream()
     stopped = f"Stopped at step {progress.step:,}: {stop}."

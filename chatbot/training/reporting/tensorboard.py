@@ -46,17 +46,13 @@ TAGS = {name: f"{section}/{name}" for section, names in SECTIONS.items() for nam
 
 
 class TensorBoard:
-    """Writes the files of TensorBoard.
+    """Writes the files of TensorBoard: a run with the tag `loss` for each tower and one for the whole batch.
 
-    Each tower has a separate run with the tag `loss`, and the whole batch has another: one chart shows all. With many
-    towers, theirs have fewer points (`TowerCurves`).
+    They share a chart. With many towers, theirs have fewer points (`TowerCurves`).
     """
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int, run: Run | None = None) -> None:
-        """Open new files. TensorBoard forgets events of later steps than the checkpoint's, which a killed run leaves.
-
-        towers: their names. step: that of the checkpoint. run: for its graph, weights and embedding.
-        """
+        """Open new files. TensorBoard forgets events after the checkpoint's step, which a killed run leaves."""
         self._run, self._records, self._replies = run, 0, Replies()
         folder = TENSORBOARD / settings.run.attempt
         self._folder = folder / ALL_TOWERS
@@ -98,10 +94,7 @@ class TensorBoard:
             self._show_model(self._run, step, "validation.nats_per_character" in record)
 
     def _show_model(self, run: Run, step: int, validated: bool) -> None:
-        """Write what is due of the graph, the weights and the embedding.
-
-        At a save, the weights of the model are those that are saved.
-        """
+        """Write what is due of the graph, the weights and the embedding; at a save, the weights are those saved."""
         settings, saved = run.settings, run.calendar.due(step).save
         # The graphs of several replicas are all traced after the second step.
         if self._records == 2 and (graph := step_graph(run.train_step)):
@@ -160,10 +153,7 @@ def start_event(step: int) -> Any:
 
 
 def append_values(file: Path, values: Iterable[Any], step: int, first: int) -> None:
-    """Append summary values to a file of events.
-
-    A file that does not exist is created, and begins with `start_event(first)`.
-    """
+    """Append summary values to a file of events; a new one begins with `start_event(first)`."""
     summary = tf.compat.v1.Summary(value=values)
     events = [tf.compat.v1.Event(wall_time=time.time(), step=step, summary=summary)]
     if not file.exists():
@@ -174,10 +164,7 @@ def append_values(file: Path, values: Iterable[Any], step: int, first: int) -> N
 
 
 def write_of_start(folder: Path, name: str, event: Any) -> None:
-    """Write an event of the whole run, in place of that of the start before.
-
-    folder: of a TensorBoard run; it is created. name: of the file, after OF_START.
-    """
+    """Write an event of the whole run, in place of that of the start before. name: of the file, after OF_START."""
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / f"{OF_START}{name}", _joined([_version(), event]))
 
@@ -197,9 +184,8 @@ def _joined(events: Iterable[Any]) -> bytes:
 class TowerCurves:
     """Writes the tags LOSS, THROUGHPUT and SECONDS of each tower's TensorBoard run.
 
-    Up to MOST_TOWERS_EACH_STEP towers have a point at every logged step. With more, each has a point a minute, the mean
-    of its values since the last one. A file is open only while it is written: many systems allow a process no more than
-    1,024 open files.
+    With more than MOST_TOWERS_EACH_STEP towers, each has a point a minute, the mean of its values since the last one. A
+    file is open only while it is written: many systems allow a process no more than 1,024 open files.
     """
 
     def __init__(self, folder: Path, towers: Sequence[str], step: int) -> None:
@@ -217,10 +203,7 @@ class TowerCurves:
         seconds: Sequence[float],
         step: int,
     ) -> None:
-        """Add the values of a logged step, in the order of the towers; a loss is None for a tower without tokens.
-
-        seconds: the times of the towers if they were measured.
-        """
+        """Add the values of a logged step by tower; a loss is None for a tower without tokens. seconds: if measured."""
         for file, time_of_tower in zip(self._files, seconds, strict=False):
             append_values(file, [scalar(SECONDS, time_of_tower)], step, self._first)
         for points, loss, rate in zip(self._points, losses, target_tokens_per_s, strict=False):

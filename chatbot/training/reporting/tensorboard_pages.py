@@ -36,10 +36,7 @@ LARGEST_CONSTANT, LARGEST_GRAPH = 1024, 50_000_000
 
 
 def step_graph(train_step: Any) -> Any:
-    """Return the GraphDef of the largest graph that a variable update has traced, which is that of a whole step.
-
-    None before the first step, and if it is too large. Nothing is traced.
-    """
+    """Return the GraphDef of the largest traced graph of a variable update, a whole step; None if it is too large."""
     traced = [value.traced for value in vars(train_step).values() if isinstance(value, Graph) and value.traced]
     if not traced:
         return None
@@ -100,10 +97,7 @@ Value = bool | float | str
 
 
 def hyperparameters_summary(settings: Settings) -> Any:
-    """Return the summary that makes a TensorBoard run a session of the page.
-
-    TensorBoard finds the settings of all attempts by itself, and shows those first that differ between them.
-    """
+    """Return the summary that makes a TensorBoard run a session of the page."""
     summary = hparams.hparams_pb(hyperparameters(settings), trial_id=settings.run.attempt)
     return tf.compat.v1.Summary.FromString(summary.SerializeToString())  # from TensorBoard's class to TensorFlow's
 
@@ -129,7 +123,7 @@ MOST_ROWS = 100
 class Replies:
     """Writes a table of all questions at each validation, and for each question a table of its replies so far.
 
-    A resumed run begins new histories. Those before are still shown, at their steps.
+    A resumed run begins new histories.
     """
 
     def __init__(self) -> None:
@@ -192,7 +186,7 @@ PROJECTOR_CONFIG = """embeddings {{
 def write_embedding(folder: Path, model: Seq2Seq, vocabulary: Vocabulary) -> None:
     """Write the vectors of the most frequent words, and the words, to the folder of a TensorBoard run.
 
-    Ids are in the order of frequency. At most MOST_BYTES are copied from the device: this takes tens of milliseconds.
+    At most MOST_BYTES are copied from the device: this takes tens of milliseconds.
     """
     width = model.embedding.embeddings.shape[1]
     first = len(SPECIALS)
@@ -216,8 +210,7 @@ def write_embedding(folder: Path, model: Seq2Seq, vocabulary: Vocabulary) -> Non
 def write_histograms(run: Run, model: Seq2Seq, step: int) -> None:
     """Write the weights that are validated and saved, with --histograms all also the gradients, by the default writer.
 
-    The gradients are those of the batch of this step and of this machine's towers, a mean per target token before
-    clipping, at the present weights.
+    The gradients are those of this step's batch on this machine, at the present weights.
     """
     names = names_of(model)
     for variable in model.trainable_variables:
@@ -232,10 +225,9 @@ def write_histograms(run: Run, model: Seq2Seq, step: int) -> None:
 
 
 def mean_gradients(update: Synchronous, model: Seq2Seq, prepared: Prepared) -> list[npt.NDArray[Any]]:
-    """Return the mean gradient per target token of a batch over the towers of this process.
+    """Return the mean gradient per target token of a batch over the towers of this process, by variable.
 
-    They are in the order of model.trainable_variables. No weight changes, and nothing is exchanged. The first call may
-    trace a graph.
+    No weight changes, and nothing is exchanged. The first call may trace a graph.
     """
     towers, _ = update.compute_all_gradients(prepared)
     shape = model.embedding.embeddings.shape
@@ -247,10 +239,7 @@ def mean_gradients(update: Synchronous, model: Seq2Seq, prepared: Prepared) -> l
 
 
 def names_of(model: Seq2Seq) -> dict[int, str]:
-    """Return the name of each variable by its id(): the attributes that lead to it, as in decoder/attention/key/kernel.
-
-    Items of lists are counted from 1.
-    """
+    """Return the path of each variable by its id(), as decoder/attention/key/kernel. Lists are counted from 1."""
     names: dict[int, str] = {}
 
     def visit(layer: keras.Layer, path: str) -> None:

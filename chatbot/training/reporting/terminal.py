@@ -90,10 +90,8 @@ class Terminal:
             self._show_metrics()
 
     def validation(self, validation: Validation, best: bool | None) -> None:
-        """Show a validation, after `Progress.validated` has recorded it.
-
-        best: whether it is the best so far; None for one that does not count.
-        """
+        """Show a validation, after `Progress.validated`. best: whether it is the best so far; None if it does not
+        count."""
         progress = self._run.progress
         nats, value = (validation.values[name] for name in (NATS, progress.best_by))
         measured = f"{progress.step:>{STEP},}  validation {nats:.4f} nats per character"
@@ -206,10 +204,7 @@ def header(columns: int | None, time_left: bool) -> str:
 
 
 def metrics_line(records: Sequence[dict[str, Any]], columns: int | None, time_left: str = "") -> str:
-    """Return a row of the table: the last step, and the means over the records. Columns that do not fit are left out.
-
-    time_left: the last cell; "" for none.
-    """
+    """Return a row of the table: the last step, means over the records, the time left; only columns that fit."""
     cells = [f"{records[-1]['step']:>{STEP},}"]
     for column in METRICS:
         values = [value for record in records if (value := record.get(column.key)) is not None]
@@ -228,7 +223,7 @@ def _as_fits(cells: Sequence[str], columns: int | None) -> str:
 
 
 def bar_format(columns: int, loss: float | None, step: int, last_step: int | None, speed: str, status: str) -> str:
-    """Return the line of the progress bar, with the loss first, and {bar} where the bar is drawn.
+    """Return the line of the progress bar, with {bar} where the bar is drawn.
 
     speed: such as "7.2 steps/s". status: the time left, or what takes long at the moment. Both may be "".
     """
@@ -281,8 +276,8 @@ class Speed:
 def steps_left(progress: Progress, calendar: Calendar, patience: int | None) -> StepsLeft:
     """Return the steps until the run ends.
 
-    patience: the number of validations without a new best that end it; None if validation does not. How many bests are
-    still to come is not known, so that the earliest end is all that can be said where there is no last step.
+    patience: the validations without a new best that end it; None if validation does not. How many bests are still to
+    come is not known: without a last step, the earliest end is all that can be said.
     """
     last, every = calendar.last_step, calendar.validate_every
     if patience is None or every is None:
@@ -296,7 +291,7 @@ def steps_left(progress: Progress, calendar: Calendar, patience: int | None) -> 
 
 
 def time_left(left: StepsLeft, seconds_per_step: float | None, limit: float | None, now: datetime.datetime) -> str:
-    """Return the time left and the end of the run, such as "at most 3 h 20 min left, Mon 14:05"; "" if not known.
+    """Return the time left and the end, such as "at most 3 h 20 min left, Mon 14:05"; "" if not known.
 
     limit: the seconds that --time-limit leaves.
     """

@@ -13,10 +13,15 @@ from chatbot.config.model import ModelSettings
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
+from chatbot.training.replica import TrainState
 
 VOCABULARY = 9
 DIRECTORY = Path("checkpoints/default")
-STATE = [np.asarray(0, np.int64)]
+
+
+def state_of(step: int) -> TrainState:
+    """The state of a run without slots after this many updates."""
+    return TrainState([np.asarray(step, np.int64)])
 
 
 def model_of(value: float) -> Seq2Seq:
@@ -31,17 +36,17 @@ def save(step: int, best: bool = True, **options: Any) -> None:
     """Save the checkpoint of a step. options: of Checkpoints."""
     progress = Progress(step=step, best_step=step if best else 1, best_nats=1.0)
     checkpoints = Checkpoints(DIRECTORY, model_of(step), **options)
-    checkpoints.save(progress, [np.asarray(step, np.int64)], best)
+    checkpoints.save(progress, state_of(step), best)
     checkpoints.finish()
 
 
 def restored(**options: Any) -> Progress:
     """Restore the last checkpoint; weights and state must have the value of its step."""
     model = model_of(0)
-    progress, (state,) = Checkpoints(DIRECTORY, model, **options).restore(STATE)
+    progress, state = Checkpoints(DIRECTORY, model, **options).restore(state_of(0))
     values = {float(value) for weight in model.trainable_variables for value in np.unique(weight.numpy())}
     assert values == {float(progress.step)}
-    assert int(state) == progress.step
+    assert int(*state.optimizer) == progress.step
     return progress
 
 

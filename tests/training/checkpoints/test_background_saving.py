@@ -21,8 +21,9 @@ from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.loop import Window
+from chatbot.training.replica import TrainState
 from tests.training.attempts import saved_step, weights
-from tests.training.checkpoints.step_checkpoints import DIRECTORY, STATE, model_of, restored, save, steps_on_disk
+from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, save, state_of, steps_on_disk
 from tests.training.conftest import write_pairs
 from tests.training.small_run import train_small
 
@@ -43,15 +44,15 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 def test_training_changes_the_weights_while_they_are_written(work_dir: Path, gate: threading.Event) -> None:
     DIRECTORY.mkdir(parents=True)
-    model, progress, state = model_of(1), Progress(step=1), [np.asarray(1, np.int64)]
+    model, progress = model_of(1), Progress(step=1)
     checkpoints = Checkpoints(DIRECTORY, model, keep=2)
-    checkpoints.save(progress, state, best=False)
+    checkpoints.save(progress, state_of(1), best=False)
     for weight in model.trainable_variables:
         weight.assign(weight + 1)
     progress.step = 2
     assert steps_on_disk() == set()
     threading.Timer(0.1, gate.set).start()
-    checkpoints.save(progress, [np.asarray(2, np.int64)], best=False)  # waits for the first one
+    checkpoints.save(progress, state_of(2), best=False)  # waits for the first one
     assert read_pointer(DIRECTORY / "last")["step"] >= 1
     checkpoints.finish()
     assert (restored().step, steps_on_disk()) == (2, {1, 2})
@@ -69,7 +70,7 @@ def test_write_is_finished_however_training_ends(
         if end is not None:
             stack.enter_context(pytest.raises(end))
         with checkpoints.finished():
-            checkpoints.save(Progress(step=1), [np.asarray(1, np.int64)], best=False)
+            checkpoints.save(Progress(step=1), state_of(1), best=False)
             threading.Timer(0.1, gate.set).start()
             if end is not None:
                 raise end
@@ -84,7 +85,7 @@ def test_slot_that_is_not_finite_is_not_saved(work_dir: Path) -> None:
     with pytest.raises(
         UserError, match="a state of the optimizer is not a number at step 2; the checkpoint of step 1 is kept"
     ):
-        Checkpoints(DIRECTORY, model_of(2)).save(Progress(step=2), [*STATE, slots], best=False)
+        Checkpoints(DIRECTORY, model_of(2)).save(Progress(step=2), TrainState([slots]), best=False)
     assert steps_on_disk() == {1}
 
 

@@ -14,10 +14,11 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import write_attempt
 from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.checkpoints.store import Checkpoints
+from chatbot.training.replica import TrainState
 from tests.training.small_run import small_settings
 
 VOCABULARY = Vocabulary(["你", "好"])
-NO_STATE = [np.zeros(3)]
+NO_STATE = TrainState([np.zeros(3)])
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
     for step, nats in ((1, 5.0), (2, 3.0), (3, 4.0)):
         fill(model, step)
         progress.step = step
-        checkpoints.save(progress, [np.full(3, step)], progress.validated({NATS: nats}))
+        checkpoints.save(progress, TrainState([np.full(3, step)]), progress.validated({NATS: nats}))
     checkpoints.finish()
     checkpoints.load_best(progress)
     assert values(model) == {2.0}
@@ -53,7 +54,7 @@ def test_best_checkpoint_replies_and_last_one_resumes(model: Seq2Seq, work_dir: 
     assert (loaded.step, values(loaded.model)) == (2, {2.0})
     restored, state = checkpoints.restore(NO_STATE)
     assert restored == Progress(step=3, best_step=2, best_nats=3.0, without_best=1, best_value=3.0)
-    assert (values(model), state[0].tolist()) == ({3.0}, [3.0] * 3)
+    assert (values(model), state.optimizer[0].tolist()) == ({3.0}, [3.0] * 3)
 
 
 def test_last_checkpoint_replies_without_validation(model: Seq2Seq, work_dir: Path) -> None:

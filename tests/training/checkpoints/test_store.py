@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from chatbot import durable
-from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.errors import UserError
 from chatbot.model import checkpoint
 from chatbot.model.checkpoint import read_group, read_pointer
-from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.attempt import has_checkpoint
 from chatbot.training.checkpoints import store
 from chatbot.training.checkpoints.progress import Progress, read_progress
 from chatbot.training.checkpoints.store import Checkpoints
-from tests.training.checkpoints.step_checkpoints import DIRECTORY, VOCABULARY, model_of, restored, save, steps_on_disk
+from chatbot.training.replica import TrainState
+from tests.training.checkpoints.step_checkpoints import DIRECTORY, model_of, restored, save, steps_on_disk
 
 
 class KilledError(BaseException):
@@ -182,7 +182,7 @@ def test_file_that_cannot_grow_is_reported_with_its_cause(work_dir: Path) -> Non
 
 def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(1)
-    state = [np.zeros(1000, np.float32)]
+    state = TrainState([np.zeros(1000, np.float32)])
     size = 4000 + 4 * sum(weight.shape.num_elements() for weight in model.trainable_variables)
     usage = namedtuple("usage", "free")
     written = Checkpoints(DIRECTORY, model)
@@ -209,15 +209,15 @@ def test_space_is_checked_before_the_first_checkpoint(work_dir: Path, monkeypatc
 def test_loss_scale_is_resumed_by_float16_alone(then: str, now: str, scale: list[list[int]], work_dir: Path) -> None:
     """Without one in the checkpoint, it begins anew."""
 
-    def checkpoints(precision: str) -> tuple[Checkpoints, list[np.ndarray]]:
-        model = Seq2Seq(ModelSettings(rnn_size=4, embedding_size=4), VOCABULARY, precision)
-        own = [np.array([-3, 7], np.float32)] if precision == "float16" else []
-        return Checkpoints(DIRECTORY, model), [np.asarray(5, np.int64), np.array([1, 2, 3], np.float32), *own]
+    def state_of(precision: str) -> TrainState:
+        loss_scale = [np.array([-3, 7], np.float32)] if precision == "float16" else []
+        return TrainState([np.asarray(5, np.int64), np.array([1, 2, 3], np.float32)], [], loss_scale)
 
     DIRECTORY.mkdir(parents=True)
-    saving, state = checkpoints(then)
-    saving.save(Progress(step=5), state, best=False)
-    saving.finish()
-    _, (updates, slot, *rest) = checkpoints(now)[0].restore([np.zeros_like(v) for v in checkpoints(now)[1]])
+    checkpoints = Checkpoints(DIRECTORY, model_of(5))
+    checkpoints.save(Progress(step=5), state_of(then), best=False)
+    checkpoints.finish()
+    new = tf.nest.map_structure(np.zeros_like, state_of(now))
+    _, ((updates, slot), _, loss_scale) = checkpoints.restore(new)
     assert (int(updates), slot.tolist()) == (5, [1, 2, 3])
-    assert [value.tolist() for value in rest] == scale
+    assert [value.tolist() for value in loss_scale] == scale

@@ -91,8 +91,8 @@ def count_steps(settings: Settings) -> int:
     counts = {
         "steps": number,
         "results": results,
-        "updates": [int(shard.updates.numpy()) for shard in update.shards],
-        "weights": [len(shard.weights) for shard in update.shards],
+        "updates": [int(server.updates.numpy()) for server in update.servers],
+        "weights": [len(server.weights) for server in update.servers],
         "smallest_decrease": min(float(x.min()) for x in decrease),
         "largest_decrease": max(float(x.max()) for x in decrease),
     }
