@@ -62,22 +62,23 @@ class Flag:
 
 def setting(default: Any, text: str, **options: Any) -> Any:
     """Return a field of a `Flags` class that is also a flag. default: `...` marks a required one. options: of Flag."""
-    return dataclasses.field(default=default, metadata=vars(Flag(text, **options)))
+    return dataclasses.field(default=default, metadata={"text": text, **options})
 
 
 class Flags:
     """A frozen dataclass of flags. Raises UserError for a value that is not allowed, when it is made."""
 
-    def __init_subclass__(cls) -> None:
-        """Complete the declarations of the flags: the kind and number of values by the annotation, and the group."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Complete the declarations by the annotations and the group of the flag before. options: of all flags."""
         group = ""
         for name, annotation in inspect.get_annotations(cls).items():
             field = cls.__dict__.get(name)
             if isinstance(field, dataclasses.Field) and field.metadata:
                 kind = (typing.get_args(annotation) or (annotation,))[0]  # of int, int | None, tuple[int, ...]
                 many = typing.get_origin(annotation) is tuple
-                group = field.metadata["group"] or group
-                field.metadata = MappingProxyType({**field.metadata, "kind": kind, "many": many, "group": group})
+                group = field.metadata.get("group", group)
+                flag = Flag(**{"kind": kind, "many": many, "group": group, **options, **field.metadata})
+                field.metadata = MappingProxyType(vars(flag))
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
@@ -199,14 +200,23 @@ def program(script: str) -> str:
     return f"python {script}"
 
 
-def command_line(settings: Any) -> str:
-    """Return the flags for these settings, quoted for a shell, without the flags at their defaults."""
+def flags_for(settings: Any, values: dict[str, Any]) -> str:
+    """Return values of a settings class or instance as flags, quoted for a shell, without those at their defaults."""
     words: list[str] = []
-    values = flatten(settings)
     for name, field in fields_of(settings).items():
-        if values[name] != field.default:
-            words += [flag_of(name), *map(str, values[name] if field.metadata["many"] else [values[name]])]
+        flag, value = flag_of(name), values.get(name, field.default)
+        if value == field.default:
+            continue
+        if field.metadata["kind"] is bool:
+            words.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            words += [flag, *map(str, value if field.metadata["many"] else [value])]
     return shlex.join(words)
+
+
+def command_line(settings: Any) -> str:
+    """Return the flags for these settings, quoted for a shell, without those at their defaults."""
+    return flags_for(settings, flatten(settings))
 
 
 def parse(

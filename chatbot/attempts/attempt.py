@@ -13,17 +13,7 @@ from typing import Any
 
 import filelock
 
-from chatbot.config.attempts import (
-    CHECKPOINTS,
-    CONFIG,
-    DATA,
-    DICTIONARY,
-    LAST,
-    LOCK,
-    NGRAMS,
-    SAVING,
-    VOCABULARY,
-)
+from chatbot.config.attempts import CHECKPOINTS, CONFIG, DATA, DICTIONARY, LAST, LOCK, NGRAMS, SAVING, VOCABULARY
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import SPECIALS

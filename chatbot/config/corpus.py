@@ -32,10 +32,7 @@ TEXT_RULES = {
     "punctuation": "repeated punctuation is shortened: ！！！ to ！, and to at most three dots",
 }
 # Rules that drop pairs.
-PAIR_RULES = {
-    "equal": "pairs whose answer equals the question",
-    "duplicates": "repeated pairs; the first one stays",
-}
+PAIR_RULES = {"equal": "pairs whose answer equals the question", "duplicates": "repeated pairs; the first one stays"}
 NONE, AUTO = "none", "auto"
 
 

@@ -10,7 +10,7 @@ DATA, MODEL, SPEED = "data", "model", "speed"
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSettings(Flags):
+class ModelSettings(Flags, fixed=True):
     """The settings of `Seq2Seq`. Raises UserError for a value out of range."""
 
     max_length: int = setting(
@@ -20,41 +20,33 @@ class ModelSettings(Flags):
         group=DATA,
         least=2,
         most=10_000,
-        fixed=True,
     )
-    cell: str = setting("lstm", "type of the recurrent layers", group=MODEL, choices=("lstm", "gru"), fixed=True)
-    rnn_size: int = setting(256, "units of each recurrent layer", least=1, fixed=True)
-    num_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", least=1, fixed=True)
-    residual: bool = setting(
-        False, "from the second recurrent layer on, add the inputs of a layer to its outputs", fixed=True
-    )
-    embedding_size: int = setting(256, "size of the embedding vector of a token", least=1, fixed=True)
+    cell: str = setting("lstm", "type of the recurrent layers", group=MODEL, choices=("lstm", "gru"))
+    rnn_size: int = setting(256, "units of each recurrent layer", least=1)
+    num_layers: int = setting(1, "recurrent layers of the encoder and of the decoder", least=1)
+    residual: bool = setting(False, "from the second recurrent layer on, add the inputs of a layer to its outputs")
+    embedding_size: int = setting(256, "size of the embedding vector of a token", least=1)
     word_vectors: str | None = setting(
         None,
         "start the embedding of a new attempt from pretrained word vectors: a file of word2vec (text or binary), GloVe "
         "or fastText (.vec)",
         metavar="FILE",
+        fixed=False,
     )
-    tied_embeddings: bool = setting(
-        True, "the embedding is also the output matrix, from which the logits are computed", fixed=True
-    )
+    tied_embeddings: bool = setting(True, "the embedding is also the output matrix, from which the logits are computed")
     bidirectional: bool = setting(
-        True, "the encoder reads each question forwards and backwards, with half of --rnn-size for each", fixed=True
+        True, "the encoder reads each question forwards and backwards, with half of --rnn-size for each"
     )
     attention: str = setting(
         "luong",
         "score of attention: luong is multiplicative, bahdanau additive; none: without attention",
         choices=("luong", "bahdanau", "none"),
-        fixed=True,
     )
-    copy: bool = setting(
-        False, "a reply may copy tokens of the question, or single characters of them", fixed=True, negatable=True
-    )
+    copy: bool = setting(False, "a reply may copy tokens of the question, or single characters of them", negatable=True)
     input_feeding: bool = setting(
         False,
         "feed the result of attention at a token into the decoder at the next one; training then runs token by token, "
         "which is slower, on a GPU much slower",
-        fixed=True,
     )
     ngrams: int = setting(
         0,
@@ -62,18 +54,16 @@ class ModelSettings(Flags):
         "which remember rare words; for corpora of up to about 300,000 pairs; 0: without n-grams",
         least=0,
         most=5,
-        fixed=True,
     )
-    ngram_weight: float = setting(
-        0.35, "with --ngrams: weight of the n-grams in the mixture", above=0, most=0.99, fixed=True
-    )
-    keep_prob: float = setting(0.5, "fraction of units that dropout keeps; 1: no dropout", above=0, most=1)
+    ngram_weight: float = setting(0.35, "with --ngrams: weight of the n-grams in the mixture", above=0, most=0.99)
+    keep_prob: float = setting(0.5, "fraction of units that dropout keeps; 1: no dropout", above=0, most=1, fixed=False)
     sampled_softmax: int | None = setting(
         None,
         "compute the training loss over N sampled tokens instead of the whole vocabulary: faster if that is large, but "
         "an approximation; validation is always exact",
         group=SPEED,
         least=1,
+        fixed=False,
     )
     # Compute the recurrent layers by Keras, not by chatbot/model/fast_recurrent.py: for an export, and for tests that
     # compare both.

@@ -9,19 +9,15 @@ DEVICES, PARALLEL, MACHINES = "devices", "training in parallel", "several machin
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelSettings(Flags):
+class ParallelSettings(Flags, stored=False):
     """Devices and machines. A resumed run may change every setting except --staged-variables."""
 
     gpus: str | None = setting(
-        None,
-        "GPUs to train on, by their ids in nvidia-smi; default: all GPUs",
-        group=DEVICES,
-        metavar="0,1,2,3",
-        stored=False,
+        None, "GPUs to train on, by their ids in nvidia-smi; default: all GPUs", group=DEVICES, metavar="0,1,2,3"
     )
-    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers", least=1, stored=False)
+    towers: int | None = setting(None, "split the CPU, or a single GPU, into this many towers", least=1)
     selftest: bool = setting(
-        False, "check that several towers on these devices train as one does, print the verdict and exit", stored=False
+        False, "check that several towers on these devices train as one does, print the verdict and exit"
     )
 
     variable_update: str | None = setting(
@@ -32,33 +28,28 @@ class ParallelSettings(Flags):
         "more GPUs, distributed_replicated with several machines, else parameter_server",
         group=PARALLEL,
         choices=("parameter_server", "replicated", "independent", "distributed_replicated"),
-        stored=False,
     )
     all_reduce: str = setting(
         "auto",
         "how the gradients of copies are summed: by NCCL, in two levels, or on one device",
         choices=("auto", "nccl", "hierarchical", "one_device"),
-        stored=False,
     )
     local_parameter_device: str | None = setting(
-        None,
-        "device of the variables with parameter_server; default: that of the first tower",
-        choices=("cpu", "gpu"),
-        stored=False,
+        None, "device of the variables with parameter_server; default: that of the first tower", choices=("cpu", "gpu")
     )
     staged_variables: bool = setting(
         False,
         "apply gradients one step late, so that their exchange overlaps with the computation of the next step",
         fixed=True,
+        stored=True,
     )
     model_parallel: bool = setting(
-        False, "spread each tower over two or three devices: encoder, decoder and projection", stored=False
+        False, "spread each tower over two or three devices: encoder, decoder and projection"
     )
     asynchronous: bool = setting(
         False,
         "workers update variables on parameter servers without waiting for each other; without host flags, all "
         "processes are started on this machine",
-        stored=False,
     )
 
     worker_hosts: str | None = setting(
@@ -66,19 +57,16 @@ class ParallelSettings(Flags):
         "workers as host:port, in the same order on every machine; TF_CONFIG may be set instead",
         group=MACHINES,
         metavar="A:P,B:P",
-        stored=False,
     )
-    ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P", stored=False)
-    chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P", stored=False)
-    job_name: str | None = setting(
-        None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"), stored=False
-    )
-    task_index: int | None = setting(None, "index of this machine among the hosts, from 0", least=0, stored=False)
+    ps_hosts: str | None = setting(None, "with --asynchronous: the parameter servers", metavar="A:P,B:P")
+    chief_host: str | None = setting(None, "with --asynchronous: address of the chief", metavar="A:P")
+    job_name: str | None = setting(None, "with --asynchronous: job of this process", choices=("chief", "worker", "ps"))
+    task_index: int | None = setting(None, "index of this machine among the hosts, from 0", least=0)
     local_workers: int | None = setting(
-        None, "start this many worker processes on this machine, to try out a cluster", least=1, stored=False
+        None, "start this many worker processes on this machine, to try out a cluster", least=1
     )
     restarts: int = setting(
-        0, "restart from the last checkpoint up to this many times after a machine is lost", least=0, stored=False
+        0, "restart from the last checkpoint up to this many times after a machine is lost", least=0
     )
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from chatbot.config.run import RunSettings, settings_of_presets
 from chatbot.config.training import Settings
 from chatbot.durable import read_json
 from chatbot.errors import UserError
-from chatbot.flags import check_value, compose, fields_of, flag_of, flatten, parse_flags, program
+from chatbot.flags import check_value, compose, fields_of, flag_of, flags_for, flatten, parse_flags, program
 
 # Settings whose value "auto" was replaced in config.json by the one chosen for the attempt.
 CHOSEN = ("both_directions", "precision")
@@ -114,17 +113,8 @@ def _over(values: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_flags(values: dict[str, Any]) -> str:
-    """Return the values as flags, without those at their defaults."""
-    words: list[str] = []
-    for name, field in fields_of(Settings).items():
-        if name not in values or values[name] == field.default:
-            continue
-        flag, value = flag_of(name), values[name]
-        if field.metadata["kind"] is bool:
-            words.append(flag if value else f"--no-{flag[2:]}")
-        else:
-            words += [flag, *map(str, value if field.metadata["many"] else [value])]
-    return shlex.join(words)
+    """Return values of `Settings` as flags, without those at their defaults."""
+    return flags_for(Settings, values)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -165,9 +155,25 @@ def storable(settings: Settings) -> dict[str, Any]:
     return {name: values[name] for name, field in fields.items() if field.metadata["stored"]}
 
 
-def changed_settings(then: Settings, now: Settings) -> list[str]:
-    """Return the fixed settings that differ, each as '--flag then -> now'."""
-    return _differences(then, now, [name for name, field in fields_of(Settings).items() if field.metadata["fixed"]])
+FIXED = [name for name, field in fields_of(Settings).items() if field.metadata["fixed"]]
+# The settings that change the pairs read from the same files, and those that change the weights of the model.
+OF_PAIRS = [
+    n for n, field in (fields_of(CorpusSettings) | fields_of(EncodingSettings)).items() if field.metadata["stored"]
+]
+OF_WEIGHTS = [name for name in fields_of(ModelSettings) if name in FIXED and name != "max_length"]
+
+
+def changed_settings(then: Settings, now: Settings, names: Sequence[str] = FIXED) -> list[str]:
+    """Return those of some settings that differ, each as '--flag then -> now'.
+
+    "auto" now equals any value: the attempt keeps its earlier choice.
+    """
+    old, new = flatten(then), flatten(now)
+    return [
+        f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
+        for name in names
+        if new[name] != AUTO and _on_command_line(old[name]) != _on_command_line(new[name])
+    ]
 
 
 def changed_values(then: dict[str, Any], now: Settings) -> tuple[list[str], list[str]]:
@@ -179,30 +185,8 @@ def changed_values(then: dict[str, Any], now: Settings) -> tuple[list[str], list
     fields = {name: field for name, field in fields_of(Settings).items() if name in then and field.metadata["stored"]}
     values = {name: tuple(then[name]) if field.metadata["many"] else then[name] for name, field in fields.items()}
     old = compose(Settings, **values)
-    fixed = [name for name, field in fields.items() if field.metadata["fixed"]]
-    return _differences(old, now, fixed), _differences(old, now, [name for name in fields if name not in fixed])
-
-
-def changed_corpus_settings(then: Settings, now: Settings) -> list[str]:
-    """Return the settings that differ and change the pairs read from the same files, each as '--flag then -> now'."""
-    fields = fields_of(CorpusSettings) | fields_of(EncodingSettings)
-    return _differences(then, now, [name for name, field in fields.items() if field.metadata["stored"]])
-
-
-def changed_sizes(then: Settings, now: Settings) -> list[str]:
-    """Return the settings of the model that differ and change its weights, each as '--flag then -> now'."""
-    fields = fields_of(ModelSettings).items()
-    return _differences(then, now, [name for name, field in fields if field.metadata["fixed"] and name != "max_length"])
-
-
-def _differences(then: Settings, now: Settings, names: Sequence[str]) -> list[str]:
-    """Compare the settings of these names. "auto" now equals any value: the attempt keeps its earlier choice."""
-    old, new = flatten(then), flatten(now)
-    return [
-        f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"
-        for name in names
-        if new[name] != AUTO and _on_command_line(old[name]) != _on_command_line(new[name])
-    ]
+    fixed, free = ([name for name in values if (name in FIXED) == is_fixed] for is_fixed in (True, False))
+    return changed_settings(old, now, fixed), changed_settings(old, now, free)
 
 
 def _on_command_line(value: Any) -> str:

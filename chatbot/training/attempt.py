@@ -40,14 +40,7 @@ from chatbot.config.attempts import (
 )
 from chatbot.config.corpus import AUTO, NONE
 from chatbot.config.run import PRESETS, preset_for
-from chatbot.config.stored import (
-    as_flags,
-    changed_corpus_settings,
-    changed_settings,
-    changed_sizes,
-    storable,
-    stored_settings,
-)
+from chatbot.config.stored import OF_PAIRS, OF_WEIGHTS, as_flags, changed_settings, storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.ngrams import Ngrams
 from chatbot.corpus.reading.display import counted
@@ -167,7 +160,7 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
             "restore it from a backup, or use another --attempt"
         )
     if not same_pairs:
-        changed = changed_corpus_settings(stored_settings(settings.run.directory / CONFIG), settings)
+        changed = changed_settings(stored_settings(settings.run.directory / CONFIG), settings, OF_PAIRS)
         few = abs(now["pairs"] - pairs) <= MOST_CHANGED_PAIRS * pairs
         if few and not changed and then.get("version") != now["version"]:
             print_wrapped(
@@ -209,7 +202,7 @@ def other_attempt(settings: Settings) -> Path:
     name = settings.run.init_from
     assert name is not None
     directory = trained_directory(name, "--init-from")
-    if changed := changed_sizes(stored_settings(directory / CONFIG), settings):
+    if changed := changed_settings(stored_settings(directory / CONFIG), settings, OF_WEIGHTS):
         raise UserError(
             f"--init-from {name}: an attempt of other sizes to start from: {'; '.join(changed)}; leave these flags out "
             "to take its sizes"

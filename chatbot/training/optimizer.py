@@ -133,11 +133,7 @@ def apply_update(
 
 
 def _apply_gradient(
-    settings: LearningSettings,
-    weight: tf.Variable,
-    slots: Sequence[tf.Variable],
-    gradient: tf.Tensor,
-    scalars: Scalars,
+    settings: LearningSettings, weight: tf.Variable, slots: Sequence[tf.Variable], gradient: tf.Tensor, scalars: Scalars
 ) -> tf.Operation:
     if settings.optimizer == "adam":
         return tf.raw_ops.ResourceApplyAdam(

@@ -18,15 +18,7 @@ from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
 from chatbot.training.display import output_columns, print_wrapped
-from chatbot.training.machines.cluster import (
-    CHIEF,
-    PS,
-    WORKER,
-    Cluster,
-    check_addresses,
-    cluster_of,
-    free_addresses,
-)
+from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_addresses, cluster_of, free_addresses
 from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
@@ -50,25 +42,25 @@ def start(settings: Settings) -> int:
         from chatbot.training.selftest import selftest
 
         return selftest(settings, towers)
-    cluster = cluster_of(settings.parallel)  # checked here to report an error once, not in each process
-    several = several_processes(settings.parallel, cluster)
+    parallel = settings.parallel
+    cluster = cluster_of(parallel)  # checked here to report an error once, not in each process
+    several = several_processes(parallel, cluster)
     if settings.run.dry_run and several:
         raise UserError(f"--dry-run and {several} exclude each other; leave out {several}: one machine is planned")
     if WINDOWS and several:
         raise UserError(f"{several}: not on Windows; leave it out, or train on Linux, macOS or in WSL 2")
     if cluster is None:
         check_client(settings.run.report_to)  # here, too, to report an error before processes are started
-    if cluster is not None and settings.parallel.local_workers is not None:
+    elif parallel.local_workers is not None:
         raise UserError("--local-workers: TF_CONFIG names machines already; leave it out, or unset TF_CONFIG")
-    if settings.parallel.asynchronous and cluster is None:
+    if parallel.asynchronous and cluster is None:
         return run_local_asynchronous(settings)
-    if settings.parallel.local_workers is not None:
-        return run_local_workers(settings, settings.parallel.local_workers)
-    if settings.parallel.restarts:
+    if parallel.local_workers is not None:
+        return run_local_workers(settings, parallel.local_workers)
+    if parallel.restarts:
         # A server waits for a chief that may be started again.
-        arguments = for_one_process(settings), START_LIMIT
-        return run_jobs([Job("training", run_process, arguments, settings.parallel.restarts)])
-    return run_in_cluster(settings, cluster)
+        return run_jobs([Job("training", run_process, (for_one_process(settings), START_LIMIT), parallel.restarts)])
+    return run_process(settings)
 
 
 def with_deadline(settings: Settings) -> Settings:
@@ -92,10 +84,10 @@ def several_processes(parallel: ParallelSettings, cluster: Cluster | None) -> st
 
 def run_local_workers(settings: Settings, workers: int) -> int:
     """Run a synchronous cluster of processes on this machine. Return the exit code."""
-    common = for_one_process(settings, worker_hosts=",".join(free_addresses(workers)))
+    hosts = ",".join(free_addresses(workers))
     jobs = []
     for i, gpus in enumerate(divide_gpus(visible_gpus(settings), workers)):
-        worker = for_one_process(common, task_index=i, gpus=gpus)
+        worker = for_one_process(settings, worker_hosts=hosts, task_index=i, gpus=gpus)
         jobs.append(Job(f"worker {i}", run_process, (worker,), settings.parallel.restarts, quiet=i > 0))
     return run_jobs(jobs)
 
@@ -125,10 +117,8 @@ def run_local_asynchronous(settings: Settings) -> int:
 def divide_gpus(gpus: list[Gpu], workers: int) -> list[str | None]:
     """Return the --gpus of each worker process of this machine. Raises UserError for an uneven division."""
     if len(gpus) % workers:
-        raise UserError(
-            f"{counted(len(gpus), 'GPU')} cannot be divided evenly among {counted(workers, 'worker')}; "
-            "select some with --gpus"
-        )
+        among = counted(workers, "worker")
+        raise UserError(f"{counted(len(gpus), 'GPU')} cannot be divided evenly among {among}; select some with --gpus")
     if any(gpu.is_instance for gpu in gpus):
         return [None] * workers  # a single instance and worker, which reads the same CUDA_VISIBLE_DEVICES
     return [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
@@ -139,9 +129,7 @@ def worker_towers(gpus: list[Gpu], workers: int) -> list[Tower]:
     devices = [f"/job:{WORKER}/task:{i}/{'GPU' if gpus else 'CPU'}:0" for i in range(workers)]
     if not gpus:
         return [Tower("cpu_0", device, cpu_name(), None) for device in devices]
-    return [
-        Tower(f"gpu_{gpu.number}", device, gpu.name, gpu.memory) for gpu, device in zip(gpus, devices, strict=False)
-    ]
+    return [Tower(f"gpu_{g.number}", device, g.name, g.memory) for g, device in zip(gpus, devices, strict=False)]
 
 
 def visible_gpus(settings: Settings) -> list[Gpu]:
@@ -160,15 +148,8 @@ def for_one_process(settings: Settings, **changes: Any) -> Settings:
 
 
 def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -> int:
-    """Serve an asynchronous cluster, or train, in this process. Return the exit code.
-
-    peer_timeout: see `serve`.
-    """
-    return run_in_cluster(settings, cluster_of(settings.parallel), peer_timeout)
-
-
-def run_in_cluster(settings: Settings, cluster: Cluster | None, peer_timeout: float | None = PEER_TIMEOUT) -> int:
-    """Do what `run_process` does. cluster: None for a single machine."""
+    """Serve an asynchronous cluster, or train, in this process. Return the exit code. peer_timeout: see `serve`."""
+    cluster = cluster_of(settings.parallel)
     if cluster is not None:
         check_addresses(cluster)
         if settings.parallel.asynchronous and cluster.job != CHIEF:
@@ -224,9 +205,8 @@ def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cl
     try:
         team = join(cluster, heartbeat, towers)
         check_identical_settings(team, settings, data, towers)
-        print_wrapped(
-            f"Synchronous training on {counted(team.machines, 'worker')} with {counted(len(towers), 'tower')} each."
-        )
+        workers = counted(team.machines, "worker")
+        print_wrapped(f"Synchronous training on {workers} with {counted(len(towers), 'tower')} each.")
         with device_errors(towers):
             return train(open_run(settings, data, towers, team))
     except tf.errors.OpError as error:
@@ -254,11 +234,10 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     watch.start()
     try:
         coordinator = connect(cluster, watch)
-        servers = counted(len(cluster.ps), "parameter server")
-        print_wrapped(f"Asynchronous training on {counted(len(cluster.workers), 'worker')}; {servers}.")
+        workers, servers = len(cluster.workers), len(cluster.ps)
+        print_wrapped(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
         towers = [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)]
-        numbers = len(cluster.workers), len(cluster.ps)
-        team = Team(leave=watch.stop, coordinator=coordinator, workers_and_servers=numbers)
+        team = Team(leave=watch.stop, coordinator=coordinator, workers_and_servers=(workers, servers))
         return train(open_run(settings, data, towers, team))
     except tf.errors.OpError as error:
         watch.exit_after_error(error)

@@ -190,7 +190,7 @@ class Checkpoints:
 
     @contextmanager
     def finished(self) -> Iterator[None]:
-        """Finish at the end of the block what is being written; try it once more if that has failed. Raises UserError."""
+        """Finish what is being written at the end of the block, and try a failed save once more. Raises UserError."""
         try:
             yield
         except BaseException:

@@ -178,12 +178,7 @@ def reason_of(error: tf.errors.OpError) -> str:
 
 
 def more_pieces(
-    error: tf.errors.OpError,
-    step: int,
-    pieces: int,
-    rows: int,
-    first_time: bool,
-    weights_intact: bool,
+    error: tf.errors.OpError, step: int, pieces: int, rows: int, first_time: bool, weights_intact: bool
 ) -> int:
     """Return the new number of pieces of each share, twice the old one.
 

@@ -45,13 +45,7 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
 
     Raises UserError.
     """
-    flags = (
-        settings.worker_hosts,
-        settings.ps_hosts,
-        settings.chief_host,
-        settings.job_name,
-        settings.task_index,
-    )
+    flags = (settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index)
     cluster = _of_environment(settings, environment) if flags == (None,) * 5 else _of_flags(settings)
     if cluster is None:
         if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
@@ -168,12 +162,7 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
     if not workers:
         raise UserError("TF_CONFIG: lists no worker; list the host:port of every worker")
     return _checked(
-        "TF_CONFIG: task index",
-        workers,
-        ps,
-        chiefs[0] if settings.asynchronous and chiefs else None,
-        job,
-        index,
+        "TF_CONFIG: task index", workers, ps, chiefs[0] if settings.asynchronous and chiefs else None, job, index
     )
 
 

@@ -130,9 +130,7 @@ EVENTS = "events.out.tfevents."
 # A file with this prefix holds what the present start of the run says of the whole run. It replaces that of the start
 # before, and is read first.
 OF_START = EVENTS + "0."
-SCALAR = tf.compat.v1.SummaryMetadata(
-    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
-)
+SCALAR = tf.compat.v1.SummaryMetadata(plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"))
 
 # A point of 64 towers takes 3 ms, below 1% of the time between two logged steps; that of 1,024 takes 45 ms.
 MOST_TOWERS_EACH_STEP = 64
@@ -197,11 +195,7 @@ class TowerCurves:
         self._written = -math.inf  # the time of the last point
 
     def add(
-        self,
-        losses: Sequence[float | None],
-        target_tokens_per_s: Sequence[float],
-        seconds: Sequence[float],
-        step: int,
+        self, losses: Sequence[float | None], target_tokens_per_s: Sequence[float], seconds: Sequence[float], step: int
     ) -> None:
         """Add the values of a logged step by tower; a loss is None for a tower without tokens. seconds: if measured."""
         for file, time_of_tower in zip(self._files, seconds, strict=False):
