@@ -128,7 +128,11 @@ class LearningSettings(Flags):
             raise UserError("--steps and --epochs: give one of the two")
         if self.average >= 1:
             raise UserError(f"--average {self.average}: must be below 1")
-        self._check_schedule()
+        schedule = f"--schedule {self.schedule}"
+        if self.schedule in (COSINE, ONE_CYCLE) and self.steps is None and self.epochs is None:
+            raise UserError(f"{schedule}: it needs the length of the run; give --steps or --epochs")
+        if self.schedule == INVERSE_SQUARE_ROOT and not self.warm_up and self.scale_learning_rate == "none":
+            raise UserError(f"{schedule}: the rate falls from the end of the warm-up on; give --warm-up, such as 1000")
         check_parts(self.frozen, PARTS)
         if self.weight_decay * self.learning_rate >= 1:
             raise UserError(
@@ -139,14 +143,6 @@ class LearningSettings(Flags):
             raise UserError(
                 f"--best-by {QUESTION_NATS} needs a model of both directions; leave out --both-directions off"
             )
-
-    def _check_schedule(self) -> None:
-        """Raise UserError when a setting that the schedule needs is missing."""
-        schedule = f"--schedule {self.schedule}"
-        if self.schedule in (COSINE, ONE_CYCLE) and self.steps is None and self.epochs is None:
-            raise UserError(f"{schedule}: it needs the length of the run; give --steps or --epochs")
-        if self.schedule == INVERSE_SQUARE_ROOT and not self.warm_up and self.scale_learning_rate == "none":
-            raise UserError(f"{schedule}: the rate falls from the end of the warm-up on; give --warm-up, such as 1000")
 
     @property
     def frozen(self) -> tuple[str, ...]:

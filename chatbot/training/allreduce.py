@@ -116,9 +116,14 @@ class Summation:
             of_replica = [next(of_towers) for _ in towers]
             terms.append(self._terms(replica, of_replica, report if i == 0 else tf.zeros_like(report)))
         exchanged = self._exchanged(terms)
-        return [
-            self._total(replica, of_all, used) for (replica, _), of_all in zip(self._replicas, exchanged, strict=True)
-        ]
+        totals = []
+        for (replica, _), of_all in zip(self._replicas, exchanged, strict=True):
+            gradients, embedding = list(of_all.others), self._embedding
+            with placed_on(replica.devices[embedding]):
+                shape = replica.weights[embedding].shape
+                gradients.insert(embedding, dense(of_all.projection, of_all.rows, used, shape))
+            totals.append(Total(gradients, of_all.tokens, of_all.report))
+        return totals
 
     def _terms(self, replica: Replica, of_towers: Sequence[Sums], report: tf.Tensor) -> Terms:
         """Add the sums of a replica's towers, each where the replica has the weight."""
@@ -143,13 +148,6 @@ class Summation:
                 for i, tensor in zip(group, summed, strict=True):
                     tensors[i] = tensor
         return [tf.nest.pack_sequence_as(of_replica, tensors) for of_replica, tensors in zip(terms, flat, strict=True)]
-
-    def _total(self, replica: Replica, terms: Terms, used: tf.Tensor) -> Total:
-        gradients = list(terms.others)
-        with placed_on(replica.devices[self._embedding]):
-            shape = replica.weights[self._embedding].shape
-            gradients.insert(self._embedding, dense(terms.projection, terms.rows, used, shape))
-        return Total(gradients, terms.tokens, terms.report)
 
 
 def counted_tokens(sums: Sums) -> tf.Tensor:

@@ -102,15 +102,10 @@ def _acquired_lock(settings: Settings) -> tuple[filelock.BaseFileLock, list[Path
                 "--attempt"
             ) from None
         except OSError as error:
-            # Another run has failed, and has removed the folder.
-            if isinstance(error, FileNotFoundError | FileExistsError) and not _is_blocked(directory):
-                continue
+            is_blocked = any(folder.exists() and not folder.is_dir() for folder in (directory, *directory.parents))
+            if isinstance(error, FileNotFoundError | FileExistsError) and not is_blocked:
+                continue  # another run has failed, and has removed the folder
             raise UserError(f"{directory}: cannot be made ({error.strerror}); check the folder above it") from None
-
-
-def _is_blocked(directory: Path) -> bool:
-    """Return whether a file is where a folder of the path should be."""
-    return any(folder.exists() and not folder.is_dir() for folder in (directory, *directory.parents))
 
 
 def has_checkpoint(settings: Settings) -> bool:

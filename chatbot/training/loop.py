@@ -1,6 +1,7 @@
 """The training loop, in the order in which it runs."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Generator, Sequence
@@ -66,25 +67,24 @@ def announce(run: Run) -> None:
         print_wrapped(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")
 
 
+@dataclasses.dataclass
 class Loop:
     """The steps of a run, and what follows those that are logged. stop: why it is over; "" while it goes on."""
 
-    def __init__(
-        self,
-        run: Run,
-        reporter: Reporter,
-        interrupted: Interrupts,
-        window: "Window",
-        watch: StepWatch,
-        profile: Profile,
-    ) -> None:
-        self._run, self._reporter, self._interrupted = run, reporter, interrupted
-        self._window, self._watch, self._profile = window, watch, profile
+    _run: Run
+    _reporter: Reporter
+    _interrupted: Interrupts
+    _window: "Window"
+    _watch: StepWatch
+    _profile: Profile
+    stop: str = ""
+
+    def __post_init__(self) -> None:
+        run = self._run
         self._times = TowerTimes(run.train_step, run.towers)
         self._divergence = Divergence(len(run.data.vocabulary), run.progress)
         self._skipped = SkippedUpdates(run.progress)
         self._saved = run.progress.step  # the last step saved, or 0
-        self.stop = ""
 
     def run_steps(self) -> None:
         """Train until there is a reason to stop, and save."""
@@ -105,7 +105,7 @@ class Loop:
             run.save(run.gather_state(), best=False)
         if self.stop == TIME_UP and not due.validate and not self._divergence.diverges:
             self._show_likelihood()
-        self._reporter.stopped(self.stop)
+        self._reporter.stopped = self.stop
 
     def _train_on(self, batch: Prepared, rate: float) -> None:
         number = self._run.progress.step + 1
@@ -189,7 +189,7 @@ class Loop:
         if self._run.team.chief and self._run.data.validation is not None:
             validation = self._measure()
             if validation is not None:
-                self._reporter.uncounted_validation(validation)
+                self._reporter.validation(validation, None)
 
     def _count_skipped(self, results: Sequence[StepResult]) -> None:
         """Count the updates that were skipped, and warn of the first one since the run began or went back."""

@@ -10,12 +10,11 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
+from chatbot.config.attempts import CONFIG
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.cache import key_of
@@ -45,11 +44,10 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str, towe
     """
     if settings.learning.precision != AUTO:
         return settings.learning.precision
-    before = (
-        stored_settings(settings.run.directory / "config.json").learning.precision if has_checkpoint(settings) else AUTO
-    )
-    if before != AUTO:
-        return before
+    if has_checkpoint(settings):
+        before = stored_settings(settings.run.directory / CONFIG).learning.precision
+        if before != AUTO:
+            return before
     # The workers of an asynchronous run cannot be measured from here.
     if "GPU" in device or settings.parallel.asynchronous or not may_compute_bfloat16():
         return "float32"
@@ -104,27 +102,21 @@ def measured_gain(sizes: list[list[int]], device: str) -> float:
     """
     with tf.device(device):
         factors = [(tf.ones([m, k]), tf.ones([k, n])) for m, k, n in sizes]
-        float32, bfloat16 = (_computation(name, factors) for name in ("float32", "bfloat16"))
-        for compute in (float32, bfloat16):
-            compute()  # traced, and its kernels compiled
+
+        @tf.function(autograph=False)
+        def compute(factors: list[tuple[tf.Tensor, tf.Tensor]], precision: str) -> list[tf.Tensor]:
+            return [matmul(a, b, precision)[0, 0] for a, b in factors]
+
+        def seconds(precision: str) -> float:
+            started = time.perf_counter()
+            for element in compute(factors, precision):
+                element.numpy()
+            return time.perf_counter() - started
+
+        for precision in ("float32", "bfloat16"):
+            seconds(precision)  # traced, and its kernels compiled
         ratios: list[float] = []
         started = time.perf_counter()
         while len(ratios) < LEAST_ROUNDS or (len(ratios) < ROUNDS and time.perf_counter() - started < SECONDS):
-            ratios.append(_seconds(float32) / _seconds(bfloat16))
+            ratios.append(seconds("float32") / seconds("bfloat16"))
     return statistics.median(ratios)
-
-
-def _computation(precision: str, factors: list[tuple[tf.Tensor, tf.Tensor]]) -> Callable[[], Any]:
-    """Return a function that computes all products and waits for them."""
-
-    @tf.function(autograph=False)
-    def compute(factors: list[tuple[tf.Tensor, tf.Tensor]]) -> list[tf.Tensor]:
-        return [matmul(a, b, precision)[0, 0] for a, b in factors]
-
-    return lambda: [element.numpy() for element in compute(factors)]
-
-
-def _seconds(compute: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    compute()
-    return time.perf_counter() - started

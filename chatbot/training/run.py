@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from chatbot.config.attempts import LAST
 from chatbot.config.learning import LearningSettings
-from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.ngrams import Ngrams, ngrams_of
@@ -154,7 +153,9 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     batches, pairs = batches_of(settings.learning, data)
     settings = resolved(settings, data, towers, team)
     learning = settings.learning
-    ngrams = training_ngrams(settings.model, data)
+    ngrams = None
+    if settings.model.ngrams:
+        ngrams = ngrams_of((pairs.targets for pairs in data.training), len(data.vocabulary), settings.model.ngrams)
     model = new_model(settings, data, towers, team, ngrams)
     if team.coordinator is None:
         train_step: VariableUpdate = open_update(model, settings, towers, team)
@@ -188,6 +189,10 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     if data.validation:
         progress.measured_on(data.validation.fingerprint, learning.best_by)
     steps, validated = batches.steps_per_epoch, data.validation.pairs if data.validation else 0
+    schedule = schedule_of(learning, pairs, steps)
+    calendar = calendar_of(settings, steps, pairs, validated, data.validation_decides)
+    # With several machines, the other ones' devices would have to take part, too.
+    validator = Validator(model, data, settings, towers if team.alone else towers[:1])
     return Run(
         settings=settings,
         data=data,
@@ -196,11 +201,10 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         team=team,
         batches=batches,
         pairs_per_step=pairs,
-        schedule=schedule_of(learning, pairs, steps),
-        calendar=calendar_of(settings, steps, pairs, validated, data.validation_decides),
+        schedule=schedule,
+        calendar=calendar,
         train_step=train_step,
-        # With several machines, the other ones' devices would have to take part, too.
-        validator=Validator(model, data, settings, towers if team.alone else towers[:1]),
+        validator=validator,
         checkpoints=checkpoints,
         progress=progress,
         untrained=untrained,
@@ -228,13 +232,6 @@ def resolved(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         validation=data.validation_source,
         clean=data.clean,
     )
-
-
-def training_ngrams(settings: ModelSettings, data: Data) -> Ngrams | None:
-    """Return the n-grams of the training pairs; None without --ngrams."""
-    if not settings.ngrams:
-        return None
-    return ngrams_of((pairs.targets for pairs in data.training), len(data.vocabulary), settings.ngrams)
 
 
 def new_model(settings: Settings, data: Data, towers: Sequence[Tower], team: Team, ngrams: Ngrams | None) -> Seq2Seq:

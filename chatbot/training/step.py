@@ -219,7 +219,9 @@ class Synchronous(VariableUpdate):
         """
         self._exchanging = False
         size, single_replica = prepared.size, len(self.replicas) == 1 and self._team.alone
-        if len(prepared.shares) == 1 and (single_replica or self._is_proven(size)):
+        # A batch that was at least as large in every dimension did not run out of memory.
+        is_proven = any(all(a >= b for a, b in zip(proven, size, strict=True)) for proven in self._proven)
+        if len(prepared.shares) == 1 and (single_replica or is_proven):
             self._exchanging = not single_replica
             result = self.step_graph(prepared.shares[0], prepared.used, rate)
         else:
@@ -229,10 +231,6 @@ class Synchronous(VariableUpdate):
             self._proven.append(size)
         self._calls += 1
         return result
-
-    def _is_proven(self, size: tuple[int, ...]) -> bool:
-        """Return whether a batch that was at least as large in every dimension did not run out of memory."""
-        return any(all(a >= b for a, b in zip(proven, size, strict=True)) for proven in self._proven)
 
     def compute_all_gradients(self, prepared: Prepared) -> TowerSums:
         """Return the sums of each tower over the pieces of its share, without an update."""
@@ -257,9 +255,8 @@ class Synchronous(VariableUpdate):
 
     def first_tower_sums(self, inputs: Inputs, share: Share | Buffer, number_used: tf.Tensor) -> Sums:
         """Return the sums that the first tower would return for a share, computed on the device of the caller."""
-        return self.gradient_functions[0](
-            inputs.weights, self.preparation.tensors(share), number_used, inputs.loss_scale
-        )
+        tensors = self.preparation.tensors(share)
+        return self.gradient_functions[0](inputs.weights, tensors, number_used, inputs.loss_scale)
 
     def _tower_sums(self, shares: Sequence[Share | Buffer], used: tf.Tensor, inputs: list[Inputs]) -> TowerSums:
         """Return the sums of each tower. inputs: of each replica."""
@@ -280,8 +277,8 @@ class Synchronous(VariableUpdate):
         """Sum the gradients over all towers and update every replica."""
         totals = self._summation(*towers, used)
         applied = [
-            replica.apply(total.gradients, total.tokens, rate)
-            for replica, total in zip(self.replicas, totals, strict=True)
+            replica.apply(gradients, tokens, rate)
+            for replica, (gradients, tokens, _) in zip(self.replicas, totals, strict=True)
         ]
         finite = tf.reduce_all([clipped.finite for clipped in applied])
         overflows = [clipped.finite | clipped.overflow for clipped in applied if clipped.overflow is not None]

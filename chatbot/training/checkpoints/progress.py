@@ -47,20 +47,14 @@ class Progress:
 
     def validated(self, values: Mapping[str, float | None]) -> bool:
         """Record a validation at this step, its measures by name; return whether it is the best so far."""
-        value = values[self.best_by]
-        best = self._is_best(value)
+        value, before = values[self.best_by], self.best_value
+        best = value is not None and math.isfinite(value)
+        if best and before is not None:
+            best = value < before if self.best_by in LOWER_IS_BETTER else value > before
         if best:
             self.best_step, self.best_value, self.best_nats = self.step, value, values[NATS]
         self.without_best = 0 if best else self.without_best + 1
         return best
-
-    def _is_best(self, value: float | None) -> bool:
-        """Return whether a value of the measure is better than the best before. One that is not finite never is."""
-        if value is None or not math.isfinite(value):
-            return False
-        if self.best_value is None:
-            return True
-        return value < self.best_value if self.best_by in LOWER_IS_BETTER else value > self.best_value
 
     def take_best_of(self, other: "Progress") -> None:
         """Take the best validation of another progress; none if it was of other pairs, or by another measure."""

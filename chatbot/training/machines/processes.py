@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -56,7 +56,8 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
     exit_code, deadline, forwarded = 0, float("inf"), False
     error_token, token_sender = multiprocessing.Pipe(duplex=False)
     token_sender.send_bytes(b"")  # see _child
-    with interrupts(announced=False) as received, _killed_at_exit(running):
+    with interrupts(announced=False) as received, ExitStack() as stack:
+        stack.callback(lambda: [process.kill() for process in running.values()])
         while not all(job.server for job in (*running, *start_times)):
             if received and not forwarded:
                 forwarded = True
@@ -92,15 +93,6 @@ def run_jobs(jobs: Sequence[Job], restart_delay: float = RESTART_DELAY) -> int:
                     if code < 0 and not received:
                         print_status(f"\nerror: {job.name} {ending}")
     return exit_code
-
-
-@contextmanager
-def _killed_at_exit(running: dict[Job, Any]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for process in running.values():
-            process.kill()
 
 
 def _start(job: Job, error_token: Any) -> Any:

@@ -109,7 +109,11 @@ class Watch(Monitor):
                 self._probe(name, address)
             if self.missing:
                 self._check_missing({name: self._peers[name] for name in self.missing})
-            self._check_workers()
+            workers = {name for name in self._peers if name.startswith(WORKER)}
+            if workers and workers <= self._lost:
+                silence = min(map(self._silence, workers))
+                if silence > self._limit:
+                    self.exit_process(f"all workers were lost: none has answered for {silence:.0f} seconds")
             if self._stopped.wait(PROBE_INTERVAL):
                 return
 
@@ -128,14 +132,6 @@ class Watch(Monitor):
     def _silence(self, name: str) -> float:
         """Return the seconds since the last answer of a peer."""
         return time.monotonic() - self._last_answer[name]
-
-    def _check_workers(self) -> None:
-        """End this process when all workers have been lost for too long."""
-        workers = {name for name in self._peers if name.startswith(WORKER)}
-        if workers and workers <= self._lost:
-            silence = min(map(self._silence, workers))
-            if silence > self._limit:
-                self.exit_process(f"all workers were lost: none has answered for {silence:.0f} seconds")
 
 
 @contextmanager

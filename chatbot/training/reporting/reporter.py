@@ -1,7 +1,7 @@
 """The output of a run while it trains and at its end, on the chief only."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from chatbot.config.attempts import CHECKPOINTS, is_validated
@@ -11,7 +11,6 @@ from chatbot.config.run import WANDB
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.evaluation.curves import METRICS, draw, read_records
-from chatbot.evaluation.measures import Sample
 from chatbot.flags import program
 from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED
@@ -38,10 +37,11 @@ class Reporter:
     def __init__(self, run: Run, towers: list[str]) -> None:
         """towers: the names of the towers of all machines."""
         self._run, self._towers = run, towers
-        self._stopped = ""  # the reason of the end of the run, in words
+        self.stopped = ""  # the reason of the end of the run, in words
         self._failing: set[str] = set()  # what could not be written at the last attempt
         self._outliers, self._slow_towers = TowerOutliers(towers), SlowTowers(towers)
         self._terminal = Terminal(run)
+        self.advance, self.compiling = self._terminal.advance, self._terminal.compiling
         self._wandb = self._start_wandb()
         self._open()
 
@@ -66,14 +66,6 @@ class Reporter:
             if settings.run.report_to != NONE:
                 self._tensorboard = TensorBoard(settings, self._towers, step, self._run)
 
-    def advance(self) -> None:
-        """Count a step."""
-        self._terminal.advance()
-
-    def compiling(self, graph: Hashable) -> AbstractContextManager[None]:
-        """Show "compiling" on a terminal during the first use of a graph, which takes seconds."""
-        return self._terminal.compiling(graph)
-
     def warn(self, text: str) -> None:
         """Show a warning, without a full stop at its end."""
         self._terminal.warn(text)
@@ -83,46 +75,42 @@ class Reporter:
     def record(self, record: dict[str, Any]) -> None:
         """Show and write the metrics of a logged step."""
         self._terminal.record(record)
-        if self._metrics:
-            self._try("metrics.jsonl", self._metrics.record, record)
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.record, record)
-        if self._run.team.chief:
-            outliers = self._outliers.record(record["step"], record["tower_losses"])
-            for warning in (*outliers, *self._slow_towers.record(record.get("tower_seconds", ()))):
-                self.warn(warning)
-
-    def validation(self, validation: Validation, best: bool) -> None:
-        """Show and write a validation, after `Progress.validated`. best: whether it is the best so far."""
-        data = self._run.data
-        self._terminal.validation(validation, best)
-        self._terminal.probe(data.probe, validation.replies[len(data.samples) :])
-        if validation.warning:
-            self.warn(validation.warning)
-        self._export(validation, data.shown)
+        if not self._metrics:
+            return
+        self._write(self._metrics.record, record)
+        outliers = self._outliers.record(record["step"], record["tower_losses"])
+        for warning in (*outliers, *self._slow_towers.record(record.get("tower_seconds", ()))):
+            self.warn(warning)
 
     def made_up(self, record: dict[str, Any]) -> None:
         """Write a validation of the present step that the last process has left out. record: its values."""
         if self._metrics:
-            self._try("metrics.jsonl", self._metrics.complete, record)
+            self._write(self._metrics.complete, record)
+
+    def _write(self, to_metrics: Callable[[dict[str, Any]], None], record: dict[str, Any]) -> None:
+        self._try("metrics.jsonl", to_metrics, record)
         if self._tensorboard:
             self._try("TensorBoard", self._tensorboard.record, record)
 
-    def uncounted_validation(self, validation: Validation) -> None:
-        """Show a validation that `Progress.validated` has not recorded. It is not written."""
-        data = self._run.data
-        self._terminal.validation(validation, None)
-        self._terminal.probe(data.probe, validation.replies[len(data.samples) :])
+    def validation(self, validation: Validation, best: bool | None) -> None:
+        """Show and write a validation, after `Progress.validated`.
+
+        best: whether it is the best so far; None for one that does not count, which is not written.
+        """
+        self._terminal.validation(validation, best)
+        self._show_replies(validation, is_written=best is not None)
+        if best is not None and validation.warning:
+            self.warn(validation.warning)
 
     def probe(self, replies: list[str]) -> None:
         """Show and write the replies to `Data.shown` where nothing is validated."""
-        data = self._run.data
-        self._terminal.probe(data.probe, replies[len(data.samples) :])
-        self._export(Validation({}, None, replies, []), data.shown)
+        self._show_replies(Validation({}, None, replies, []), is_written=True)
 
-    def _export(self, validation: Validation, samples: Sequence[Sample]) -> None:
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.validation, validation, samples, self._run.progress.step)
+    def _show_replies(self, validation: Validation, is_written: bool) -> None:
+        data = self._run.data
+        self._terminal.probe(data.probe, validation.replies[len(data.samples) :])
+        if self._tensorboard and is_written:
+            self._try("TensorBoard", self._tensorboard.validation, validation, data.shown, self._run.progress.step)
 
     def went_back(self) -> None:
         """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
@@ -130,16 +118,12 @@ class Reporter:
         self._terminal.went_back()
         self._open()
 
-    def stopped(self, reason: str) -> None:
-        """Take the reason of the end of the run, in words."""
-        self._stopped = reason
-
     def close(self) -> None:
         """Close the bar and the files."""
         self._terminal.close()
-        self._close_tensorboard(self._stopped)
+        self._close_tensorboard(self.stopped)
         if self._wandb:
-            self._try("wandb", self._wandb.finish, 0 if self._stopped else 1)
+            self._try("wandb", self._wandb.finish, 0 if self.stopped else 1)
 
     def _close_tensorboard(self, stopped: str = "") -> None:
         if self._tensorboard:
