@@ -186,8 +186,7 @@ def _process_worker(flags: ScalingBenchmark, core: int, cluster: Cluster | None)
     import tensorflow as tf
 
     from chatbot.training.machines.heartbeat import Heartbeat
-    from chatbot.training.machines.ring import join
-    from chatbot.training.machines.team import ALONE
+    from chatbot.training.machines.team import ALONE, join
     from chatbot.training.update import open_update
 
     team = ALONE

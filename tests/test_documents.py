@@ -7,6 +7,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from benchmarks.__main__ import BENCHMARKS
 from chatbot.attempts.__main__ import COMMANDS as ATTEMPTS
-from chatbot.attempts.__main__ import list_command
+from chatbot.attempts.__main__ import list_command, run_command
 from chatbot.config.bots import telegram_settings, webhook_settings
 from chatbot.config.chat import chat_settings
 from chatbot.config.evaluation import evaluation_settings
@@ -43,8 +44,8 @@ PARSERS: dict[str, Callable[[Sequence[str]], Any]] = {
     **{f"chatbot-data {name}": command for name, command in CORPUS.items()},
     "python -m chatbot.attempts": list_command,
     "chatbot-attempts": list_command,
-    **{f"python -m chatbot.attempts {name}": command for name, command in ATTEMPTS.items()},
-    **{f"chatbot-attempts {name}": command for name, command in ATTEMPTS.items()},
+    **{f"python -m chatbot.attempts {name}": partial(run_command, name) for name in ATTEMPTS},
+    **{f"chatbot-attempts {name}": partial(run_command, name) for name in ATTEMPTS},
     **{f"python -m benchmarks {name}": command for name, command in BENCHMARKS.items()},
 }
 # These return settings. The others start work, so they are called with --help.

@@ -87,7 +87,8 @@ def _read(directory: Path, attempt: Attempt) -> str:
     if not (directory / LAST).exists() and ((directory / SAVING).exists() or not saved):
         return EMPTY
     last = read_pointer(directory / LAST)
-    attempt.step, attempt.saved = last["step"], _local_time(directory / LAST)
+    saved_at = datetime.datetime.fromtimestamp((directory / LAST).stat().st_mtime).astimezone()
+    attempt.step, attempt.saved = last["step"], saved_at.isoformat(timespec="seconds")
     nats = last.get("best_nats")
     if isinstance(nats, int | float) and math.isfinite(nats):
         attempt.best_nats_per_character, attempt.best_step = nats, int(last.get("best_step", 0))
@@ -100,10 +101,7 @@ def _read(directory: Path, attempt: Attempt) -> str:
 
 
 def _read_checkpoints(directory: Path, attempt: Attempt) -> Counter[str]:
-    """Return the sizes of the checkpoint that training resumes from, and set what is wrong with one that is named.
-
-    Where that one is damaged, training or chat falls back to another. Raises UserError if none is left.
-    """
+    """Return the sizes of the checkpoint to resume, and set what is wrong with one that is named. Raises UserError."""
     for_training = resumable_steps(directory)
     for_chat = [*reversed(pointed_steps(directory).values()), *for_training]
     resumed, sizes, damage = first_whole(directory, for_training, group_sizes)
@@ -138,11 +136,6 @@ def _described(path: Path) -> tuple[int, str]:
 def vocabulary_fingerprint(content: bytes) -> str:
     """Return what `Vocabulary.fingerprint` returns for the content of vocabulary.txt, without parsing it."""
     return hashlib.sha256("\n".join(SPECIALS).encode() + b"\n" + content.removesuffix(b"\n")).hexdigest()
-
-
-def _local_time(path: Path) -> str:
-    """Return when a file was written, to the second."""
-    return datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(timespec="seconds")
 
 
 def data_names(settings: Settings) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """A comparison of attempts: the settings that differ, sizes, best values, and a picture of the curves."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from chatbot.config.attempts import CONFIG, LAST, CompareSettings, trained_direc
 from chatbot.config.stored import storable, stored_settings
 from chatbot.config.training import Settings
 from chatbot.flags import fields_of, flag_of
+from chatbot.model.checkpoint import read_pointer
 
 # The flags whose values are paths of files.
 FILES = {flag_of(name) for name, field in fields_of(Settings).items() if "FILE" in (field.metadata["metavar"] or "")}
@@ -48,7 +48,7 @@ def compare(settings: CompareSettings) -> None:
         *results(attempts, records),
     ]
     print(*_fitted(rows, terminal_width()), sep="\n")
-    if len({_validation(directory) for directory in directories} - {None}) > 1:
+    if len({read_pointer(directory / LAST).get("validation") for directory in directories} - {None}) > 1:
         print("They were validated on different pairs, so their nats per character cannot be compared.")
     if any(records):
         names = [attempt.name for attempt in attempts]
@@ -104,11 +104,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or NONE
     return NONE if value is None else str(value)
-
-
-def _validation(directory: Path) -> str | None:
-    """Return the fingerprint of the pairs that an attempt was validated on, None without validation."""
-    try:
-        return json.loads((directory / LAST).read_text(encoding="utf-8")).get("validation")
-    except (OSError, ValueError, AttributeError):
-        return None

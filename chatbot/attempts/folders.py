@@ -60,10 +60,7 @@ def prune(settings: PruneSettings) -> None:
 
 
 def find_unneeded(settings: PruneSettings) -> Iterator[Unneeded]:
-    """Yield what no attempt needs, attempt by attempt, then curves of attempts that are gone.
-
-    An attempt that is being trained or is damaged is left out, with a line, or refused if it was named.
-    """
+    """Yield what no attempt needs; leave out, or refuse if named, one that is damaged or being trained."""
     names = settings.attempts or sorted({path.name for path in (*_folders(CHECKPOINTS), *_folders(TENSORBOARD))})
     for name in names:
         attempt, curves = CHECKPOINTS / name, TENSORBOARD / name
@@ -96,7 +93,9 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
         path = checkpoint_path(directory, step)
         verified_manifest(path)  # if it is damaged, an older one may be the only whole one
         group_sizes(path)
-    kept = named | {*steps[: keep or _own_keep(directory)]}
+    own_keep = read_settings(directory / CONFIG).get("keep")
+    own_keep = own_keep if isinstance(own_keep, int) and own_keep > 0 else RunSettings.keep
+    kept = named | {*steps[: keep or own_keep]}
     files = defaultdict(list)
     for path in directory.iterdir():
         if match := re.match(r"ckpt-(\d+)\.", path.name):
@@ -117,12 +116,6 @@ def curve_files(folder: Path) -> tuple[list[Path], list[Path]]:
     return own, others
 
 
-def _own_keep(directory: Path) -> int:
-    """Return the attempt's own --keep."""
-    keep = read_settings(directory / CONFIG).get("keep")
-    return keep if isinstance(keep, int) and keep > 0 else RunSettings.keep
-
-
 def remove(path: Path) -> None:
     """Remove a file, with the last of curves their folders, or a folder that no run has locked since it was listed."""
     if path.is_symlink() or not path.is_dir():
@@ -140,10 +133,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def rename(settings: RenameSettings) -> None:
-    """Rename the folders of an attempt in checkpoints/ and tensorboard/, and its name in config.json.
-
-    Raises UserError if there is no such attempt, if a process trains it, or if the new name is taken.
-    """
+    """Rename an attempt's folders in checkpoints/ and tensorboard/, and its name in config.json. Raises UserError."""
     old, new = settings.names
     attempt, renamed = CHECKPOINTS / old, CHECKPOINTS / new
     if not attempt.is_dir():

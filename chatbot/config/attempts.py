@@ -1,4 +1,7 @@
-"""Attempts, which are named training runs: their directories and files, and the settings of chatbot.attempts."""
+"""Attempts, which are named training runs: their directories and files, and the settings of chatbot.attempts.
+
+The docstrings of settings are shown by --help.
+"""
 
 import dataclasses
 import re
@@ -29,12 +32,11 @@ ATTEMPTS, OUTPUT = "attempts", "output"
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def attempt_directory(attempt: str) -> Path:
+def attempt_directory(attempt: str, flag: str = "--attempt") -> Path:
     """Return the directory of an attempt. Raises UserError for a name that is not a plain folder name."""
     if not re.fullmatch(r"\w[\w.-]*", attempt) or len(attempt.encode()) > 200:
-        raise UserError(
-            f"--attempt {attempt!r}: a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
-        )
+        wanted = "a short name of letters, digits, '_', '-' and '.' is needed, without slashes"
+        raise UserError(f"{flag} {attempt!r}: {wanted}")
     return CHECKPOINTS / attempt
 
 
@@ -44,40 +46,28 @@ def is_validated(directory: Path) -> bool:
 
 
 def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
-    """Return the absolute directory of an existing attempt. Raises UserError, with the existing names, without one, and
-    for an export.
+    """Return the absolute directory of an existing attempt. Raises UserError without one, and for an export.
 
     attempt: the name of a folder in checkpoints/, or the path of a folder anywhere. flag: the one that names it.
     """
-    path = Path(attempt)
-    if path.name != attempt:  # it has a slash
-        if not path.is_dir():
-            raise UserError(f"{flag} {attempt}: no such attempt, {path.absolute()} is not a folder; check the path")
-        if not (path / CONFIG).exists() and not (path / EXPORT).exists():
-            raise UserError(f"{flag} {attempt}: not an attempt, the folder has no {CONFIG}; check the path")
-        return _no_export(path, f"{flag} {attempt}")
-    for directory in (CHECKPOINTS / attempt, path):
-        if (directory / CONFIG).exists() or (directory / EXPORT).exists():
-            return _no_export(directory, f"{flag} {attempt}")
-    if (CHECKPOINTS / attempt).is_dir():
-        raise UserError(
-            f"{flag} {attempt}: {CHECKPOINTS / attempt} has no {CONFIG}; train it first, or restore the file from a "
-            "backup"
-        )
+    path, given, own = Path(attempt), f"{flag} {attempt}", CHECKPOINTS / attempt
+    is_name = path.name == attempt  # it has no slash
+    for directory in (own, path) if is_name else (path,):
+        if (directory / EXPORT).exists():
+            use = f"{program('chat.py')} --export {directory}"
+            raise UserError(f"{given}: an export, not an attempt; talk to it with {use}")
+        if (directory / CONFIG).exists():
+            return directory.absolute()
+    if not is_name and not path.is_dir():
+        raise UserError(f"{given}: no such attempt, {path.absolute()} is not a folder; check the path")
+    if not is_name:
+        raise UserError(f"{given}: not an attempt, the folder has no {CONFIG}; check the path")
+    if own.is_dir():
+        raise UserError(f"{given}: {own} has no {CONFIG}; train it first, or restore the file from a backup")
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
     have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train.py')}"
-    raise UserError(
-        f"{flag} {attempt}: no such attempt in {CHECKPOINTS.absolute()}; {have}, or give the path of its folder"
-    )
-
-
-def _no_export(directory: Path, given: str) -> Path:
-    """Return the absolute path of a directory. Raises UserError for an export. given: the flag and its value."""
-    if (directory / EXPORT).exists():
-        raise UserError(
-            f"{given}: an export, not an attempt; talk to it with {program('chat.py')} --export {directory}"
-        )
-    return directory.absolute()
+    none = f"no such attempt in {CHECKPOINTS.absolute()}"
+    raise UserError(f"{given}: {none}; {have}, or give the path of its folder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +79,7 @@ class ListSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class CompareSettings(Flags):
-    """The settings of compare."""
+    """Compare attempts: the settings that differ, sizes, best values, and a picture of the curves."""
 
     attempts: tuple[str, ...] = setting(
         (), "two attempts or more: their names, or the paths of their folders", group=ATTEMPTS, metavar="ATTEMPT"
@@ -114,7 +104,8 @@ class CompareSettings(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class PruneSettings(Flags):
-    """The settings of prune."""
+    """List what no attempt needs, with its size, and remove it with --yes: checkpoints that neither `last` nor `best`
+    names, attempts that never saved a checkpoint, and curves in tensorboard/ of attempts that are gone."""
 
     attempts: tuple[str, ...] = setting(
         (), "the names of attempts; default: all in checkpoints/ and tensorboard/", group=ATTEMPTS, metavar="ATTEMPT"
@@ -129,12 +120,12 @@ class PruneSettings(Flags):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in self.attempts:
-            check_name("prune", name)
+            attempt_directory(name, "prune")
 
 
 @dataclasses.dataclass(frozen=True)
 class RenameSettings(Flags):
-    """The settings of rename."""
+    """Rename an attempt: its folders in checkpoints/ and tensorboard/, and its name in config.json."""
 
     names: tuple[str, ...] = setting((), "the old name and the new one", group=ATTEMPTS, metavar="NAME")
 
@@ -143,12 +134,13 @@ class RenameSettings(Flags):
         if len(self.names) != 2:
             raise UserError(f"rename {' '.join(self.names)}".rstrip() + ": give the old name and the new one")
         for name in self.names:
-            check_name("rename", name)
+            attempt_directory(name, "rename")
 
 
 @dataclasses.dataclass(frozen=True)
 class AverageSettings(Flags):
-    """The settings of average."""
+    """Write a new attempt whose weights are the mean of those of an attempt's checkpoints. Chat, evaluation and
+    --init-from can use it; without a state of the optimizer, it cannot be resumed."""
 
     checkpoints: tuple[str, ...] = setting(
         (),
@@ -162,18 +154,10 @@ class AverageSettings(Flags):
         super().__post_init__()
         if not self.checkpoints:
             raise UserError("average: give an attempt")
-        check_name("average", self.checkpoints[0])
-        check_name("--to", self.target)
+        attempt_directory(self.checkpoints[0], "average")
+        attempt_directory(self.target, "--to")
 
     @property
     def target(self) -> str:
         """The name of the new attempt."""
         return self.to or f"{self.checkpoints[0]}-average"
-
-
-def check_name(command: str, name: str) -> None:
-    """Raise UserError for a name that no attempt can have."""
-    try:
-        attempt_directory(name)
-    except UserError as error:
-        raise UserError(str(error).replace("--attempt", command, 1)) from None

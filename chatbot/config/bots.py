@@ -4,8 +4,8 @@ import dataclasses
 import urllib.parse
 from collections.abc import Sequence
 
-from chatbot.config.addresses import address_of
 from chatbot.config.decoding import DecodingSettings
+from chatbot.config.serve import address_of
 from chatbot.errors import UserError
 from chatbot.flags import Flags, parse, setting
 

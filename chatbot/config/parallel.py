@@ -71,33 +71,26 @@ class ParallelSettings(Flags, stored=False):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        update = self.variable_update
-        if self.asynchronous:
-            self._refuse(
-                "asynchronous",
-                update is not None and f"--variable-update {update}",
-                self.staged_variables and "--staged-variables",
-                self.model_parallel and "--model-parallel",
-            )
-        if self.model_parallel and update not in (None, "parameter_server"):
-            self._refuse("model_parallel", f"--variable-update {update}")
-        if self.model_parallel and (self.worker_hosts or self.local_workers):
-            self._refuse("model_parallel", "several machines")
-        if self.local_parameter_device and update not in (None, "parameter_server"):
-            self._refuse("local_parameter_device", f"--variable-update {update}")
-        if self.all_reduce != "auto" and update not in (None, "replicated"):
-            self._refuse("all_reduce", f"--variable-update {update}")
-        if self.worker_hosts and self.local_workers:
-            self._refuse("local_workers", "--worker-hosts")
-        if not self.asynchronous:
-            for name in ("ps_hosts", "chief_host", "job_name"):
-                if getattr(self, name) is not None:
-                    raise UserError(f"{flag_of(name)}: only for --asynchronous; add --asynchronous, or leave it out")
-        if self.worker_hosts and update not in (None, "distributed_replicated"):
-            self._refuse("worker_hosts", f"--variable-update {update}")
 
-    @staticmethod
-    def _refuse(name: str, *others: str | bool) -> None:
-        """Raise UserError if one of the other flags is given. others: flags with their values; false if not given."""
-        for other in filter(None, others):
-            raise UserError(f"{flag_of(name)} and {other} exclude each other; leave out one of the two")
+        def update_but(kind: str | None) -> str:
+            """Return --variable-update with its value, "" if it is not given or of this kind."""
+            update = self.variable_update
+            return "" if update in (None, kind) else f"--variable-update {update}"
+
+        exclusive = [
+            ("asynchronous", update_but(None)),
+            ("asynchronous", self.staged_variables and "--staged-variables"),
+            ("asynchronous", self.model_parallel and "--model-parallel"),
+            ("model_parallel", update_but("parameter_server")),
+            ("model_parallel", (self.worker_hosts or self.local_workers) and "several machines"),
+            ("local_parameter_device", update_but("parameter_server")),
+            ("all_reduce", update_but("replicated")),
+            ("local_workers", self.worker_hosts and "--worker-hosts"),
+            ("worker_hosts", update_but("distributed_replicated")),
+        ]
+        for name, other in exclusive:
+            if other and getattr(self, name) not in (None, False, "auto"):
+                raise UserError(f"{flag_of(name)} and {other} exclude each other; leave out one of the two")
+        for name in ("ps_hosts", "chief_host", "job_name") if not self.asynchronous else ():
+            if getattr(self, name) is not None:
+                raise UserError(f"{flag_of(name)}: only for --asynchronous; add --asynchronous, or leave it out")

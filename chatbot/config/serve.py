@@ -1,9 +1,10 @@
 """The settings of chat.py --serve."""
 
+import contextlib
 import dataclasses
+import ipaddress
 import re
 
-from chatbot.config.addresses import address_of
 from chatbot.errors import UserError
 from chatbot.flags import Flags, flag_of, setting
 
@@ -65,3 +66,15 @@ class ServeSettings(Flags):
     def address(self) -> tuple[str, int]:
         """The host and the port of --serve. Raises UserError for text that has not both."""
         return address_of("--serve", self.serve or "")
+
+
+def address_of(flag: str, text: str) -> tuple[str, int]:
+    """Return the host and the port of HOST:PORT; an IPv6 host is in brackets. Raises UserError for another text."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    with contextlib.suppress(ValueError):
+        if ":" in host:
+            ipaddress.ip_address(host)
+        if host and port.isascii() and port.isdecimal() and int(port) <= 65535:
+            return host, int(port)
+    raise UserError(f"{flag} {text}: expected HOST:PORT, such as 127.0.0.1:8000 or [::1]:8000")

@@ -92,10 +92,7 @@ def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
 
 
 def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
-    """Return and print the settings that --init-from takes from another attempt: of its model, tokenizer and cleaning.
-
-    Those above replace them. Raises UserError when there is no such attempt.
-    """
+    """Return the settings of model, tokenizer and cleaning that --init-from takes, and print them. Raises UserError."""
     directory = trained_directory(attempt, "--init-from")
     names = {*fields_of(ModelSettings), "clean", "tokenizer", "dictionary", "vocabulary_size"}
     values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
@@ -164,10 +161,7 @@ OF_WEIGHTS = [name for name in fields_of(ModelSettings) if name in FIXED and nam
 
 
 def changed_settings(then: Settings, now: Settings, names: Sequence[str] = FIXED) -> list[str]:
-    """Return those of some settings that differ, each as '--flag then -> now'.
-
-    "auto" now equals any value: the attempt keeps its earlier choice.
-    """
+    """Return those of some settings that differ, as '--flag then -> now'. "auto" now keeps the earlier choice."""
     old, new = flatten(then), flatten(now)
     return [
         f"{flag_of(name)} {_on_command_line(old[name])} -> {_on_command_line(new[name])}"

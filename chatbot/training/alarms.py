@@ -98,10 +98,7 @@ class Divergence:
 
 
 class SkippedUpdates:
-    """Counts skipped updates, and those in a row, which an overflow of float16 is not: it only lowers the loss scale.
-
-    All machines count the same ones. progress: of the run, keeps the counts over restarts.
-    """
+    """Counts skipped updates, and those in a row, which an overflow of float16 is not, in the progress of the run."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

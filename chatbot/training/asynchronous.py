@@ -32,10 +32,7 @@ LEDGER_SIZE = 1024
 
 
 class Server:
-    """A parameter server, with the ledger of the steps that were applied to its weights.
-
-    weights: the indices of the weights on its device. updates: applied since the start, for tests.
-    """
+    """A parameter server: the indices of its weights, and the ledger of the steps that were applied to them."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -165,10 +162,7 @@ class Asynchronous(VariableUpdate):
     def _apply(
         self, server: Server, clipped: Clipped, rate: tf.Tensor, number: tf.Tensor, scaling: list[tf.Tensor]
     ) -> Any:
-        """Update the weights of a server by step `number`; return whether it had not been applied before.
-
-        scaling: for the server of the loss scale, the scale of the step and whether it overflowed.
-        """
+        """Update the weights of a server. scaling: of the loss scale on it, the scale of the step, and its overflow."""
         replica = self._replica
         gradients = {i: g for i, g in zip(replica.trained, clipped.gradients, strict=True) if i in server.weights}
         with tf.device(server.device):
@@ -188,10 +182,7 @@ class Asynchronous(VariableUpdate):
             return server.apply_once(number, update)
 
     def gather_state(self) -> TrainState:
-        """Wait for all scheduled steps, copy the weights into the model, and return the rest of a checkpoint.
-
-        The next step stands for the number of updates.
-        """
+        """Wait for all steps, and return the state; the next step stands for the number of updates."""
         while self._in_flight:
             self._collect_oldest()
         state = self._replica.gather_state()

@@ -97,10 +97,8 @@ def _acquired_lock(settings: Settings) -> tuple[filelock.BaseFileLock, list[Path
             lock.acquire()
             return lock, made
         except filelock.Timeout:
-            raise UserError(
-                f"--attempt {settings.run.attempt}: another process is training it; wait for it, or use another "
-                "--attempt"
-            ) from None
+            in_use = f"--attempt {settings.run.attempt}: another process is training it"
+            raise UserError(f"{in_use}; wait for it, or use another --attempt") from None
         except OSError as error:
             is_blocked = any(folder.exists() and not folder.is_dir() for folder in (directory, *directory.parents))
             if isinstance(error, FileNotFoundError | FileExistsError) and not is_blocked:
@@ -131,17 +129,12 @@ def check_settings(settings: Settings) -> None:
     check_model_size(settings.run.directory, settings.model)
     changed = changed_settings(stored_settings(settings.run.directory / CONFIG), settings)
     if changed:
-        raise UserError(
-            f"--attempt {settings.run.attempt} was started with other settings: {'; '.join(changed)}. "
-            f"{_short_way(settings)}; another --attempt starts from scratch"
-        )
+        other = f"--attempt {settings.run.attempt} was started with other settings: {'; '.join(changed)}"
+        raise UserError(f"{other}. {_short_way(settings)}; another --attempt starts from scratch")
 
 
 def check_data(settings: Settings, now: dict[str, Any]) -> bool:
-    """Return whether the resumed attempt learns both directions. Raises UserError when its pairs have changed.
-
-    now: the content of data.json for the present data.
-    """
+    """Return whether the resumed attempt learns both directions. Raises UserError unless its data.json is as `now`."""
     path = settings.run.directory / DATA
     try:
         then = read_json(path)
@@ -206,18 +199,14 @@ def other_attempt(settings: Settings) -> Path:
 
 
 def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
-    """Return the tokens of a corpus, then those that only the attempt in the directory has, then the bytes.
-
-    That is still the order of frequency: a token that is not in the new vocabulary is rarer in its corpus, or absent.
-    """
+    """Return the tokens of a corpus, those that only the attempt in the directory has, and the bytes."""
     old = load_vocabulary(directory / VOCABULARY)
     tokens = new.tokens[len(SPECIALS) : new.first_byte]
     known = set(tokens)
     kept = [token for token in old.tokens[len(SPECIALS) : old.first_byte] if token not in known]
-    added = counted(len(known - set(old.tokens)), "new token")
+    added = f"{counted(len(known - set(old.tokens)), 'new token')} of the pairs"
     print_wrapped(
-        f"Beginning with the weights of {directory}: {added} of the pairs, and {len(kept):,} kept that the pairs "
-        "do not have."
+        f"Beginning with the weights of {directory}: {added}, and {len(kept):,} kept that the pairs do not have."
     )
     return Vocabulary([*tokens, *kept, *BYTES])
 

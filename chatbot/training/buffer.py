@@ -28,10 +28,7 @@ def buffer_of(arrays: Any) -> Buffer:
 
 
 def tensors_of(buffer: Buffer, specs: Any) -> Any:
-    """Return the tensors of a buffer, on the device of the caller. specs: in the structure that `buffer_of` took.
-
-    Sizes are from the buffer, so that a graph is traced once for all.
-    """
+    """Return the tensors of a buffer, on the device of the caller. specs: in the structure that `buffer_of` took."""
     in_content = [spec for spec in tf.nest.flatten(specs) if spec.dtype != tf.int32]
     sizes = [n for spec in in_content for n in (1, 1, spec.shape.rank + len(_bytes_of_item(spec.dtype)))]
     layout, on_host = iter(tf.split(buffer.layout, sizes)), iter(buffer.on_host)

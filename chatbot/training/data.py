@@ -87,18 +87,21 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
 
     probe: the questions of --probe. Writes only to the cache. Raises UserError.
     """
-    resumed = has_checkpoint(settings)
-    settings = replace(settings, clean=_cleaning_rules(settings, resumed))
+    resumed, source, clean = has_checkpoint(settings), settings.encoding.validation, settings.corpus.clean
     preset: dict[str, Any] = {}
     if resumed:
-        preset = kept_values(settings, stored_settings(settings.run.directory / CONFIG))
+        began = stored_settings(settings.run.directory / CONFIG)
+        if SPACES in began.corpus.clean and not {SPACES, NONE} & {*clean}:  # as the corpus needed it then
+            settings = replace(settings, clean=(*clean, SPACES))
+        preset = kept_values(settings, began)
         settings = replace(settings, **preset)
         check_settings(settings)
-    elif settings.model.word_vectors is not None:
-        check_readable(Path(settings.model.word_vectors))  # before minutes of reading pairs
-    source = settings.encoding.validation
-    if resumed and source == AUTO:  # an attempt keeps its choice
-        source = stored_settings(settings.run.directory / CONFIG).encoding.validation
+        if source == AUTO:  # an attempt keeps its choice
+            source = began.encoding.validation
+    else:
+        settings = replace(settings, clean=without_word_spaces(settings.corpus).clean)
+        if settings.model.word_vectors is not None:
+            check_readable(Path(settings.model.word_vectors))  # before minutes of reading pairs
     other = None if resumed or settings.run.init_from is None else other_attempt(settings)
     encoding = replace(settings.encoding, validation=source)
     max_length = settings.model.max_length
@@ -144,19 +147,9 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         print_wrapped("Each pair is learned in both directions (--both-directions).")
     samples = _samples(validation.shards if validation else shards, SAMPLES, vocabulary)
     measured = _samples(validation.shards, MEASURED, vocabulary) if validation else []
-    training = dataclasses.replace(shards, both_directions=both)
-    clean = settings.corpus.clean
+    training, clean = dataclasses.replace(shards, both_directions=both), settings.corpus.clean
     asked = probe_samples(probe, settings, vocabulary)
     return Data(vocabulary, training, validation, source, clean, preset, description, samples, measured, asked)
-
-
-def _cleaning_rules(settings: Settings, resumed: bool) -> tuple[str, ...]:
-    """Return the rules of --clean, with "spaces" if the corpus needs it, as decided when the attempt was begun."""
-    clean = settings.corpus.clean
-    if not resumed:
-        return without_word_spaces(settings.corpus).clean
-    then = stored_settings(settings.run.directory / CONFIG).corpus.clean
-    return (*clean, SPACES) if SPACES in then and not {SPACES, NONE} & {*clean} else clean
 
 
 def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
@@ -171,15 +164,11 @@ def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
     names = ", ".join(report.file for report in corpus.reports[:FILES_SHOWN])
     if len(corpus.reports) > FILES_SHOWN:
         names += f" and {counted(len(corpus.reports) - FILES_SHOWN, 'other file')}"
-    print_wrapped(
-        f"Training on {counted(pairs, 'pair')} of {names}; "
-        f"{counted(len(corpus.vocabulary), 'token')} in the vocabulary."
-    )
+    tokens, longest = counted(len(corpus.vocabulary), "token"), settings.model.max_length
+    print_wrapped(f"Training on {counted(pairs, 'pair')} of {names}; {tokens} in the vocabulary.")
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
-        print_wrapped(
-            f"  left out: pairs longer than --max-length {settings.model.max_length} tokens: {corpus.pairs - pairs:,}"
-        )
+        print_wrapped(f"  left out: pairs longer than --max-length {longest} tokens: {corpus.pairs - pairs:,}")
     columns = output_columns()
     for pair in _spread(shards, SAMPLES):
         question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
@@ -188,21 +177,20 @@ def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
 
 def _describe_validation(source: str, validation: Corpus, parts: bool, history: int) -> None:
     """Print the validation pairs. parts: whether they are the validation parts of the files to train on."""
+    pairs = counted(validation.pairs, "pair")
     if source == AUTO and not parts:
         chosen_by = "their conversation" if history else "their question"
         print_wrapped(
-            f"Validating on {counted(validation.pairs, 'pair')} held out of the training data, chosen by {chosen_by} "
-            "(--validation none trains on all)."
+            f"Validating on {pairs} held out of the training data, chosen by {chosen_by} (--validation none trains on "
+            "all)."
         )
     else:
-        print_wrapped(
-            f"Validating on {counted(validation.pairs, 'pair')} of {', '.join(r.file for r in validation.reports)}."
-        )
+        print_wrapped(f"Validating on {pairs} of {', '.join(report.file for report in validation.reports)}.")
         _print_reports(validation.reports)
     if validation.pairs < FEWEST_DECIDING:
         print_wrapped(
-            f"  {counted(validation.pairs, 'pair')}, too few to judge by (at least {FEWEST_DECIDING}): the likelihood "
-            "is reported, but does not end the run, and the last checkpoint is used."
+            f"  {pairs}, too few to judge by (at least {FEWEST_DECIDING}): the likelihood is reported, but does not "
+            "end the run, and the last checkpoint is used."
         )
 
 
@@ -246,10 +234,7 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
 
 
 def read_probe(file: str | None) -> list[str]:
-    """Return the first questions of a text file, one a line, in any encoding; none for None or "none".
-
-    Raises UserError for a file that cannot be read, that is no text, or that has no question.
-    """
+    """Return the first questions of a text file, one a line; none for None or "none". Raises UserError."""
     if file is None or file == NONE:
         return []
     remedy = "give a text file with a question in each line"
@@ -272,8 +257,5 @@ def probe_samples(questions: Sequence[str], settings: Settings, vocabulary: Voca
     """Return the questions as chat reads them, without a reference. One without tokens is left out."""
     tokens = tokens_of(settings.corpus)
     encoded = ((question, vocabulary.ids(tokens(question[:MOST_CHARACTERS]))) for question in questions)
-    return [
-        Sample(source_of([ids], vocabulary, settings.model.max_length), question, "")
-        for question, ids in encoded
-        if ids
-    ]
+    longest = settings.model.max_length
+    return [Sample(source_of([ids], vocabulary, longest), question, "") for question, ids in encoded if ids]

@@ -132,10 +132,7 @@ def wrapped(text: str, columns: int | None) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], texts: int, columns: int | None, indent: str = "  ") -> list[str]:
-    """Return the lines of a table. The first columns, texts, are on the left, and the others on the right.
-
-    Columns beyond `columns` continue on further lines. None: no limit.
-    """
+    """Return the lines of a table, texts on the left. Columns beyond `columns` continue on further lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     parts: list[list[int]] = [[]]  # the numbers of the columns on each line of a row
     for number in range(len(widths)):

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from chatbot.config.stored import as_flags, storable
 from chatbot.corpus.batches import Bucket
@@ -30,13 +30,6 @@ PLANNED = 5000
 REPEATS, MOST_SECONDS = 3, 30.0
 # Consecutive steps that are timed, and the seconds after which no further one begins.
 CONSECUTIVE, MOST_CONSECUTIVE = 40, 15.0
-
-
-class BucketTime(NamedTuple):
-    """The time of a step with a batch of a bucket."""
-
-    bucket: Bucket
-    seconds: float
 
 
 def dry_run(run: Run) -> TrainingResult:
@@ -73,30 +66,29 @@ def one_of_each_bucket(run: Run) -> list[tuple[Bucket, Prepared]]:
     return prepared
 
 
-def measured_times(run: Run, batches: Sequence[tuple[Bucket, Prepared]]) -> list[BucketTime]:
+def measured_times(run: Run, batches: Sequence[tuple[Bucket, Prepared]]) -> dict[Bucket, float]:
     """Return the median time of a step of each bucket, of at least one and at most REPEATS steps."""
     end = time.perf_counter() + MOST_SECONDS
-    times = []
+    times = {}
     for bucket, batch in batches:
         seconds = [timed_step(run, batch)]  # slower: the allocator has not seen this size
         while len(seconds) <= REPEATS and time.perf_counter() < end:
             seconds.append(timed_step(run, batch))
-        times.append(BucketTime(bucket, statistics.median(seconds[1:] or seconds)))
+        times[bucket] = statistics.median(seconds[1:] or seconds)
     return times
 
 
-def consecutive_factor(run: Run, times: Sequence[BucketTime]) -> float:
+def consecutive_factor(run: Run, times: dict[Bucket, float]) -> float:
     """Return the time of consecutive steps, as in a run, over that of the same steps by the times of their buckets."""
-    by_bucket = dict(times)
     epoch, done = divmod(run.progress.step, run.batches.steps_per_epoch)
     expected = 0.0
     with closing(run.batches_ahead()) as batches:
         batch = next(batches)
         started = time.perf_counter()
         for bucket, _ in itertools.islice(run.batches.plan(epoch, done), CONSECUTIVE):
-            if bucket not in by_bucket or time.perf_counter() > started + MOST_CONSECUTIVE:
+            if bucket not in times or time.perf_counter() > started + MOST_CONSECUTIVE:
                 break
-            expected += by_bucket[bucket]
+            expected += times[bucket]
             run.train_step(batch, run.rate)
             batch = next(batches)
         wait_for_steps(run)
@@ -157,32 +149,29 @@ def memory_table(run: Run, growth: Sequence[int] | None, columns: int | None) ->
     return lines
 
 
-def step_table(run: Run, times: Sequence[BucketTime], columns: int | None) -> list[str]:
+def step_table(run: Run, times: dict[Bucket, float], columns: int | None) -> list[str]:
     """Return the measured steps, those of the largest batches first."""
     rows: list[tuple[str, ...]] = [("pairs", "question", "reply", "batches", "ms a step")]
-    for bucket, seconds in times:
+    for bucket, seconds in times.items():
         source, target = bucket.shape
         rows.append((*(f"{n:,}" for n in (bucket.batch_size, source, target, bucket.batches)), f"{1000 * seconds:.1f}"))
     epoch = f"Steps: {run.batches.steps_per_epoch:,} an epoch of {counted(run.batches.pairs, 'pair')}"
     return [f"{epoch}; pairs of a batch, and the lengths that they are padded to:", *aligned(rows, 0, columns)]
 
 
-def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
+def time_table(run: Run, times: dict[Bucket, float]) -> list[str]:
     """Return the whole time of the run, with the parts of validation and checkpoints."""
-    mean = sum(seconds * bucket.batches for bucket, seconds in times) / sum(bucket.batches for bucket, _ in times)
+    mean = sum(seconds * bucket.batches for bucket, seconds in times.items()) / sum(bucket.batches for bucket in times)
     seconds_per_step = mean * consecutive_factor(run, times)
     data, calendar = run.data, run.calendar
     left = steps_left(run.progress, calendar, run.settings.learning.patience if data.validation_decides else None)
-    training = left.steps * seconds_per_step
-    milliseconds = f"{1000 * seconds_per_step:.1f} ms"
-    lines = [f"  training        {duration(training)}, {milliseconds} a step among others"]
-    total, validations = training, 0
+    total, validations = left.steps * seconds_per_step, 0
+    lines = [f"  training        {duration(total)}, {1000 * seconds_per_step:.1f} ms a step among others"]
     if data.validation is not None and calendar.validate_every is not None:
         validations = math.ceil(left.steps / calendar.validate_every)
         each = run.validator.seconds(data.validation)
-        lines.append(
-            f"  {counted(validations, 'validation')}".ljust(18) + f"{duration(validations * each)}, {each:.1f} s each"
-        )
+        name = f"  {counted(validations, 'validation')}"
+        lines.append(f"{name:<18}{duration(validations * each)}, {each:.1f} s each")
         total += validations * each
     started = time.perf_counter()
     run.train_step.gather_state()
@@ -190,13 +179,9 @@ def time_table(run: Run, times: Sequence[BucketTime]) -> list[str]:
     saves = math.ceil(left.steps / calendar.save_every)
     if validations and calendar.validate_every:  # each is saved, too
         saves += validations - left.steps // math.lcm(calendar.save_every, calendar.validate_every)
-    lines.append(
-        f"  {counted(saves, 'checkpoint')}".ljust(18)
-        + f"{duration(saves * each)}, {each:.2f} s each until it is copied"
-    )
+    name = f"  {counted(saves, 'checkpoint')}"
+    lines.append(f"{name:<18}{duration(saves * each)}, {each:.2f} s each until it is copied")
     total += saves * each
-    deadline = run.settings.run.deadline
-    limit = None if deadline is None else max(0.0, deadline - time.time())
-    end = time_left(left, total / max(left.steps, 1), limit, datetime.datetime.now())
+    end = time_left(left, total / max(left.steps, 1), run.seconds_left, datetime.datetime.now())
     count = f"{left.bound} {counted(left.steps, 'step')}".lstrip()
     return [f"Time: {count}; {end or 'the run is over'}", *lines]

@@ -19,10 +19,7 @@ Array = npt.NDArray[np.float32]
 
 
 def set_initial_weights(model: Seq2Seq, settings: Settings, data: Data) -> None:
-    """Set the bias to the log frequencies of the tokens, the embeddings to --word-vectors, all weights to --init-from.
-
-    Raises UserError when the other attempt or the vectors cannot be used.
-    """
+    """Set the bias to log frequencies of tokens, embeddings to --word-vectors, all weights to --init-from."""
     start_from_frequencies(model, data.training)
     if settings.model.word_vectors is not None:
         vectors = Path(settings.model.word_vectors)

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from chatbot.corpus.batches import Batch
 from chatbot.corpus.vocabulary import PAD
 from chatbot.errors import UserError
 from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.devices.failures import lost_gpus
 from chatbot.training.display import print_wrapped
-from chatbot.training.reporting.reporter import Reporter, conclude, open_reporter
+from chatbot.training.machines.team import tower_names
+from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due, describe
 from chatbot.training.share import Prepared
@@ -36,9 +36,10 @@ def train(run: Run) -> TrainingResult:
     first = run.progress.step
     advice = advice_of(run.settings, run.towers, run.team) if run.team.chief else ""
     watch = StepWatch(advice, lambda: run.train_step.is_tracing, lambda: lost_gpus(run.towers))
+    names = tower_names(run.team, run.train_step.tower_names)
     with (
         profiled(run) as profile,
-        open_reporter(run) as reporter,
+        contextlib.closing(Reporter(run, names)) as reporter,
         interrupts(run.team.chief, GRACE_SECONDS, watch.tick) as interrupted,
         contextlib.closing(Window(run.batches_ahead())) as window,
         run.checkpoints.finished(),
@@ -56,8 +57,7 @@ def train(run: Run) -> TrainingResult:
 
 def announce(run: Run) -> None:
     """Print the learning rate, the step to resume from, and a note if nothing is validated."""
-    learning_rate = describe(run.settings.learning, run.schedule, run.pairs_per_step)
-    if learning_rate:
+    if learning_rate := describe(run.settings.learning, run.schedule, run.pairs_per_step):
         print_wrapped(learning_rate)
     if run.progress.step:
         print_wrapped(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
@@ -95,8 +95,11 @@ class Loop:
         self.stop = team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
         while not self.stop:
             team.at_step(progress.step)
-            rate, batch = run.rate, self._window.next_batch()
-            self._train_on(batch, rate)
+            rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
+            with self._reporter.compiling("step"), self._profile.step(number, batch), self._watch.step(number):
+                run.train_step(batch, rate)
+            progress.step = number
+            self._reporter.advance()
             due = run.due(progress.step)
             # Several machines stop together, at a step at which all of them log.
             if due.log or (team.alone and (self._interrupted or run.time_is_up)):
@@ -106,13 +109,6 @@ class Loop:
         if self.stop == TIME_UP and not due.validate and not self._divergence.diverges:
             self._show_likelihood()
         self._reporter.stopped = self.stop
-
-    def _train_on(self, batch: Prepared, rate: float) -> None:
-        number = self._run.progress.step + 1
-        with self._reporter.compiling("step"), self._profile.step(number, batch), self._watch.step(number):
-            self._run.train_step(batch, rate)
-        self._run.progress.step = number
-        self._reporter.advance()
 
     def _log(self, due: Due, batch: Prepared, rate: float) -> None:
         """Report the steps since the last log, validate and save if that is due, and see whether the run is over."""
@@ -158,10 +154,7 @@ class Loop:
             return None
 
     def _validate(self, record: dict[str, Any]) -> bool | None:
-        """Validate the model, add the result to the record, and return whether it is the best so far.
-
-        None if a signal ended the validation: the resumed run makes up for it.
-        """
+        """Validate, add the result to the record, and return whether it is the best; None if a signal ended it."""
         progress, validation = self._run.progress, self._measure()
         progress.unvalidated = validation is None
         if validation is None:
@@ -186,38 +179,30 @@ class Loop:
 
     def _show_likelihood(self) -> None:
         """Show a validation of the last step of a limited run. It does not count: a resumed run goes on without it."""
-        if self._run.team.chief and self._run.data.validation is not None:
-            validation = self._measure()
-            if validation is not None:
-                self._reporter.validation(validation, None)
+        if self._run.team.chief and self._run.data.validation is not None and (validation := self._measure()):
+            self._reporter.validation(validation, None)
 
     def _count_skipped(self, results: Sequence[StepResult]) -> None:
         """Count the updates that were skipped, and warn of the first one since the run began or went back."""
         before = self._skipped.since_return
         self._skipped.record(results)
         if self._skipped.since_return and not before and self._run.team.chief:
-            self._reporter.warn(
-                f"{self._skipped.describe()}; the update was skipped and the weights are as before. Further ones are "
-                "only counted, as skipped_updates in metrics.jsonl"
-            )
+            skipped = f"{self._skipped.describe()}; the update was skipped and the weights are as before"
+            self._reporter.warn(f"{skipped}. Further ones are only counted, as skipped_updates in metrics.jsonl")
 
     def _go_back(self) -> None:
         """Go back to the last checkpoint with half the learning rate. Raises UserError after MOST_RETURNS times."""
         run, progress = self._run, self._run.progress
         failure = f"{self._skipped.describe()}, {progress.skipped_in_a_row} in a row"
         if progress.rate_halvings >= MOST_RETURNS:
-            raise UserError(
-                f"{failure}, after the run had gone back {MOST_RETURNS} times; {self._kept_checkpoint()} with a lower "
-                "--learning-rate, or with --precision float32"
-            )
+            failure += f", after the run had gone back {MOST_RETURNS} times; {self._kept_checkpoint()}"
+            raise UserError(f"{failure} with a lower --learning-rate, or with --precision float32")
         run.go_back()
         self._skipped.went_back()
         if run.team.chief:
             start = f"the checkpoint of step {progress.step:,}" if progress.step else "the untrained weights"
-            self._reporter.warn(
-                f"{failure}: back to {start} with half the learning rate, {run.rate:.3g} "
-                f"({progress.rate_halvings} of at most {MOST_RETURNS} times)"
-            )
+            times = f"{progress.rate_halvings} of at most {MOST_RETURNS} times"
+            self._reporter.warn(f"{failure}: back to {start} with half the learning rate, {run.rate:.3g} ({times})")
         self._reporter.went_back()
         self._window.restart(run.batches_ahead())
         self._saved = progress.step
@@ -260,15 +245,11 @@ class Window:
         started = time.perf_counter()
         batch = next(self._batches)
         self._waited += time.perf_counter() - started
-        self._count(batch.batch.shares)
-        return batch
-
-    def _count(self, shares: Sequence[Batch]) -> None:
-        """Count the positions of sources and targets, and those that hold a token."""
-        for share in shares:
+        for share in batch.batch.shares:
             for ids in (share.source, share.target_in):
                 self._real += np.count_nonzero(ids != PAD)
                 self._positions += ids.size
+        return batch
 
     def record(self, step: int, learning_rate: float, results: Sequence[StepResult]) -> dict[str, Any]:
         """Return the metrics of the window. Losses are in nats per real target token, None for a tower without tokens.
@@ -289,9 +270,7 @@ class Window:
         return {
             "step": step,
             "loss": float(losses.sum() / tokens.sum()) if tokens.any() else math.nan,
-            "tower_losses": [
-                float(loss / count) if count else None for loss, count in zip(losses, tokens, strict=True)
-            ],
+            "tower_losses": [float(x / count) if count else None for x, count in zip(losses, tokens, strict=True)],
             "gradient_norm": norm,
             "learning_rate": learning_rate,
             "examples_per_s": examples / seconds,

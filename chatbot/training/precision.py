@@ -15,6 +15,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from chatbot.config.attempts import CONFIG
+from chatbot.config.corpus import AUTO
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.cache import key_of
@@ -25,7 +26,6 @@ from chatbot.training.attempt import has_checkpoint
 from chatbot.training.devices.towers import cpu_name
 from chatbot.training.display import print_wrapped
 
-AUTO = "auto"
 # bfloat16 must be faster by this factor to make up for its rounding. Products are about half of a step, so that a
 # smaller factor saves less than a tenth of a run's time.
 LEAST_GAIN = 1.2
@@ -38,10 +38,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def chosen_precision(settings: Settings, vocabulary_size: int, device: str, towers: int = 1) -> str:
-    """Return "float32", "bfloat16" or "float16", that of a resumed attempt again, and print it if it was measured.
-
-    device: the logical device that is measured. towers: of all machines.
-    """
+    """Return and print the precision. device: the logical one that is measured. towers: of all machines."""
     if settings.learning.precision != AUTO:
         return settings.learning.precision
     if has_checkpoint(settings):
@@ -96,20 +93,13 @@ def _stored_gain(sizes: list[list[int]], cache: str, device: str) -> float:
 
 
 def measured_gain(sizes: list[list[int]], device: str) -> float:
-    """Measure the time of products in float32 over that in bfloat16, rounding included. sizes: [m, k, n] of each.
-
-    The result is the median of ratios, so that other work on the machine affects both alike.
-    """
+    """Return the median ratio of times of products in float32 and in bfloat16. sizes: [m, k, n] of each."""
     with tf.device(device):
         factors = [(tf.ones([m, k]), tf.ones([k, n])) for m, k, n in sizes]
 
-        @tf.function(autograph=False)
-        def compute(factors: list[tuple[tf.Tensor, tf.Tensor]], precision: str) -> list[tf.Tensor]:
-            return [matmul(a, b, precision)[0, 0] for a, b in factors]
-
         def seconds(precision: str) -> float:
             started = time.perf_counter()
-            for element in compute(factors, precision):
+            for element in _multiplied(factors, precision):
                 element.numpy()
             return time.perf_counter() - started
 
@@ -120,3 +110,9 @@ def measured_gain(sizes: list[list[int]], device: str) -> float:
         while len(ratios) < LEAST_ROUNDS or (len(ratios) < ROUNDS and time.perf_counter() - started < SECONDS):
             ratios.append(seconds("float32") / seconds("bfloat16"))
     return statistics.median(ratios)
+
+
+@tf.function(autograph=False)
+def _multiplied(factors: list[tuple[tf.Tensor, tf.Tensor]], precision: str) -> list[tf.Tensor]:
+    """Compute all products, and return an element of each."""
+    return [matmul(a, b, precision)[0, 0] for a, b in factors]

@@ -74,10 +74,15 @@ class Run:
         return prefetched(zip(batches, itertools.count(step)), self.train_step.prepare)
 
     @property
+    def seconds_left(self) -> float | None:
+        """The time until --time-limit has passed; None without."""
+        deadline = self.settings.run.deadline
+        return None if deadline is None else max(0.0, deadline - time.time())
+
+    @property
     def time_is_up(self) -> bool:
         """Whether --time-limit has passed, on the chief's clock."""
-        deadline = self.settings.run.deadline
-        return self.team.chief and deadline is not None and time.time() >= deadline
+        return self.team.chief and self.seconds_left == 0
 
     def reason_to_stop(self) -> str:
         """Return why the run is over, or "" if it is not."""
@@ -94,10 +99,7 @@ class Run:
         return ""
 
     def due(self, step: int) -> Due:
-        """Return what is due after this many steps. All machines call it at the same step.
-
-        --save-minutes follows the chief's clock, at logged steps.
-        """
+        """Return what is due after this many steps, --save-minutes by the chief's clock. All machines call it."""
         due, minutes = self.calendar.due(step), self.settings.run.save_minutes
         if minutes is None or due.save or not due.log:
             return due

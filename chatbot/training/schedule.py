@@ -64,9 +64,7 @@ def _half_cosine(first: float, last: float, part: float) -> float:
 
 def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) -> Schedule:
     """Return the schedule. pairs: in a global batch on average. Raises UserError for a warm-up longer than the run."""
-    factor = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}[
-        settings.scale_learning_rate
-    ]
+    factors = {"linear": pairs / BASE_BATCH, "sqrt": (pairs / BASE_BATCH) ** 0.5, "none": 1.0}
     length = settings.steps or (settings.epochs or 0) * steps_per_epoch
     warm_up = settings.warm_up
     if settings.schedule == ONE_CYCLE:
@@ -75,29 +73,22 @@ def schedule_of(settings: LearningSettings, pairs: float, steps_per_epoch: int) 
         warm_up = min(steps_per_epoch, MOST_WARM_UP) if settings.scale_learning_rate != "none" else 0
     if settings.schedule in (COSINE, ONE_CYCLE) and warm_up >= length:
         raise UserError(f"--warm-up {warm_up}: the run has {counted(length, 'step')}; choose less, or a longer run")
-    return Schedule(settings.learning_rate * factor, warm_up, settings.schedule, length)
+    highest = settings.learning_rate * factors[settings.scale_learning_rate]
+    return Schedule(highest, warm_up, settings.schedule, length)
 
 
 def describe(settings: LearningSettings, schedule: Schedule, pairs: float) -> str:
     """Return one line about the scaling, the warm-up and the schedule of --learning-rate; "" without them."""
-    line = ""
-    if settings.scale_learning_rate != "none":
-        line = (
-            f"Learning rate {schedule.highest:.4g}: {settings.learning_rate:g} scaled by "
-            f"{settings.scale_learning_rate} of {pairs:,.0f}/{BASE_BATCH} pairs in a batch"
-        )
+    line, scaling = "", settings.scale_learning_rate
+    if scaling != "none":
+        line += f": {settings.learning_rate:g} scaled by {scaling} of {pairs:,.0f}/{BASE_BATCH} pairs in a batch"
     if schedule.warm_up:
-        line = (
-            line or f"Learning rate {schedule.highest:.4g}"
-        ) + f", reached after {counted(schedule.warm_up, 'step')}"
-    falls = {
-        COSINE: f"falls to 0 at step {schedule.length:,}",
-        ONE_CYCLE: f"falls to 0 at step {schedule.length:,}",
-        INVERSE_SQUARE_ROOT: "falls with the square root of the step",
-    }
-    if schedule.kind in falls:
-        line = (line or f"Learning rate {schedule.highest:.4g}") + f"; {falls[schedule.kind]}"
-    return line and line + "."
+        line += f", reached after {counted(schedule.warm_up, 'step')}"
+    if schedule.kind in (COSINE, ONE_CYCLE):
+        line += f"; falls to 0 at step {schedule.length:,}"
+    elif schedule.kind == INVERSE_SQUARE_ROOT:
+        line += "; falls with the square root of the step"
+    return line and f"Learning rate {schedule.highest:.4g}{line}."
 
 
 class Due(NamedTuple):
@@ -130,13 +121,9 @@ def calendar_of(
     settings: Settings, steps_per_epoch: int, pairs_per_step: float, validation_pairs: int, validation_decides: bool
 ) -> Calendar:
     """Return the calendar. validation_pairs: 0 without validation. validation_decides: whether it may end the run."""
-    validate_every = settings.run.validate_every or steps_between(steps_per_epoch, pairs_per_step, validation_pairs)
-    return Calendar(
-        settings.run.log_every,
-        settings.run.save_every,
-        validate_every if validation_pairs else None,
-        last_step(settings, steps_per_epoch, validation_decides),
-    )
+    run, last = settings.run, last_step(settings, steps_per_epoch, validation_decides)
+    validate_every = run.validate_every or steps_between(steps_per_epoch, pairs_per_step, validation_pairs)
+    return Calendar(run.log_every, run.save_every, validate_every if validation_pairs else None, last)
 
 
 def steps_between(steps_per_epoch: int, pairs_per_step: float, validation_pairs: int) -> int:

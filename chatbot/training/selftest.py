@@ -1,6 +1,7 @@
 """--selftest: several towers of this machine must train the same small models as one device, from the same weights."""
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from chatbot.config.corpus import AUTO
 from chatbot.config.training import Settings
 from chatbot.corpus.batches import Batches
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
@@ -18,7 +20,6 @@ from chatbot.errors import UserError
 from chatbot.flags import compose, replace
 from chatbot.model.new_model import built_model
 from chatbot.training.devices.towers import Tower
-from chatbot.training.precision import AUTO
 from chatbot.training.step import StepResult, Synchronous
 from chatbot.training.update import open_update
 
@@ -64,11 +65,10 @@ def train_model(
         model = built_model(settings.model, VOCABULARY, settings.learning.seed, precision)
     update = open_update(model, settings, towers)
     update.scatter_state(update.gather_state())
-    batches = Batches(
-        [pairs], settings.learning.batch_size * settings.learning.accumulate, settings.learning.seed
-    ).from_step(0, len(towers))
+    learning = settings.learning
+    batches = Batches([pairs], learning.batch_size * learning.accumulate, learning.seed).from_step(0, len(towers))
     for number in range(steps):
-        update(update.prepare(next(batches), number), settings.learning.learning_rate)
+        update(update.prepare(next(batches), number), learning.learning_rate)
     update.gather_state()
     return [variable.numpy() for variable in model.trainable_variables], update.finished_steps(), update
 
@@ -110,25 +110,18 @@ def every_pair_once(towers: int) -> bool:
     count = 67
     # Two tokens encode the index of the pair.
     rows = Ragged.from_rows([[5 + i % 8, 5 + i // 8] for i in range(count)])
-    batches = Batches(
-        [EncodedPairs.question_to_answer(rows, rows, rows.lengths)],
-        SETTINGS.learning.batch_size,
-        SETTINGS.learning.seed,
-    )
+    pairs = EncodedPairs.question_to_answer(rows, rows, rows.lengths)
+    batches = Batches([pairs], SETTINGS.learning.batch_size, SETTINGS.learning.seed)
     seen: Counter[tuple[int, ...]] = Counter()
-    global_batches = batches.from_step(0, towers)
-    for _ in range(batches.steps_per_epoch):
-        for share in next(global_batches).shares:
+    for batch in itertools.islice(batches.from_step(0, towers), batches.steps_per_epoch):
+        for share in batch.shares:
             real = share.weights[:, 0] > 0
             seen.update(tuple(source.tolist()) for source in share.source[real])
     return len(seen) == count and set(seen.values()) == {1}
 
 
 def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
-    """Print each check and a verdict; return the exit code, 0 if all pass. Raises UserError for one device.
-
-    requested: the settings whose variable update is checked.
-    """
+    """Print each check of the requested variable update and a verdict; return the exit code. Raises UserError."""
     if len(towers) < 2:
         raise UserError("--selftest compares several towers with one; use --towers 2 or more, or several GPUs")
     tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -138,17 +131,10 @@ def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
         passed.append(ok)
         print(f"{'ok  ' if ok else 'FAIL'}  {check}", flush=True)
 
+    names = "variable_update", "all_reduce", "local_parameter_device"
+    chosen = {name: getattr(requested.parallel, name) for name in names}
     for name, case in CASES.items():
-        settings = dataclasses.replace(
-            case,
-            parallel=dataclasses.replace(
-                case.parallel,
-                variable_update=requested.parallel.variable_update,
-                all_reduce=requested.parallel.all_reduce,
-                local_parameter_device=requested.parallel.local_parameter_device,
-            ),
-        )
-        difference = weight_difference(settings, towers)
+        difference = weight_difference(replace(case, **chosen), towers)
         after = f"after {STEPS} steps of {name}"
         if math.isnan(difference):
             reason = "a loss, a gradient or a weight is not finite, or no weight has changed"
@@ -157,9 +143,6 @@ def selftest(requested: Settings, towers: Sequence[Tower]) -> int:
             record(f"{len(towers)} towers and 1 differ by {difference:.1e} {after}", difference < TOLERANCE)
     record("towers draw different dropout masks", masks_differ(towers))
     record("every pair of an epoch is seen once, by one tower", every_pair_once(len(towers)))
-    print(
-        "Verdict: these devices train together as one."
-        if all(passed)
-        else "Verdict: these devices do NOT train as one: do not use them."
-    )
+    verdict = "train together as one." if all(passed) else "do NOT train as one: do not use them."
+    print(f"Verdict: these devices {verdict}")
     return 0 if all(passed) else 1

@@ -90,9 +90,9 @@ def interrupts(
 
 @contextmanager
 def _watched(announced: bool, grace: float | None, tick: Callable[[], str] | None) -> Iterator[None]:
-    """Announce the first signal within the block, and end the process if a signal does not end it in time.
+    """Announce the first signal within the block, and end the process if that does not end it in time.
 
-    A thread receives signals from the interpreter's C handler, also while the main thread waits in TensorFlow.
+    A thread hears of it from the interpreter's C handler, also while the main thread waits in TensorFlow.
     """
     reader, writer = socket.socketpair()
     reader.settimeout(None if tick is None else TICK)

@@ -86,7 +86,8 @@ def run_local_workers(settings: Settings, workers: int) -> int:
     """Run a synchronous cluster of processes on this machine. Return the exit code."""
     hosts = ",".join(free_addresses(workers))
     jobs = []
-    for i, gpus in enumerate(divide_gpus(visible_gpus(settings), workers)):
+    visible = choose_gpus(settings.parallel.gpus, None, find_gpus())
+    for i, gpus in enumerate(divide_gpus(visible, workers)):
         worker = for_one_process(settings, worker_hosts=hosts, task_index=i, gpus=gpus)
         jobs.append(Job(f"worker {i}", run_process, (worker,), settings.parallel.restarts, quiet=i > 0))
     return run_jobs(jobs)
@@ -95,16 +96,20 @@ def run_local_workers(settings: Settings, workers: int) -> int:
 def run_local_asynchronous(settings: Settings) -> int:
     """Run an asynchronous cluster on this machine: a parameter server, workers and the chief. Return the exit code."""
     parallel = settings.parallel
-    gpus = visible_gpus(settings)
+    gpus = choose_gpus(parallel.gpus, None, find_gpus())
     workers = parallel.local_workers or parallel.towers or len(gpus) or LOCAL_WORKERS
     ps, chief, *hosts = free_addresses(2 + workers)
     common = for_one_process(
         settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None
     )
     gpus_of_workers = divide_gpus(gpus, workers)
+    devices = [f"/job:{WORKER}/task:{i}/{'GPU' if gpus else 'CPU'}:0" for i in range(workers)]
+    towers = [Tower("cpu_0", device, cpu_name(), None) for device in devices]
+    if gpus:
+        towers = [Tower(f"gpu_{g.number}", device, g.name, g.memory) for g, device in zip(gpus, devices, strict=False)]
     with quiet(settings.run.quiet):
         warn_without_gpu(gpus)
-        print(table(worker_towers(gpus, workers), output_columns()), flush=True)  # before the processes are forked
+        print(table(towers, output_columns()), flush=True)  # before the processes are forked
     server = for_one_process(common, job_name=PS)
     jobs = [Job("ps 0", run_process, (server, None), parallel.restarts, quiet=True, server=True)]
     for i, gpus_of_worker in enumerate(gpus_of_workers):
@@ -122,19 +127,6 @@ def divide_gpus(gpus: list[Gpu], workers: int) -> list[str | None]:
     if any(gpu.is_instance for gpu in gpus):
         return [None] * workers  # a single instance and worker, which reads the same CUDA_VISIBLE_DEVICES
     return [",".join(str(gpu.number) for gpu in gpus[i::workers]) or None for i in range(workers)]
-
-
-def worker_towers(gpus: list[Gpu], workers: int) -> list[Tower]:
-    """Return the towers of the workers of an asynchronous run on this machine: the first GPU of each, or the CPU."""
-    devices = [f"/job:{WORKER}/task:{i}/{'GPU' if gpus else 'CPU'}:0" for i in range(workers)]
-    if not gpus:
-        return [Tower("cpu_0", device, cpu_name(), None) for device in devices]
-    return [Tower(f"gpu_{g.number}", device, g.name, g.memory) for g, device in zip(gpus, devices, strict=False)]
-
-
-def visible_gpus(settings: Settings) -> list[Gpu]:
-    """Return the GPUs of this machine that the run may use. Raises UserError for GPUs that do not exist."""
-    return choose_gpus(settings.parallel.gpus, None, find_gpus())
 
 
 def chosen_gpus(settings: Settings) -> list[Gpu]:
@@ -158,10 +150,7 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
 
 
 def train_here(settings: Settings, cluster: Cluster | None = None) -> TrainingResult:
-    """Train in this process, alone or in a cluster. TensorFlow is imported after settings and data are checked.
-
-    The chief locks the attempt before anything of it is read. Raises UserError.
-    """
+    """Train in this process. TensorFlow is imported after settings and data are checked. Raises UserError."""
     settings = with_deadline(settings)
     chief = cluster is None or cluster.index == 0
     if chief:
@@ -198,7 +187,7 @@ def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cl
 
     from chatbot.training.devices.failures import device_errors
     from chatbot.training.loop import train
-    from chatbot.training.machines.ring import check_identical_settings, join
+    from chatbot.training.machines.team import check_identical_settings, join
     from chatbot.training.run import open_run
 
     heartbeat = Heartbeat(cluster)

@@ -95,20 +95,14 @@ def copies(model: Seq2Seq, settings: Settings, towers: Sequence[Tower]) -> Repli
 
 
 def of_machine(model: Seq2Seq, settings: Settings, towers: Sequence[Tower], team: Team) -> Replicas:
-    """Make the replicas of one of several machines: one for each GPU, or one that all towers on the CPU share.
-
-    On CPUs tf.distribute has one device a process.
-    """
+    """Make the replicas of one of several machines: one for each GPU, or one that all towers on the CPU share."""
     if team.replicas == len(towers):
         return copies(model, settings, towers)
     return [(Replica(model, settings.learning), towers)]
 
 
 def exchange_on_one_machine(settings: Settings, towers: Sequence[Tower]) -> Exchange:
-    """Return the all-reduce between the replicas of one machine. settings: from `chosen_update`.
-
-    Raises UserError for --all-reduce nccl without a GPU for each tower.
-    """
+    """Return the all-reduce between the replicas of one machine. Raises UserError for NCCL without GPUs."""
     all_reduce = settings.parallel.all_reduce
     if all_reduce == "nccl" and not all("GPU" in tower.device for tower in towers):
         raise UserError("--all-reduce nccl: it needs NVIDIA GPUs, and the towers run on the CPU; use --all-reduce auto")

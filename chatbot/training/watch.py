@@ -93,10 +93,7 @@ def _on_gpus(towers: Sequence[Tower]) -> bool:
 
 
 class TowerTimes:
-    """Measures the seconds that each GPU takes for the gradients of its share, without their exchange.
-
-    Nothing is measured on CPUs and parts of a GPU, which share their cores, or where towers have their own functions.
-    """
+    """Measures the seconds that each GPU takes for the gradients of its share; not of CPUs, which share their cores."""
 
     def __init__(self, train_step: VariableUpdate, towers: Sequence[Tower]) -> None:
         """towers: those of `train_step`."""
@@ -114,9 +111,7 @@ class TowerTimes:
         if self._step is None:
             return []
         try:
-            return [
-                min(of_tower) for of_tower in zip(*(self._measure_once(batch) for _ in range(REPEATS)), strict=True)
-            ]
+            return [*map(min, *(self._measure_once(batch) for _ in range(REPEATS)))]
         except tf.errors.OpError:  # the next step shows a failure of a device or of memory, and reacts to it
             return []
 

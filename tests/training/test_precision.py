@@ -3,7 +3,6 @@
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -125,14 +124,12 @@ def test_gain_is_the_median_ratio_of_times(
     calls = {"float32": 0, "bfloat16": 0}
     slow = {"float32": (2, 4), "bfloat16": (3, 5)}
 
-    def computation(name: str, *_: object) -> Callable[[], None]:
-        def compute() -> None:
-            now[0] += 100 if calls[name] == 0 else seconds[name] * (10 if calls[name] in slow[name] else 1)
-            calls[name] += 1
+    def multiplied(factors: object, name: str) -> list[tf.Tensor]:
+        now[0] += 100 if calls[name] == 0 else seconds[name] * (10 if calls[name] in slow[name] else 1)
+        calls[name] += 1
+        return []
 
-        return compute
-
-    monkeypatch.setattr(precision, "_computation", computation)
+    monkeypatch.setattr(precision, "_multiplied", multiplied)
     monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert measured_gain(SIZES, "/CPU:0") == pytest.approx(float32_s / bfloat16_s)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -47,10 +48,10 @@ class Progress:
 
     def validated(self, values: Mapping[str, float | None]) -> bool:
         """Record a validation at this step, its measures by name; return whether it is the best so far."""
-        value, before = values[self.best_by], self.best_value
-        best = value is not None and math.isfinite(value)
-        if best and before is not None:
-            best = value < before if self.best_by in LOWER_IS_BETTER else value > before
+        value, before, best = values[self.best_by], self.best_value, False
+        if value is not None and math.isfinite(value):
+            is_better = operator.lt if self.best_by in LOWER_IS_BETTER else operator.gt
+            best = before is None or is_better(value, before)
         if best:
             self.best_step, self.best_value, self.best_nats = self.step, value, values[NATS]
         self.without_best = 0 if best else self.without_best + 1

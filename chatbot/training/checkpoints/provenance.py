@@ -2,6 +2,7 @@
 
 import dataclasses
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,38 +48,30 @@ class Provenance:
         Raises UserError when the pairs, the vocabulary or a fixed setting differ, and DamagedError for another form.
         """
         try:
-            self._check_data(manifest, path)
-            return [*self._changed_settings(manifest, path), *_changed_versions(manifest)]
+            return list(self._check(manifest, path))
         except (AttributeError, TypeError):
             raise DamagedError(path, "damaged", f"{manifest_path(path).name} is of another form") from None
 
-    def _check_data(self, manifest: dict[str, Any], path: Path) -> None:
-        data = manifest.get("data", {})
+    def _check(self, manifest: dict[str, Any], path: Path) -> Iterator[str]:
         check_vocabulary(manifest, self.data["vocabulary"], path)
+        data, own = manifest.get("data", {}), manifest_path(path)
         # With another version of the reader, check_data has compared the pairs with data.json.
         if data.get("version") == self.data["version"] and data.get("fingerprint") != self.data["fingerprint"]:
-            raise UserError(f"{manifest_path(path)}: a checkpoint of other training pairs; {OTHER}")
-
-    def _changed_settings(self, manifest: dict[str, Any], path: Path) -> list[str]:
+            raise UserError(f"{own}: a checkpoint of other training pairs; {OTHER}")
         try:
             fixed, free = changed_values(manifest.get("settings", {}), self.settings)
         except UserError as error:
-            raise DamagedError(path, "damaged", f"{manifest_path(path).name}: {error}") from None
+            raise DamagedError(path, "damaged", f"{own.name}: {error}") from None
         if fixed:
-            raise UserError(f"{manifest_path(path)}: a checkpoint of other settings: {'; '.join(fixed)}; {OTHER}")
-        return [f"Changed since step {step_of(path):,}: {'; '.join(free)}."] if free else []
-
-
-def _changed_versions(manifest: dict[str, Any]) -> list[str]:
-    then, now = manifest.get("versions", {}), versions()
-    changed = [
-        f"{SOFTWARE[name]} {then[name]!s:.20} (now {now[name]})"
-        for name in now
-        if then.get(name) not in (None, now[name])
-    ]
-    if not changed:
-        return []
-    return [
-        f"The checkpoint was written with {', '.join(changed)}: results may differ in the last bits from those of one "
-        "version."
-    ]
+            raise UserError(f"{own}: a checkpoint of other settings: {'; '.join(fixed)}; {OTHER}")
+        if free:
+            yield f"Changed since step {step_of(path):,}: {'; '.join(free)}."
+        then = manifest.get("versions", {})
+        changed = [
+            f"{SOFTWARE[name]} {then[name]!s:.20} (now {now})"
+            for name, now in versions().items()
+            if then.get(name) not in (None, now)
+        ]
+        if changed:
+            written = f"The checkpoint was written with {', '.join(changed)}"
+            yield f"{written}: results may differ in the last bits from those of one version."

@@ -126,20 +126,17 @@ class Checkpoints:
         return progress, state
 
     def check_space(self, state: TrainState, keeps_best: bool) -> None:
-        """Raise UserError when the disk has no space for the checkpoints of the run.
-
-        Old ones stay until the next one is complete. keeps_best: whether the best one is kept beside them.
-        """
+        """Raise UserError without space for the checkpoints of the run; old ones stay until the next is complete."""
         weights = sum(4 * weight.shape.num_elements() for weight in self._weights)
         size = weights + sum(value.nbytes for values in state for value in values)
         count = 1 + self._keep + keeps_best - len(saved_steps(self.directory))
         disk = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(disk).free
         if free < size * count:
+            each, needed, left = (f"{number / 1e6:,.1f} MB" for number in (size, size * count, free))
             raise UserError(
-                f"{self.directory}: not enough space on the disk; checkpoints of {_megabytes(size)} each need "
-                f"{_megabytes(size * count)}, and {_megabytes(free)} are free: free some space, or run in a folder "
-                "on another disk"
+                f"{self.directory}: not enough space on the disk; checkpoints of {each} each need {needed}, and {left} "
+                "are free: free some space, or run in a folder on another disk"
             )
 
     def save(self, progress: Progress, state: TrainState, best: bool) -> None:
@@ -152,20 +149,15 @@ class Checkpoints:
         self.wait()
         self._saved_at = time.monotonic()
         weights = [weight.numpy() for weight in self._weights]
-        for what, values in (("a state of the optimizer", state.optimizer), ("a weight", [*weights, *state.trained])):
+        for what, values in (("a weight", [*weights, *state.trained]), ("a state of the optimizer", state.optimizer)):
             if not all(map(is_finite, values)):
-                raise UserError(
-                    f"{what} is not a number at step {progress.step}; {self._kept()}: start again with a lower "
-                    "--learning-rate"
-                )
+                failure = f"{what} is not a number at step {progress.step}; {self._kept()}"
+                raise UserError(f"{failure}: start again with a lower --learning-rate")
         self._unsaved, self._unsaved_is_best = Checkpoint(dataclasses.replace(progress), weights, state), best
         self._writing = self._writer.submit(self._write_or_report)
 
     def amend(self, progress: Progress, best: bool = False) -> None:
-        """Name the last checkpoint again, with another progress; in `best`, too, if it is the best after all.
-
-        A failure is a warning, and the progress returns to the best before.
-        """
+        """Name the last checkpoint with another progress, also as the best; a failure is a warning."""
         self.wait()
         try:
             self._point(LAST, progress)
@@ -247,10 +239,8 @@ class Checkpoints:
             if self._write_attempt is not None and not self.directory.exists():
                 self._write_attempt()
                 self._locks.enter_context(lock_of(self.directory))  # the run's own was removed with the folder
-                self._warnings.append(
-                    f"{self.directory}: the folder had been removed and was made again; earlier checkpoints and "
-                    "metrics are lost"
-                )
+                made_again = f"{self.directory}: the folder had been removed and was made again"
+                self._warnings.append(f"{made_again}; earlier checkpoints and metrics are lost")
             if not self.exist:
                 write_file(self.directory / SAVING, b"")
             content = self._provenance.content() if self._provenance else {}
@@ -314,10 +304,8 @@ def read_checkpoint(
     progress = _progress_at(path, manifest)
     groups = group_sizes(path)
     if OPTIMIZER not in groups:
-        raise UserError(
-            f"{path}: it has no optimizer state, as after `attempts average`, and cannot be resumed; begin another "
-            f"attempt with --init-from {path.parent.name}"
-        )
+        problem = f"{path}: it has no optimizer state, as after `attempts average`, and cannot be resumed"
+        raise UserError(f"{problem}; begin another attempt with --init-from {path.parent.name}")
     state = TrainState(
         read_group(path, OPTIMIZER, [value.shape for value in new.optimizer]),
         read_group(path, TRAINED, shapes) if TRAINED in groups else [],
@@ -347,10 +335,7 @@ def is_finite(values: npt.NDArray[Any]) -> bool:
 
 
 def remove_unnamed(directory: Path, keep: int) -> None:
-    """Remove the checkpoints that neither `last` nor `best` names. keep: how many of the newest stay, too.
-
-    Raises OSError and UserError.
-    """
+    """Remove checkpoints that no pointer names, but for the newest ones. Raises OSError and UserError."""
     pointed = pointed_steps(directory)
     older = [step for step in saved_steps(directory) if step <= pointed.get(LAST, -1)]
     kept = {*pointed.values(), *older[:keep]}
@@ -359,7 +344,3 @@ def remove_unnamed(directory: Path, keep: int) -> None:
         if found and int(found[1]) not in kept:
             path.unlink()
     (directory / SAVING).unlink(missing_ok=True)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

@@ -65,10 +65,9 @@ def device_errors(towers: Sequence[Tower]) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        failure = device_failure(error, towers)
-        if failure is None:
-            raise
-        raise failure from error
+        if failure := device_failure(error, towers):
+            raise failure from error
+        raise
 
 
 def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserError | None:
@@ -82,22 +81,17 @@ def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserErr
         return None
     if TOO_NEW.search(text):
         found = driver()
-        version = "" if found is None else f" {found.version}"
-        return UserError(
-            f"NVIDIA's driver{version} cannot run TensorFlow's kernels on {_named(places)}; update it to "
-            f"{PTX_DRIVER} or newer; {RESUME}"
-        )
-    lost = lost_gpus(towers)
-    if lost is not None:
+        cannot = f"NVIDIA's driver{f' {found.version}' if found else ''} cannot run TensorFlow's kernels"
+        return UserError(f"{cannot} on {_named(places)}; update it to {PTX_DRIVER} or newer; {RESUME}")
+    if lost := lost_gpus(towers):
         return lost
     cause = FAILURES.search(text)
     if cause is None or NOT_HERE.search(text):
         return None
     devices = {f"/GPU:{number}" for number in DEVICE.findall(text)}
     suspects = [place for place in places if place.device in devices] or places
-    return _device_error(
-        f"{'one of the ' if _are_several(suspects) else ''}{_named(suspects)} failed ({cause.group()})"
-    )
+    several = "one of the " if _are_several(suspects) else ""
+    return _device_error(f"{several}{_named(suspects)} failed ({cause.group()})")
 
 
 def lost_gpus(towers: Sequence[Tower]) -> DeviceError | None:
@@ -106,9 +100,8 @@ def lost_gpus(towers: Sequence[Tower]) -> DeviceError | None:
     lost = [place for place in places_of(towers) if place.number in silent]
     if not lost:
         return None
-    return _device_error(
-        f"{_named(lost)} {'do' if _are_several(lost) else 'does'} not answer ({silent[lost[0].number]})"
-    )
+    do = "do" if _are_several(lost) else "does"
+    return _device_error(f"{_named(lost)} {do} not answer ({silent[lost[0].number]})")
 
 
 def places_of(towers: Sequence[Tower]) -> list[Place]:
@@ -160,16 +153,13 @@ def repeat_after(error: tf.errors.OpError, step: int, weights_intact: bool) -> N
     """Print that a step in which cuDNN failed is computed once more. Raises DeviceError if it cannot be repeated."""
     if not weights_intact:
         raise _cudnn_error("while the weights were updated, at", step, error) from error
-    tqdm.write(
-        f"Warning: cuDNN failed at step {step} ({reason_of(error)[:100]}); the step is tried once more.",
-        file=sys.stderr,
-    )
+    reason = reason_of(error)[:100]
+    tqdm.write(f"Warning: cuDNN failed at step {step} ({reason}); the step is tried once more.", file=sys.stderr)
 
 
 def _cudnn_error(when: str, step: int, error: tf.errors.OpError) -> DeviceError:
-    return DeviceError(
-        f"cuDNN failed {when} step {step} ({reason_of(error)[:45]}); {RESUME}. The lines above have its status"
-    )
+    reason = reason_of(error)[:45]
+    return DeviceError(f"cuDNN failed {when} step {step} ({reason}); {RESUME}. The lines above have its status")
 
 
 def reason_of(error: tf.errors.OpError) -> str:
@@ -191,9 +181,9 @@ def more_pieces(
             f"out of memory while the weights were updated, at step {step}; {RESUME}: first free memory on the device"
         ) from error
     of_cudnn = is_cudnn_failure(error)
-    if of_cudnn and pieces >= rows:
-        raise _cudnn_error("with one pair at a time, at", step, error) from error
     if pieces >= rows:
+        if of_cudnn:
+            raise _cudnn_error("with one pair at a time, at", step, error) from error
         # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
         certain = isinstance(error, tf.errors.ResourceExhaustedError)
         raise UserError(

@@ -54,24 +54,24 @@ class Driver(NamedTuple):
 
 def find_gpus() -> list[Gpu]:
     """Return the GPUs of this machine that answer; none without a driver."""
-    gpus = []
-    with _nvml() as numbers:
-        for i in numbers:
-            with contextlib.suppress(pynvml.NVMLError):
-                gpus.append(_gpu(i))
-    return gpus
+    return [gpu for gpu in _answers() if isinstance(gpu, Gpu)]
 
 
 def silent_gpus() -> dict[int, str]:
     """Return the GPUs that do not answer, such as one that has fallen off the bus: for each number, NVML's reason."""
-    reasons = {}
+    return {i: answer for i, answer in enumerate(_answers()) if isinstance(answer, str)}
+
+
+def _answers() -> list[Gpu | str]:
+    """Return each GPU, or NVML's reason where it does not answer."""
+    answers: list[Gpu | str] = []
     with _nvml() as numbers:
         for i in numbers:
             try:
-                _gpu(i)
+                answers.append(_gpu(i))
             except pynvml.NVMLError as error:
-                reasons[i] = str(error)
-    return reasons
+                answers.append(str(error))
+    return answers
 
 
 def warn_without_gpu(found: Sequence[Gpu]) -> None:

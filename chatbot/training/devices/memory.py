@@ -44,10 +44,7 @@ def most_tokens(settings: Settings, towers: int) -> int:
 
 
 def peak_growth(towers: Sequence[Tower], action: Callable[[], object]) -> list[int] | None:
-    """Return the bytes by which each tower's memory grows at most during an action; None if that is not known.
-
-    Towers of a CPU share the memory of the process, which Linux reports.
-    """
+    """Return the bytes by which each tower's memory grows at most during an action; None if that is not known."""
     if all("GPU" in tower.device for tower in towers):
         devices = [tower.device.removeprefix("/") for tower in towers]
         for device in devices:

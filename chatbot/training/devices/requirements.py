@@ -34,22 +34,17 @@ def why_unusable(gpus: Sequence[Gpu], seen: int, build: Mapping[str, Any]) -> st
     least = least_capability(build)
     for gpu in gpus:
         if gpu.capability is not None and gpu.capability < least:
-            return (
-                f"GPU {gpu.id} ({gpu.name}) has compute capability {_dotted(gpu.capability)}, and this TensorFlow "
-                f"needs {_dotted(least)} or higher; select other GPUs with --gpus"
-            )
+            own = f"GPU {gpu.id} ({gpu.name}) has compute capability {_dotted(gpu.capability)}"
+            return f"{own}, and this TensorFlow needs {_dotted(least)} or higher; select other GPUs with --gpus"
     if seen == len(gpus):
         return None
     needed = int(str(build["cuda_version"]).partition(".")[0])
     found = driver()
     if found is not None and found.cuda[0] < needed:
-        return (
-            f"NVIDIA's driver {found.version} supports CUDA up to {_dotted(found.cuda)}, and this TensorFlow needs "
-            f"CUDA {needed}; update it to {FIRST_DRIVER} or newer"
-        )
+        supported = f"NVIDIA's driver {found.version} supports CUDA up to {_dotted(found.cuda)}"
+        return f"{supported}, and this TensorFlow needs CUDA {needed}; update it to {FIRST_DRIVER} or newer"
     for library in LIBRARIES:
-        failure = why_not_opened(library)
-        if failure:
+        if failure := why_not_opened(library):
             return f"TensorFlow cannot open the CUDA library {library} ({failure}); install it with `make gpu`"
     return None
 

@@ -207,29 +207,16 @@ def spread(towers: Sequence[Tower]) -> list[Tower]:
             f"--model-parallel: {counted(len(towers), 'device')} cannot be grouped in twos or threes; use 2, 3, 4, 6, "
             "..., with --gpus, or with --towers if there is no GPU"
         )
-    return [_spread_tower(towers[i : i + size]) for i in range(0, len(towers), size)]
-
-
-def _spread_tower(devices: Sequence[Tower]) -> Tower:
-    """Join devices into one tower; of two, the second has decoder and projection, between which most data passes."""
-    encoder, decoder, projection = devices[0], devices[1], devices[-1]
-    return Tower(
-        name="+".join(device.name for device in devices),
-        device=projection.device,
-        model=projection.model,
-        memory=None,
-        parts=Parts(encoder.device, decoder.device, projection.device),
-    )
+    joined = []
+    for i in range(0, len(towers), size):
+        devices = towers[i : i + size]  # of two, the second has decoder and projection, between which most data passes
+        parts = Parts(devices[0].device, devices[1].device, devices[-1].device)
+        name = "+".join(device.name for device in devices)
+        joined.append(Tower(name, parts.projection, devices[-1].model, None, parts))
+    return joined
 
 
 def plan(towers: Sequence[Tower]) -> list[str]:
     """Return a line for each tower with the devices of its parts."""
-    lines = []
-    for i, tower in enumerate(towers):
-        assert tower.parts is not None
-        encoder, decoder, projection = tower.parts
-        lines.append(
-            f"tower {i}: encoder on {encoder}, decoder and attention on {decoder}, embedding, projection and loss on "
-            f"{projection}"
-        )
-    return lines
+    text = "tower {}: encoder on {}, decoder and attention on {}, embedding, projection and loss on {}"
+    return [text.format(i, *tower.parts or ()) for i, tower in enumerate(towers)]

@@ -1,11 +1,12 @@
 """The machines of a run and the job of this machine, from flags or from TF_CONFIG."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from chatbot.config.parallel import ParallelSettings
 from chatbot.errors import UserError
@@ -41,12 +42,10 @@ class Cluster:
 
 
 def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster from the flags, or from TF_CONFIG if no flag is set; None for a single machine.
-
-    Raises UserError.
-    """
+    """Return the cluster from the flags, else from TF_CONFIG; None for a single machine. Raises UserError."""
     flags = (settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index)
-    cluster = _of_environment(settings, environment) if flags == (None,) * 5 else _of_flags(settings)
+    by_flags = flags != (None,) * 5
+    cluster = _of_flags(settings) if by_flags else _of_environment(settings, environment)
     if cluster is None:
         if settings.variable_update == "distributed_replicated" and settings.local_workers is None:
             raise UserError(
@@ -54,6 +53,11 @@ def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.e
                 "--task-index, or TF_CONFIG, or try it on one machine with --local-workers 2"
             )
         return None
+    job, index = cluster.job, cluster.index
+    count = {CHIEF: 1, WORKER: len(cluster.workers), PS: len(cluster.ps)}[job]
+    if not 0 <= index < count:
+        source = "--task-index" if by_flags else "TF_CONFIG: task index"
+        raise UserError(f"{source} {index}: expected 0 to {count - 1}, since the number of {job} hosts is {count}")
     if not settings.asynchronous and len(cluster.workers) == 1:
         return None
     addresses = [*cluster.workers, *cluster.ps, *([cluster.chief] if cluster.chief else [])]
@@ -82,9 +86,8 @@ def check_addresses(cluster: Cluster, environment: Mapping[str, str] = os.enviro
         except OSError as error:
             # In Kubernetes a name exists once its pod has started, which may be later.
             if "KUBERNETES_SERVICE_HOST" not in environment:
-                raise UserError(
-                    f"{name} ({address}): the host cannot be resolved ({error.strerror}); correct the name"
-                ) from None
+                reason = f"the host cannot be resolved ({error.strerror})"
+                raise UserError(f"{name} ({address}): {reason}; correct the name") from None
     if cluster.own is not None:
         _, port = host_and_port(cluster.own)
         with socket.socket() as probe:
@@ -100,14 +103,11 @@ def check_addresses(cluster: Cluster, environment: Mapping[str, str] = os.enviro
 
 def free_addresses(count: int) -> list[str]:
     """Return loopback addresses with ports that are free now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def _of_flags(settings: ParallelSettings) -> Cluster | None:
@@ -121,7 +121,7 @@ def _of_flags(settings: ParallelSettings) -> Cluster | None:
         raise UserError("--job-name: missing; set the job of this machine: chief, worker or ps")
     if settings.task_index is None and job != CHIEF:
         raise UserError("--task-index: missing; set the index of this machine among the hosts, from 0")
-    return _checked("--task-index", workers, ps, settings.chief_host, job, settings.task_index or 0)
+    return Cluster(workers, job, settings.task_index or 0, ps, settings.chief_host)
 
 
 def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) -> Cluster | None:
@@ -154,24 +154,13 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
             raise UserError("TF_CONFIG: lists no ps; --asynchronous on several machines needs a parameter server")
     else:
         if ps or job == PS:
-            raise UserError(
-                "TF_CONFIG: lists a ps, which only --asynchronous uses; add --asynchronous, or remove the ps"
-            )
+            remedy = "add --asynchronous, or remove the ps"
+            raise UserError(f"TF_CONFIG: lists a ps, which only --asynchronous uses; {remedy}")
         # A chief is the first worker.
         workers, index, job = chiefs + workers, index + (len(chiefs) if job == WORKER else 0), WORKER
     if not workers:
         raise UserError("TF_CONFIG: lists no worker; list the host:port of every worker")
-    return _checked(
-        "TF_CONFIG: task index", workers, ps, chiefs[0] if settings.asynchronous and chiefs else None, job, index
-    )
-
-
-def _checked(
-    source: str, workers: Sequence[str], ps: Sequence[str], chief: str | None, job: str, index: int
-) -> Cluster:
-    count = {CHIEF: 1, WORKER: len(workers), PS: len(ps)}[job]
-    if not 0 <= index < count:
-        raise UserError(f"{source} {index}: expected 0 to {count - 1}, since the number of {job} hosts is {count}")
+    chief = chiefs[0] if settings.asynchronous and chiefs else None
     return Cluster(tuple(workers), job, index, tuple(ps), chief)
 
 

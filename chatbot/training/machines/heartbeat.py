@@ -39,13 +39,10 @@ class Link:
         connection.setblocking(False)
         self._connection, self._received, self._unsent = connection, b"", b""
         self.open, self.heard = True, time.monotonic()
-        self.ready = False  # whether the worker at one end has reached the ports of all others
+        self.ready: bool | None = None  # whether the worker at one end says that it has reached all ports
 
     def send(self, **message: Any) -> None:
-        """Send a message, as far as the connection takes it; the next call sends the rest first.
-
-        It is dropped if the other end has read nothing for MOST_BYTES.
-        """
+        """Send a message as far as the connection takes it, and the rest later, but no more than MOST_BYTES."""
         if len(self._unsent) < MOST_BYTES:
             self._unsent += json.dumps(message).encode() + b"\n"
         try:
@@ -68,14 +65,13 @@ class Link:
         except OSError:
             self.close()
         *lines, self._received = self._received.split(b"\n")
-        messages = []
-        try:
-            messages = [dict(json.loads(line)) for line in lines]
-        except (ValueError, TypeError):
-            self.close()
         if len(self._received) > MOST_BYTES:
             self.close()
-        return messages
+        try:
+            return [dict(json.loads(line)) for line in lines]
+        except (ValueError, TypeError):
+            self.close()
+            return []
 
     def close(self) -> None:
         """Close the connection."""
@@ -84,16 +80,13 @@ class Link:
 
 
 class Heartbeat(Monitor):
-    """The links of this machine: of the chief to all workers, of another worker to the chief.
-
-    timeout: seconds of silence after which a machine's port is probed.
-    """
+    """The links of this machine: of the chief to all workers, of another worker to the chief."""
 
     def __init__(self, cluster: Cluster, timeout: float = PEER_TIMEOUT, limit: float = START_LIMIT) -> None:
         super().__init__(timeout, limit)
-        self._cluster = cluster
+        self._cluster, self._name = cluster, f"{WORKER} {cluster.index}"
         self._links: dict[str, Link] = {}
-        self._steps = {f"{WORKER} {cluster.index}": 0}  # of the machines that this one hears
+        self._steps = {self._name: 0}  # of the machines that this one hears
 
     def wait_for_all(self) -> None:
         """Wait until every machine has reached the port of every other one; end this process after the limit.
@@ -157,11 +150,9 @@ class Heartbeat(Monitor):
             if connection is None:
                 return False
             link = self._links[CHIEF_NAME] = Link(connection)
-            link.send(worker=self._cluster.index, ready=not unseen)
-            link.ready = not unseen
-        elif not unseen and not link.ready:
-            link.send(worker=self._cluster.index, ready=True)
-            link.ready = True
+        if link.ready is not (ready := not unseen):
+            link.send(worker=self._cluster.index, ready=ready)
+            link.ready = ready
         return any("start" in message for message in link.receive())
 
     def start(self) -> None:
@@ -172,13 +163,13 @@ class Heartbeat(Monitor):
 
     def at_step(self, step: int) -> None:
         """Set the step that this machine is at."""
-        self._steps[f"{WORKER} {self._cluster.index}"] = step
+        self._steps[self._name] = step
 
     def _run(self) -> None:
         steps, since = dict(self._steps), time.monotonic()
         while not self._stopped.wait(PROBE_INTERVAL):
             for link in self._links.values():
-                link.send(step=self._steps[f"{WORKER} {self._cluster.index}"])
+                link.send(step=self._steps[self._name])
             for name, link in self._links.items():
                 for message in link.receive():
                     if isinstance(message.get("step"), int):
@@ -194,16 +185,14 @@ class Heartbeat(Monitor):
             elif self._chief and time.monotonic() - since > REPORT_STEPS:
                 since = time.monotonic()
                 listed = ", ".join(f"{name} at step {step:,}" for name, step in sorted(steps.items()))
-                print_status(
-                    f"\nNo step was finished for {REPORT_STEPS / 60:.0f} minutes; all machines answer: {listed}."
-                )
+                minutes = f"{REPORT_STEPS / 60:.0f} minutes"
+                print_status(f"\nNo step was finished for {minutes}; all machines answer: {listed}.")
 
     def _exit_without(self, name: str) -> None:
         """End this process, and on the chief all others, after the loss of a machine."""
         step = f" at step {self._steps[name]:,}" if name in self._steps else ""
-        reason = (
-            f"{name} ({self._cluster.others[name]}) was lost{step}: it has not answered for {self._timeout:.0f} seconds"
-        )
+        lost = f"{name} ({self._cluster.others[name]}) was lost{step}"
+        reason = f"{lost}: it has not answered for {self._timeout:.0f} seconds"
         if not self._stopped.is_set():
             for link in self._links.values():
                 link.send(lost=reason)

@@ -1,7 +1,4 @@
-"""Child processes of a run on this machine, for --local-workers, --asynchronous and --restarts.
-
-The parent forwards signals and restarts lost children, which end whenever the parent ends.
-"""
+"""Child processes of a run on this machine. The parent forwards signals and restarts them, and they end with it."""
 
 import dataclasses
 import multiprocessing

@@ -15,10 +15,7 @@ from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
 
 
 def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEER_TIMEOUT) -> int:
-    """Run a worker or a parameter server until the chief has ended: until it has not answered for peer_timeout seconds.
-
-    None: run until killed, for a process that its parent ends.
-    """
+    """Run a worker or a server until the chief has not answered for these seconds; None: until the parent ends it."""
     on_gpu = cluster.job == WORKER
     gpus = choose_gpus(settings.parallel.gpus, None, find_gpus())[:1] if on_gpu else []
     if on_gpu and not cluster.index and peer_timeout is not None:  # else the parent prints it

@@ -162,24 +162,19 @@ def connect_to(address: str) -> socket.socket | None:
 
 def is_listening(address: str) -> bool:
     """Return whether a process accepts connections at host:port; the operating system does so for a stopped one."""
-    connection = connect_to(address)
-    if connection is not None:
-        connection.close()
-    return connection is not None
+    with connect_to(address) or contextlib.nullcontext() as connection:
+        return connection is not None
 
 
 def is_answering(address: str) -> bool:
     """Return whether a process at host:port sends something to, or closes, a new connection within two seconds."""
-    connection = connect_to(address)
-    if connection is None:
-        return False
-    with connection:
+    with connect_to(address) or contextlib.nullcontext() as connection:
+        if connection is None:
+            return False
         try:
             connection.recv(1)  # the first byte of HTTP/2's settings, which a gRPC server sends at once
-        except ConnectionError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionError)
         return True
 
 

@@ -1,7 +1,6 @@
 """The output of a run while it trains and at its end, on the chief only."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from chatbot.config.attempts import CHECKPOINTS, is_validated
@@ -16,7 +15,6 @@ from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.progress import shown
 from chatbot.training.display import duration, error_stream, line_stream, question_line, wrapped
-from chatbot.training.machines.team import tower_names
 from chatbot.training.reporting.metrics import MetricsFile, start_client
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import Terminal
@@ -93,10 +91,8 @@ class Reporter:
             self._try("TensorBoard", self._tensorboard.record, record)
 
     def validation(self, validation: Validation, best: bool | None) -> None:
-        """Show and write a validation, after `Progress.validated`.
-
-        best: whether it is the best so far; None for one that does not count, which is not written.
-        """
+        """Show and write a validation. best: whether it is the best so far; None if it does not count, and is not
+        written."""
         self._terminal.validation(validation, best)
         self._show_replies(validation, is_written=best is not None)
         if best is not None and validation.warning:
@@ -147,21 +143,8 @@ def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:150]
 
 
-@contextmanager
-def open_reporter(run: Run) -> Iterator[Reporter]:
-    """Open the output of a run. All machines must call it at the same point."""
-    reporter = Reporter(run, tower_names(run.team, run.train_step.tower_names))
-    try:
-        yield reporter
-    finally:
-        reporter.close()
-
-
 def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
-    """Print why the run ended; on the chief also replies, a summary and the next command. Draws curves.png.
-
-    first_step, seconds: the step that this process began after, and its time.
-    """
+    """Print why the run ended, on the chief also replies, a summary and the next command. Draws curves.png."""
     attempt, progress, output = run.settings.run.attempt, run.progress, line_stream()
     stopped = f"Stopped at step {progress.step:,}: {stop}."
     if not run.team.chief:

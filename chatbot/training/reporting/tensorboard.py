@@ -46,10 +46,7 @@ TAGS = {name: f"{section}/{name}" for section, names in SECTIONS.items() for nam
 
 
 class TensorBoard:
-    """Writes the files of TensorBoard: a run with the tag `loss` for each tower and one for the whole batch.
-
-    They share a chart. With many towers, theirs have fewer points (`TowerCurves`).
-    """
+    """Writes the files of TensorBoard: a run with the tag `loss` for each tower, and one for the whole batch."""
 
     def __init__(self, settings: Settings, towers: Sequence[str], step: int, run: Run | None = None) -> None:
         """Open new files. TensorBoard forgets events after the checkpoint's step, which a killed run leaves."""
@@ -80,9 +77,8 @@ class TensorBoard:
         step = record["step"]
         if not self._folder.exists():  # removed during the run: the files that are open are gone
             self._writer = self._opened(step - 1)
-        losses, rates, seconds = (
-            record.get(f"tower_{name}", ()) for name in ("losses", "target_tokens_per_s", "seconds")
-        )
+        names = "losses", "target_tokens_per_s", "seconds"
+        losses, rates, seconds = (record.get(f"tower_{name}", ()) for name in names)
         self._tower_curves.add(losses, rates, seconds, step)
         with self._writer.as_default():
             for name, value in record.items():
@@ -194,13 +190,11 @@ class TowerCurves:
         self._first = self._step = step
         self._written = -math.inf  # the time of the last point
 
-    def add(
-        self, losses: Sequence[float | None], target_tokens_per_s: Sequence[float], seconds: Sequence[float], step: int
-    ) -> None:
+    def add(self, losses: Sequence[float | None], rates: Sequence[float], seconds: Sequence[float], step: int) -> None:
         """Add the values of a logged step by tower; a loss is None for a tower without tokens. seconds: if measured."""
         for file, time_of_tower in zip(self._files, seconds, strict=False):
             append_values(file, [scalar(SECONDS, time_of_tower)], step, self._first)
-        for points, loss, rate in zip(self._points, losses, target_tokens_per_s, strict=False):
+        for points, loss, rate in zip(self._points, losses, rates, strict=False):
             if loss is not None:
                 points.append((loss, rate))
         self._step = step

@@ -14,11 +14,11 @@ from tensorboard.plugins.custom_scalar import summary as custom_scalar
 from tensorboard.plugins.hparams import summary_v2 as hparams
 
 from chatbot.config.run import ALL
+from chatbot.config.stored import storable
 from chatbot.config.training import Settings
 from chatbot.corpus.vocabulary import SPECIALS, Vocabulary
 from chatbot.durable import write_file
 from chatbot.evaluation.measures import Sample
-from chatbot.flags import fields_of, flatten
 from chatbot.inference.text_responder import WordAttention
 from chatbot.model.seq2seq import Seq2Seq, embedding_index
 from chatbot.training.gradients import dense
@@ -93,25 +93,16 @@ def layout_summary() -> Any:
 
 # The HParams page: the settings of all attempts side by side, with their losses and validations.
 
-Value = bool | float | str
-
 
 def hyperparameters_summary(settings: Settings) -> Any:
-    """Return the summary that makes a TensorBoard run a session of the page."""
-    summary = hparams.hparams_pb(hyperparameters(settings), trial_id=settings.run.attempt)
-    return tf.compat.v1.Summary.FromString(summary.SerializeToString())  # from TensorBoard's class to TensorFlow's
-
-
-def hyperparameters(settings: Settings) -> dict[str, Value]:
-    """Return the settings that an attempt keeps, by name. A setting that is not given is left out."""
-    values = flatten(settings)
-    shown = {name: values[name] for name, field in fields_of(settings).items() if field.metadata["stored"]}
-    del shown["attempt"]
-    return {
+    """Return the summary that makes a TensorBoard run a session of the page, with the settings that are given."""
+    values = {
         name: " ".join(map(str, value)) if isinstance(value, tuple | list) else value
-        for name, value in shown.items()
-        if value not in (None, ())
+        for name, value in storable(settings).items()
+        if value not in (None, ()) and name != "attempt"
     }
+    summary = hparams.hparams_pb(values, trial_id=settings.run.attempt)
+    return tf.compat.v1.Summary.FromString(summary.SerializeToString())  # from TensorBoard's class to TensorFlow's
 
 
 # The Text page: replies to the sample questions, by validation and by question.
@@ -121,10 +112,7 @@ MOST_ROWS = 100
 
 
 class Replies:
-    """Writes a table of all questions at each validation, and for each question a table of its replies so far.
-
-    A resumed run begins new histories.
-    """
+    """Writes a table of all questions at each validation, and for each question a table of its replies so far."""
 
     def __init__(self) -> None:
         self._history: dict[int, collections.deque[tuple[str, str]]] = {}  # step and reply, by the number of a question
@@ -153,10 +141,7 @@ CELL, BLUE = 24, (8, 48, 107)
 
 
 def write_attention(samples: Sequence[WordAttention], step: int) -> None:
-    """Write the attention of each sample reply as an image, and its words as a text, with the default writer.
-
-    A row of the image is a word of the reply, a column a word of the question; dark blue is 1.
-    """
+    """Write the attention of each reply as an image, a row for a word of it, and the words as a text."""
     for number, (question, reply, weights) in enumerate(samples, 1):
         tf.summary.image(f"reply_attention/{number}", heat_map(weights)[None], step)
         words = (" ".join(f"{i} `{word}`" for i, word in enumerate(side, 1)) for side in (reply, question))
@@ -184,10 +169,7 @@ PROJECTOR_CONFIG = """embeddings {{
 
 
 def write_embedding(folder: Path, model: Seq2Seq, vocabulary: Vocabulary) -> None:
-    """Write the vectors of the most frequent words, and the words, to the folder of a TensorBoard run.
-
-    At most MOST_BYTES are copied from the device: this takes tens of milliseconds.
-    """
+    """Write the vectors of the most frequent words, at most MOST_BYTES, and the words, to a folder of TensorBoard."""
     width = model.embedding.embeddings.shape[1]
     first = len(SPECIALS)
     last = min(vocabulary.first_mark, first + MOST_WORDS, first + max(1, MOST_BYTES // (4 * width)))
@@ -208,10 +190,7 @@ def write_embedding(folder: Path, model: Seq2Seq, vocabulary: Vocabulary) -> Non
 
 
 def write_histograms(run: Run, model: Seq2Seq, step: int) -> None:
-    """Write the weights that are validated and saved, with --histograms all also the gradients, by the default writer.
-
-    The gradients are those of this step's batch on this machine, at the present weights.
-    """
+    """Write the weights, with --histograms all also this machine's gradients of the step's batch at these weights."""
     names = names_of(model)
     for variable in model.trainable_variables:
         tf.summary.histogram(f"weights/{names[id(variable)]}", variable.value, step)
@@ -225,10 +204,7 @@ def write_histograms(run: Run, model: Seq2Seq, step: int) -> None:
 
 
 def mean_gradients(update: Synchronous, model: Seq2Seq, prepared: Prepared) -> list[npt.NDArray[Any]]:
-    """Return the mean gradient per target token of a batch over the towers of this process, by variable.
-
-    No weight changes, and nothing is exchanged. The first call may trace a graph.
-    """
+    """Return the mean gradient per target token of a batch, by variable. No weight changes, nothing is exchanged."""
     towers, _ = update.compute_all_gradients(prepared)
     shape = model.embedding.embeddings.shape
     tokens = sum(float(sums.weight) for sums in towers)

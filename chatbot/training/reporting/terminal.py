@@ -50,20 +50,18 @@ class Terminal:
         self._loss: float | None = None
         self._compiling = False
         self._compiled: set[Hashable] = set()
-        self._bar: Bar | None = None
-        if self._shown and self._errors.redraws_lines:
-            self._bar = Bar(self._errors, self._bar_line, run.calendar.last_step, run.progress.step)
+        disable = not (self._shown and self._errors.redraws_lines)
+        self._bar = Bar(self._errors, self._bar_line, run.calendar.last_step, run.progress.step, disable)
 
     def advance(self) -> None:
         """Count a step."""
         self._speed.advance()
-        if self._bar is not None:
-            self._bar.update(self._run.progress.step - self._bar.n)
+        self._bar.update(self._run.progress.step - self._bar.n)
 
     @contextmanager
     def compiling(self, graph: Hashable) -> Iterator[None]:
         """Show "compiling" in the bar during the first use of a graph, which takes seconds."""
-        if graph in self._compiled or self._bar is None:
+        if graph in self._compiled:
             yield
             return
         self._compiled.add(graph)
@@ -90,8 +88,7 @@ class Terminal:
             self._show_metrics()
 
     def validation(self, validation: Validation, best: bool | None) -> None:
-        """Show a validation, after `Progress.validated`. best: whether it is the best so far; None if it does not
-        count."""
+        """Show a validation. best: whether it is the best so far; None for one that does not count."""
         progress = self._run.progress
         nats, value = (validation.values[name] for name in (NATS, progress.best_by))
         measured = f"{progress.step:>{STEP},}  validation {nats:.4f} nats per character"
@@ -122,16 +119,14 @@ class Terminal:
     def went_back(self) -> None:
         """Show the step that the run has gone back to."""
         self._since_line = []
-        if self._bar is not None:
-            self._bar.n = self._run.progress.step
-            self._bar.refresh()
+        self._bar.n = self._run.progress.step
+        self._bar.refresh()
 
     def close(self) -> None:
         """Show the metrics since the last line, and remove the bar."""
         if self._since_line:
             self._show_metrics()
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
     def _bar_line(self, columns: int) -> str:
         seconds = self._speed.seconds_per_step()
@@ -142,12 +137,10 @@ class Terminal:
     def _time_left(self) -> str:
         patience = self._run.settings.learning.patience if self._run.data.validation_decides else None
         left = steps_left(self._run.progress, self._run.calendar, patience)
-        deadline = self._run.settings.run.deadline
-        limit = None if deadline is None else max(0.0, deadline - time.time())
-        return time_left(left, self._speed.seconds_per_step(), limit, datetime.datetime.now())
+        return time_left(left, self._speed.seconds_per_step(), self._run.seconds_left, datetime.datetime.now())
 
     def _show_metrics(self) -> None:
-        columns, without_bar = self._lines.columns, self._bar is None
+        columns, without_bar = self._lines.columns, bool(self._bar.disable)
         if self._rows % HEADER_EVERY == 0:
             self._print(header(columns, time_left=without_bar))
         self._print(metrics_line(self._since_line, columns, self._time_left() if without_bar else ""))
@@ -163,14 +156,13 @@ class Terminal:
 
 
 class Bar(tqdm):
-    """A progress bar whose line is made for the present columns each time that it is drawn.
+    """A progress bar whose line, with {bar} in it, is made for the present columns each time that it is drawn."""
 
-    line: returns it for a number of columns, with {bar} where the bar is drawn.
-    """
-
-    def __init__(self, stream: Stream, line: Callable[[int], str], total: int | None, initial: int) -> None:
+    def __init__(
+        self, stream: Stream, line: Callable[[int], str], total: int | None, initial: int, disable: bool
+    ) -> None:
         self._stream, self._line = stream, line
-        super().__init__(total=total, initial=initial, leave=False, file=stream)
+        super().__init__(total=total, initial=initial, leave=False, file=stream, disable=disable)
 
     @property
     def format_dict(self) -> dict[str, Any]:
@@ -291,10 +283,7 @@ def steps_left(progress: Progress, calendar: Calendar, patience: int | None) -> 
 
 
 def time_left(left: StepsLeft, seconds_per_step: float | None, limit: float | None, now: datetime.datetime) -> str:
-    """Return the time left and the end, such as "at most 3 h 20 min left, Mon 14:05"; "" if not known.
-
-    limit: the seconds that --time-limit leaves.
-    """
+    """Return such as "at most 3 h 20 min left, Mon 14:05"; "" if not known. limit: the seconds of --time-limit left."""
     if not left.steps or (seconds_per_step is None and limit is None):
         return ""
     known = seconds_per_step is not None

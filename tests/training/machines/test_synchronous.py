@@ -20,7 +20,7 @@ from chatbot.corpus.batches import Batches, pad_batch
 from chatbot.errors import UserError
 from chatbot.flags import compose, flag_of
 from chatbot.training.machines.cluster import free_addresses
-from chatbot.training.machines.ring import check_identical_settings
+from chatbot.training.machines.team import check_identical_settings
 from chatbot.training.selftest import random_pairs
 from tests.training.attempts import metrics, saved_step, weights
 from tests.training.machines.overflowing import overflowing

@@ -14,6 +14,7 @@ def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = T
     composed = compose(Settings, attempt="a", **settings)
     return SimpleNamespace(
         settings=composed,
+        seconds_left=None,
         progress=Progress(best_by=composed.learning.best_by),
         calendar=Calendar(log_every=10, save_every=500, validate_every=100, last_step=last_step),
         team=SimpleNamespace(chief=chief, alone=True),
