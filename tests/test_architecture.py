@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "flags": {"version", "errors"},
     "config": {"errors", "flags", "durable"},
     "corpus": BASE,
-    "model": BASE | {"corpus"},
+    "model": BASE | {"corpus", "decoding"},
     "decoding": {"config", "corpus", "errors"},
     "inference": BASE | {"corpus", "model", "decoding"},
     "evaluation": BASE | {"corpus", "model", "inference"},

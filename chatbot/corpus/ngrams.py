@@ -52,7 +52,7 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Ngrams:
-    """The n-grams of a corpus. The probability of an id: see `chatbot.model.ngram_tables`."""
+    """The n-grams of a corpus. The probability of an id: see `chatbot.decoding.ngrams`."""
 
     unigrams: Floats  # [vocabulary] the probability of each id without a context
     orders: list[Order]  # of n-grams of 2 ids and up

@@ -26,6 +26,7 @@ class NumpyFunctions:
     reshape = staticmethod(np.reshape)
     concatenate = staticmethod(np.concatenate)
     zeros_like = staticmethod(np.zeros_like)
+    log1p = staticmethod(np.log1p)
 
     @staticmethod
     def float32(x: Array) -> npt.NDArray[np.float32]:
@@ -143,6 +144,25 @@ class NumpyFunctions:
         result = x.copy()
         rows, places = np.nonzero(are_forbidden)
         result[rows, indices[rows, places]] = -INFINITY
+        return result
+
+    @staticmethod
+    def searchsorted(x: Array, values: Array) -> Array:
+        """Return the number of elements of a sorted vector that are smaller than each value, [values] int64."""
+        return np.searchsorted(x, values)
+
+    @staticmethod
+    def ranges(first: Array, last: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the row of each number, and the numbers of each row from its first to before its last: [numbers]."""
+        sizes = last - first
+        rows = np.repeat(np.arange(len(sizes)), sizes)
+        return rows, np.arange(len(rows)) - (np.cumsum(sizes) - sizes - first)[rows]
+
+    @staticmethod
+    def add_at(x: Array, rows: Array, columns: Array, values: Array) -> Array:
+        """Return x with values added to some elements, to each at most once. x: [rows, columns]."""
+        result = x.copy()
+        result[rows, columns] += values
         return result
 
     @staticmethod

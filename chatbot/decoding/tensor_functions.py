@@ -19,6 +19,7 @@ class TensorFunctions:
     concatenate = staticmethod(tf.concat)
     zeros_like = staticmethod(tf.zeros_like)
     log_softmax = staticmethod(tf.nn.log_softmax)
+    log1p = staticmethod(tf.math.log1p)
 
     @staticmethod
     def float32(x: tf.Tensor) -> tf.Tensor:
@@ -70,7 +71,7 @@ class TensorFunctions:
 
     @staticmethod
     def array(x: Any) -> tf.Tensor:
-        return tf.constant(x)
+        return tf.convert_to_tensor(x)
 
     @staticmethod
     def length(x: tf.Tensor) -> tf.Tensor:
@@ -104,6 +105,19 @@ class TensorFunctions:
     def forbid(x: tf.Tensor, indices: tf.Tensor, are_forbidden: tf.Tensor) -> tf.Tensor:
         limits = tf.where(are_forbidden, np.float32(-np.inf), np.float32(np.inf))
         return tf.tensor_scatter_nd_min(x, _with_rows(indices), limits)
+
+    @staticmethod
+    def searchsorted(x: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        return tf.searchsorted(x, values, out_type=tf.int64)
+
+    @staticmethod
+    def ranges(first: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        numbers = tf.ragged.range(first, last)
+        return numbers.value_rowids(), numbers.values
+
+    @staticmethod
+    def add_at(x: tf.Tensor, rows: tf.Tensor, columns: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        return tf.tensor_scatter_nd_add(x, tf.stack([rows, columns], axis=1), values)
 
     @staticmethod
     def needed_columns(are_needed: tf.Tensor) -> slice:

@@ -1,4 +1,6 @@
-"""Export to ONNX: encode.onnx and step.onnx, which share the weights in weights.bin.
+"""Export to ONNX: encode.onnx reads questions, step.onnx generates a token; they share the weights in weights.bin.
+
+Both take padded ids, so no index is computed on the host. N-grams are left out; `chatbot.export.runtime` mixes them in.
 
 The search itself is `chatbot.export.runtime`, in NumPy, and not a loop in the graph. It then takes all flags of chat.py
 when it is used, the graphs hold no operation that ONNX lacks (ragged tensors, searchsorted), and ONNX Runtime starts
@@ -17,14 +19,60 @@ import tf2onnx
 from onnx import TensorProto, helper
 
 from chatbot.config.model import ModelSettings
-from chatbot.export import graphs
-from chatbot.export.weights import Stored
+from chatbot.export.model import Stored, sequences_in_graph, with_weights
 from chatbot.model.seq2seq import Seq2Seq
 
 ENCODE, STEP, WEIGHTS_FILE = "encode.onnx", "step.onnx", "weights.bin"
 OPSET = 18  # ScatterND that adds has 16; ONNX Runtime has had 18 since 1.14
 ALIGNMENT = 64
 WEIGHT = "weight_"
+
+
+def encode(model: Seq2Seq, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return the state of the decoder before the first token, by name: its parts, with the cells as "cell_0" and so on.
+
+    ids: [rows, time] int64, padded on the right.
+    """
+    state = model.encode(sequences_in_graph(ids))
+    cells = state.pop("cells")
+    return {**state, **{f"cell_{i}": x for i, x in enumerate(tf.nest.flatten(cells))}}
+
+
+def step(model: Seq2Seq, settings: ModelSettings, last: tf.Tensor, state: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Decode one token. Return "logits" [hypotheses, vocabulary], and "next_0" and so on, the cells after it.
+
+    With attention also return its weights in this step, "attention" [hypotheses, source].
+
+    settings: those of the model. last: [hypotheses] int32, the last ids. state: as `encode` returns it; the cells are
+    [hypotheses, units] each, and the hypotheses of a question are one after another.
+    """
+    before: dict[str, Any] = {name: x for name, x in state.items() if not name.startswith("cell_")}
+    cells = [state[f"cell_{i}"] for i in range(len(state) - len(before))]  # not in the order of their names
+    before["cells"] = tf.nest.pack_sequence_as(_cells(settings), cells)
+    has_attention = model.decoder.attention is not None
+    if has_attention:
+        before["attention_sums"] = tf.zeros([tf.shape(last)[0], tf.shape(state["memory"])[1]])
+    logits, after = model.step(before, last)
+    results = {"logits": logits, **{f"next_{i}": x for i, x in enumerate(tf.nest.flatten(after["cells"]))}}
+    return {**results, "attention": after["attention_sums"]} if has_attention else results
+
+
+def _cells(settings: ModelSettings) -> list[Any]:
+    """Return the structure of the cells, with any values."""
+    states = 2 if settings.cell == "lstm" else 1
+    cells = [[0] * states] * settings.num_layers
+    return [*cells, [0]] if settings.input_feeding else cells
+
+
+def state_specs(model: Seq2Seq) -> dict[str, tf.TensorSpec]:
+    """Return the specifications of the result of `encode`, for any number of rows and any length."""
+    function = tf.function(lambda ids: encode(model, ids), autograph=False)
+    results = function.get_concrete_function(tf.TensorSpec([None, None], tf.int64)).structured_outputs
+    specs = {}
+    for name, x in results.items():
+        shape = [None, x.shape[1]] if name.startswith("cell_") else [None, None, *x.shape[2:]]
+        specs[name] = tf.TensorSpec(shape, x.dtype, name=name)
+    return specs
 
 
 def write_onnx(folder: Path, model: Seq2Seq, settings: ModelSettings, weights: Sequence[Stored]) -> None:
@@ -36,20 +84,20 @@ def write_onnx(folder: Path, model: Seq2Seq, settings: ModelSettings, weights: S
     # Weights are inputs while the graphs are converted. Constants would be folded and transposed, each graph otherwise.
     inputs = [tf.TensorSpec(x.values.shape, tf.float32, name=f"{WEIGHT}{i}") for i, x in enumerate(weights)]
 
-    def encode(ids: tf.Tensor, *values: tf.Tensor) -> dict[str, tf.Tensor]:
-        with graphs.with_weights(model, values):
-            return graphs.encode(model, ids)
+    def encode_graph(ids: tf.Tensor, *values: tf.Tensor) -> dict[str, tf.Tensor]:
+        with with_weights(model, values):
+            return encode(model, ids)
 
-    specs = graphs.state_specs(model)
+    specs = state_specs(model)
 
-    def step(last: tf.Tensor, *values: tf.Tensor) -> dict[str, tf.Tensor]:
+    def step_graph(last: tf.Tensor, *values: tf.Tensor) -> dict[str, tf.Tensor]:
         state = dict(zip(specs, values, strict=False))
-        with graphs.with_weights(model, values[len(specs) :]):
-            return graphs.step(model, settings, last, state)
+        with with_weights(model, values[len(specs) :]):
+            return step(model, settings, last, state)
 
     places = _write_weights(folder / WEIGHTS_FILE, weights)
     ids, last = tf.TensorSpec([None, None], tf.int64, name="ids"), tf.TensorSpec([None], tf.int32, name="last")
-    for name, function, signature in ((ENCODE, encode, [ids]), (STEP, step, [last, *specs.values()])):
+    for name, function, signature in ((ENCODE, encode_graph, [ids]), (STEP, step_graph, [last, *specs.values()])):
         converted = _converted(function, [*signature, *inputs])
         _use_weights(converted.graph, weights, places)
         (folder / name).write_bytes(converted.SerializeToString())

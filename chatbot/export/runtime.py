@@ -1,6 +1,5 @@
 """An export for ONNX Runtime, which replies by arrays of NumPy. Nothing here imports TensorFlow."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,62 +12,24 @@ from chatbot.config.decoding import DecodingSettings, default_search, over_defau
 from chatbot.config.export import ONNX
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.ngrams import Ngrams, context_numbers, load_ngrams
+from chatbot.corpus.ngrams import load_ngrams
 from chatbot.corpus.vocabulary import ASK, BOS, EOS, PAD, Vocabulary, load_vocabulary
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
+from chatbot.decoding.ngrams import NgramMixture
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, State, new_search, search_arrays
 from chatbot.errors import UserError
 from chatbot.export.manifest import Manifest, damaged, read_manifest
 from chatbot.flags import replace
 from chatbot.inference.questions import Ticket
-from chatbot.inference.replier import Batch, Replier, Searcher, for_attempt
+from chatbot.inference.replier import EMPTY_QUESTION, Batch, Replier, Searcher, for_attempt, padded
 from chatbot.inference.text_responder import TextResponder
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
-Histories = npt.NDArray[np.int64]  # [positions, order - 1], the ids before each position
 
 CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and after a step
-# The maximum number of pairs of `--rerank` in a batch.
-PAIRS = 64
-
-
-class NgramMixture:
-    """Mixes n-grams in. weight: their share, between 0 and 1."""
-
-    def __init__(self, ngrams: Ngrams, weight: float) -> None:
-        self._ngrams, self._weight = ngrams, np.float32(weight)
-        self._log_model, self._log_ngrams = np.float32(math.log(1 - weight)), np.float32(math.log(weight))
-
-    def begins(self, rows: int) -> Histories:
-        """Return the history before the first token's input."""
-        return np.full((rows, self._ngrams.order - 1), BOS, np.int64)
-
-    def next_history(self, history: Histories, ids: npt.NDArray[np.int64]) -> Histories:
-        """Return the history with the ids of one more step. ids: [positions]."""
-        begun = np.where(ids == ASK, BOS, ids)  # the n-grams of both directions are the same
-        return np.concatenate([history[:, 1:], begun[:, None].astype(np.int64)], axis=1)
-
-    def probabilities(self, histories: Histories) -> Floats:
-        """Return the probability of each next token by n-grams, [positions, vocabulary]."""
-        result = np.tile(self._ngrams.unigrams, (len(histories), 1))
-        for length, order in enumerate(self._ngrams.orders, 2):
-            numbers = context_numbers(histories[:, histories.shape[1] - length + 1 :])
-            places = np.minimum(np.searchsorted(order.contexts, numbers), len(order.contexts) - 1)
-            for position in np.flatnonzero(order.contexts[places] == numbers):
-                place = places[position]
-                grams = slice(order.starts[place], order.starts[place + 1])
-                result[position] *= order.masses[place]
-                result[position, order.ids[grams]] += order.probabilities[grams]
-        return result
-
-    def mixed(self, log_probabilities: Floats, histories: Histories) -> Floats:
-        """Return the log-probabilities of the mixture, in the shape of those of the model."""
-        by_model = log_probabilities + self._log_model
-        by_ngrams = np.log(self.probabilities(histories)) + self._log_ngrams
-        return np.maximum(by_model, by_ngrams) + np.log1p(np.exp(-np.abs(by_model - by_ngrams)))
 
 
 class OnnxModel:
@@ -101,10 +62,10 @@ class OnnxModel:
 
     def encode(self, questions: Sequence[Sequence[int]]) -> State:
         """See `RowModel`."""
-        results = _run(self._encode, {"ids": _padded_ids(questions)})
+        results = _run(self._encode, {"ids": padded(questions).astype(np.int64)})
         state: State = {name: x for name, x in results.items() if not name.startswith(CELL)}
         if self._ngrams is not None:
-            state["history"] = self._ngrams.begins(len(questions))
+            state["history"] = self._ngrams.begins(results["mask"])
         return {**state, "cells": _cells(results, CELL)}
 
     def step(self, state: State, last: npt.NDArray[np.int64]) -> tuple[Floats, State]:
@@ -113,7 +74,8 @@ class OnnxModel:
         if self._ngrams is None:
             return logits, state
         history = self._ngrams.next_history(state["history"], last)
-        return self._ngrams.mixed(NumpyFunctions.log_softmax(logits), history), {**state, "history": history}
+        by_ngrams = self._ngrams.probabilities(history)
+        return self._ngrams.mixed(NumpyFunctions.log_softmax(logits), by_ngrams), {**state, "history": history}
 
     def take(self, states: Sequence[State], rows: npt.NDArray[np.int64]) -> State:
         """See `RowModel`. Questions are padded to the longest of them."""
@@ -141,12 +103,14 @@ class OnnxModel:
         """See `Model`. The search of a batch ends when all of its tickets are cancelled."""
 
         def found(seed: int, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]) -> tuple[Array, Floats]:
-            generic = self.encode([[BOS]]) if decoding.anti_lm else None
+            generic = self.encode([EMPTY_QUESTION]) if decoding.anti_lm else None
             uniform = None
             if decoding.samples:
                 uniform = uniform_numbers(seed, questions, decoding.hypotheses, automaton.max_length)
             search, start = new_search(decoding, automaton, self.step, self.encode(questions), generic, uniform)
-            ids, scores = search_arrays(search, start, lambda: not (tickets and _are_cancelled(tickets)))
+            ids, scores = search_arrays(
+                search, start, lambda: not tickets or not all(ticket.cancelled.is_set() for ticket in tickets)
+            )
             return ids.reshape(len(questions), -1, automaton.max_length), scores.reshape(len(questions), -1)
 
         def search_batches(batches: Sequence[Batch], seed: int) -> list[tuple[Array, Floats]]:
@@ -155,21 +119,11 @@ class OnnxModel:
 
         return search_batches
 
-    def reverse_scores(
-        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()
-    ) -> Floats:
-        """See `Model`. A batch is left out if all of its tickets are cancelled."""
-        scores = np.zeros(len(replies), np.float32)
-        for start in range(0, len(replies), PAIRS):
-            batch = slice(start, start + PAIRS)
-            if not (tickets and _are_cancelled(tickets[batch])):
-                scores[batch] = self._reverse_scores(replies[batch], questions[batch])
-        return scores
-
-    def _reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
+    def reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Floats:
+        """See `Model`."""
         state, last = self.encode(replies), np.full(len(replies), ASK)
         scores = np.zeros(len(replies), np.float32)
-        for target in _padded_ids([[*question, EOS] for question in questions]).T:
+        for target in padded([[*question, EOS] for question in questions]).T:
             logits, state, _ = self._stepped(state, last)
             scores += np.where(target == PAD, 0, NumpyFunctions.log_softmax(logits)[np.arange(len(target)), target])
             last = target
@@ -201,18 +155,6 @@ def _fitted(of_question: Array, width: int) -> Array:
 def _cells(results: Mapping[str, Array], prefix: str) -> list[Array]:
     """Return the cells among the results, in the order of their numbers."""
     return [results[f"{prefix}{i}"] for i in range(sum(name.startswith(prefix) for name in results))]
-
-
-def _padded_ids(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    """Return rows of ids as an array, with PAD on the right."""
-    ids = np.full((len(rows), max(map(len, rows))), PAD, np.int64)
-    for row, values in zip(ids, rows, strict=True):
-        row[: len(values)] = values
-    return ids
-
-
-def _are_cancelled(tickets: Sequence[Ticket]) -> bool:
-    return all(ticket.cancelled.is_set() for ticket in tickets)
 
 
 class Export(NamedTuple):

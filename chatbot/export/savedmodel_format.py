@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from chatbot.config.attempts import VOCABULARY
@@ -26,8 +25,8 @@ from chatbot.config.model import ModelSettings
 from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, Vocabulary
-from chatbot.export.graphs import plain_model, sequences_in_graph, with_weights
-from chatbot.export.weights import Stored
+from chatbot.decoding.hypotheses import length_penalty
+from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
 from chatbot.flags import fields_of
 from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
 from chatbot.inference.responder import ReverseScorer, found
@@ -113,7 +112,7 @@ class _StoredModel:
         def best_of(ids: tf.Tensor, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
             replies, scores = search(ids, uniform)
             if decoding.compares_samples:
-                scores /= _length_penalty(tf.math.count_nonzero(replies, axis=-1), decoding.length_penalty)
+                scores /= length_penalty(tf.math.count_nonzero(replies, axis=-1), decoding)
             if reverse is not None:
                 scores += _reverse_scores(self._model, reverse, ids, replies, decoding, vocabulary)
             best = tf.argmax(scores, axis=-1)  # [rows]
@@ -160,7 +159,7 @@ def _by_question(function: Any, decoding: DecodingSettings, settings: ModelSetti
 def _with_stored_weights(module: tf.Module, model: Seq2Seq, weights: Sequence[Stored]) -> _StoredModel:
     """Return the model with weights that the module keeps in the type in which they are stored."""
     module.values = [tf.Variable(x.values, trainable=False) for x in weights]
-    module.scales = [tf.Variable(_scales(x), trainable=False) for x in weights]
+    module.scales = [tf.Variable(x.factors, trainable=False) for x in weights]
 
     def stored() -> list[tf.Tensor]:
         pairs = zip(module.values, module.scales, strict=True)
@@ -179,23 +178,12 @@ def _shared(module: tf.Module, ngrams: Ngrams | None) -> Ngrams | None:
     return Ngrams(module.unigrams, [Order(**of_order) for of_order in module.orders])
 
 
-def _scales(weight: Stored) -> np.ndarray[Any, Any]:
-    """Return the scales in a shape that broadcasts over the weight; 1 without scales."""
-    if weight.scales is None:
-        return np.ones([], np.float32)
-    return weight.scales.reshape([-1 if i == weight.axis else 1 for i in range(weight.values.ndim)])
-
-
 def _specs(settings: ModelSettings, decoding: DecodingSettings) -> dict[str, tf.TensorSpec]:
     specs = {"ids": tf.TensorSpec([None, None], tf.int64, name="ids")}
     if decoding.samples:
         shape = [None, decoding.hypotheses, settings.max_length]
         specs["uniform"] = tf.TensorSpec(shape, tf.float32, name="uniform")
     return specs
-
-
-def _length_penalty(lengths: tf.Tensor, exponent: float) -> tf.Tensor:
-    return tf.pow((5.0 + tf.cast(lengths, tf.float32)) / 6.0, exponent)
 
 
 def _reverse_scores(
@@ -222,7 +210,7 @@ def _reverse_scores(
     repeated = tf.reshape(tf.repeat(targets, hypotheses, axis=0), [-1])
     scores = reverse.score(sequences_in_graph(sources), sequences_in_graph(target_in), repeated)
     lengths = tf.math.count_nonzero(targets, axis=1)[:, None]  # [rows, 1]
-    scores = tf.reshape(scores, [rows, hypotheses]) / _length_penalty(lengths, decoding.length_penalty)
+    scores = tf.reshape(scores, [rows, hypotheses]) / length_penalty(lengths, decoding)
     return (decoding.rerank or 0.0) * scores
 
 

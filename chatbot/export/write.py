@@ -21,9 +21,8 @@ from chatbot.corpus.tokenizer import without_pair_rules
 from chatbot.durable import unused_name
 from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.export.graphs import plain_model
 from chatbot.export.manifest import Manifest, size_of, write_manifest
-from chatbot.export.weights import Stored, restored, stored
+from chatbot.export.model import Stored, plain_model, restored, stored
 from chatbot.flags import fields_of
 from chatbot.model.saved import Trained, load_trained
 

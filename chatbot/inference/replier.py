@@ -13,17 +13,26 @@ import numpy.typing as npt
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.model import ModelSettings
 from chatbot.config.training import Settings
+from chatbot.corpus.batches import pad
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.history import question_of
+from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.vocabulary import EOS, PAD, Vocabulary, spelling_automaton
+from chatbot.corpus.vocabulary import BOS, EOS, PAD, Vocabulary, spelling_automaton
 from chatbot.decoding.automaton import Automaton, BoundedAutomaton, without_words
+from chatbot.decoding.hypotheses import length_penalty
 from chatbot.errors import UserError
 from chatbot.inference.questions import Ticket
 from chatbot.inference.reply_text import ReplyText, before_stop
 
 # The maximum number of questions in a batch, and of their hypotheses, which bound the memory of a search.
 BATCH, HYPOTHESES = 64, 640
+# The maximum number of padded positions of questions in a batch of pairs for --rerank, which bounds the memory of their
+# logits.
+POSITIONS = 1024
+# The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
+# a model that copies gains nothing by it.
+EMPTY_QUESTION = [BOS]
 
 Rows = Sequence[Sequence[int]]  # ids of each
 Floats = npt.NDArray[np.float32]
@@ -59,15 +68,11 @@ class Model(RowModel, Protocol):
         When a ticket is cancelled, the search for its question ends early; then what is found for it is of no use.
         """
 
-    def reverse_scores(self, replies: Rows, questions: Rows, tickets: Sequence[Ticket] = ()) -> Floats:
+    def reverse_scores(self, replies: Rows, questions: Rows) -> Floats:
         """Return log P(question | reply) of each pair in nats, the end symbol included and n-grams left out: [pairs].
 
-        replies, questions: without begin and end symbols, at least one id each. tickets: one for each pair, or none; a
-        pair has any score if its ticket was cancelled before its batch.
+        replies, questions: of a batch of at least one pair, without begin and end symbols, at least one id each.
         """
-
-
-Reverse = Callable[[Rows, Rows, Sequence[Ticket]], Floats]  # `Model.reverse_scores`
 
 
 class Reply(NamedTuple):
@@ -89,89 +94,6 @@ class Candidate(NamedTuple):
     ids: list[int]  # without the end
 
 
-class Ranking:
-    """Ranks what the search of the decoding settings has found."""
-
-    def __init__(self, decoding: DecodingSettings, vocabulary: Vocabulary) -> None:
-        self._decoding, self._vocabulary = decoding, vocabulary
-
-    def replies(
-        self,
-        questions: Sequence[Sequence[int]],
-        ids: Sequence[npt.NDArray[np.integer]],
-        scores: Sequence[npt.NDArray[np.float32]],
-        reverse: Reverse | None,
-        tickets: Sequence[Ticket] = (),
-    ) -> list[list[Reply]]:
-        """Return the distinct replies to each question, the best first.
-
-        questions: the ids of each. ids: of the hypotheses, [hypotheses, max_length] for each question, padded. scores:
-        [hypotheses] for each. reverse: for `--rerank`. tickets: one for each; no replies are ranked for one that is
-        cancelled.
-        """
-        found = [
-            [] if tickets and tickets[number].cancelled.is_set() else self._distinct(row[0], self._penalised(*row))
-            for number, row in enumerate(zip(ids, scores, strict=True))
-        ]
-        if reverse is not None:
-            found = self._reranked(questions, found, reverse, tickets)
-        return [[Reply(text, score) for text, score, _ in replies] for replies in found]
-
-    def _penalised(self, ids: npt.NDArray[np.integer], scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the scores, with the length penalty if several candidates were sampled; beam search has applied it."""
-        if not self._decoding.compares_samples:
-            return scores
-        return scores / self._penalty((ids != PAD).sum(axis=-1))
-
-    def _penalty(self, lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-        """Return the length penalty of Wu et al. (2016), as in beam search."""
-        return (((5 + lengths) / 6) ** self._decoding.length_penalty).astype(np.float32)
-
-    def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: npt.NDArray[np.float32]) -> list[Candidate]:
-        """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
-
-        Two hypotheses have the same text if a word is one token in the first, and characters or bytes in the second.
-        An empty text, before a stop text, is left out if there is another.
-        """
-        texts: dict[str, Candidate] = {}
-        for index in np.argsort(-scores, kind="stable").tolist():
-            if np.isfinite(scores[index]):  # -inf if there are fewer hypotheses than beams
-                ids = [i for i in hypotheses[index].tolist() if i not in (PAD, EOS)]
-                text = before_stop(self._vocabulary.text(ids), self._decoding.stop)
-                texts.setdefault(text, Candidate(text, float(scores[index]), ids))
-        found = list(texts.values())
-        return [reply for reply in found if reply.text] or found
-
-    def _reranked(
-        self,
-        questions: Sequence[Sequence[int]],
-        found: list[list[Candidate]],
-        reverse: Reverse,
-        tickets: Sequence[Ticket],
-    ) -> list[list[Candidate]]:
-        """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
-
-        It is divided by the length penalty of the question, as the score by that of the reply, so that one weight
-        serves questions of all lengths. Without a length penalty both are sums, as in the paper.
-        """
-        alone = [question_of(question, self._vocabulary) for question in questions]
-        pairs = [(reply, question) for question, replies in zip(alone, found, strict=True) for reply in replies]
-        of_pairs = [ticket for ticket, replies in zip(tickets, found, strict=True) for _ in replies] if tickets else []
-        values = reverse(
-            [self._before_stop(reply) for reply, _ in pairs], [question for _, question in pairs], of_pairs
-        )
-        values = values / self._penalty(np.array([len(question) + 1 for _, question in pairs]))
-        rest = iter(((self._decoding.rerank or 0) * values).tolist())
-        scored = [[reply._replace(score=reply.score + next(rest)) for reply in replies] for replies in found]
-        return [sorted(replies, key=lambda reply: -reply.score) for replies in scored]
-
-    def _before_stop(self, reply: Candidate) -> list[int]:
-        """Return the ids of a reply before a stop text, at least one."""
-        text = ReplyText(self._vocabulary, self._decoding.stop)
-        text.add(reply.ids)
-        return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
-
-
 class Replier:
     """Answers questions by the search of the decoding settings, by default greedy search.
 
@@ -187,8 +109,8 @@ class Replier:
         decoding: DecodingSettings = DecodingSettings(),  # noqa: B008  # immutable
     ) -> None:
         check_decoding(decoding, vocabulary, settings)
-        self.model, self.decoding, self._max_length = model, decoding, settings.max_length
-        self._ranking = Ranking(decoding, vocabulary)
+        self.model, self.decoding = model, decoding
+        self._vocabulary, self._max_length = vocabulary, settings.max_length
         self.search = model.searcher(decoding, reply_automaton(decoding, vocabulary, settings.max_length))
 
     @property
@@ -211,10 +133,79 @@ class Replier:
         """
         questions = [question[: self._max_length] for question in questions]
         parts = [slice(start, start + self.batch) for start in range(0, len(questions), self.batch)]
-        found = self.search([(questions[part], tickets[part]) for part in parts], self.decoding.seed)
-        ids, scores = ([row for batch in found for row in batch[side]] for side in (0, 1))
-        reverse = self.model.reverse_scores if self.decoding.rerank else None
-        return self._ranking.replies(questions, ids, scores, reverse, tickets)
+        batches = self.search([(questions[part], tickets[part]) for part in parts], self.decoding.seed)
+        hypotheses = [row for batch in batches for row in zip(*batch, strict=True)]
+        found = [
+            [] if tickets and tickets[number].cancelled.is_set() else self._distinct(*of_question)
+            for number, of_question in enumerate(hypotheses)
+        ]
+        if self.decoding.rerank:
+            found = self._reranked(questions, found, tickets)
+        return [[Reply(text, score) for text, score, _ in replies] for replies in found]
+
+    def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: Floats) -> list[Candidate]:
+        """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
+
+        Two hypotheses have the same text if a word is one token in the first, and characters or bytes in the second.
+        An empty text, before a stop text, is left out if there is another.
+
+        hypotheses: [hypotheses, max_length], padded. scores: [hypotheses].
+        """
+        if self.decoding.compares_samples:  # beam search has applied it
+            scores = scores / length_penalty((hypotheses != PAD).sum(axis=-1), self.decoding)
+        texts: dict[str, Candidate] = {}
+        for index in np.argsort(-scores, kind="stable").tolist():
+            if np.isfinite(scores[index]):  # -inf if there are fewer hypotheses than beams
+                ids = [i for i in hypotheses[index].tolist() if i not in (PAD, EOS)]
+                text = before_stop(self._vocabulary.text(ids), self.decoding.stop)
+                texts.setdefault(text, Candidate(text, float(scores[index]), ids))
+        found = list(texts.values())
+        return [reply for reply in found if reply.text] or found
+
+    def _reranked(self, questions: Rows, found: list[list[Candidate]], tickets: Sequence[Ticket]) -> Any:
+        """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
+
+        It is divided by the length penalty of the question, as the score by that of the reply, so that one weight
+        serves questions of all lengths. Without a length penalty both are sums, as in the paper.
+        """
+        replies = [self._before_stop(reply) for of_question in found for reply in of_question]
+        alone = [question_of(question, self._vocabulary) for question in questions]
+        numbers = [number for number, of_question in enumerate(found) for _ in of_question]
+        of_pairs = [alone[number] for number in numbers]
+        values = reverse_scores(self.model, replies, of_pairs, [tickets[i] for i in numbers] if tickets else ())
+        values = values / length_penalty(np.array([len(question) + 1 for question in of_pairs]), self.decoding)
+        added = iter(((self.decoding.rerank or 0) * values).tolist())
+        scored = [[reply._replace(score=reply.score + next(added)) for reply in of_question] for of_question in found]
+        return [sorted(of_question, key=lambda reply: -reply.score) for of_question in scored]
+
+    def _before_stop(self, reply: Candidate) -> list[int]:
+        """Return the ids of a reply before a stop text, at least one."""
+        text = ReplyText(self._vocabulary, self.decoding.stop)
+        text.add(reply.ids)
+        return reply.ids[: max(1, text.ids_before_stop())] if text.is_stopped else reply.ids
+
+
+def reverse_scores(model: Model, replies: Rows, questions: Rows, tickets: Sequence[Ticket]) -> Floats:
+    """Return `Model.reverse_scores` of any number of pairs, computed in batches.
+
+    tickets: one for each pair, or none; a pair has any score if its ticket was cancelled before its batch.
+    """
+    scores = np.zeros(len(replies), np.float32)
+    order = np.argsort([len(question) for question in questions], kind="stable")
+    while True:  # the longest questions first, so that a batch is bounded by its first row
+        if tickets:
+            order = order[[not tickets[i].cancelled.is_set() for i in order]]
+        if not len(order):
+            return scores
+        number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
+        order, rows = order[:-number], order[-number:]
+        scores[rows] = model.reverse_scores([replies[i] for i in rows], [questions[i] for i in rows])
+
+
+def padded(rows: Rows) -> npt.NDArray[np.int32]:
+    """Return rows of ids as an array, with PAD on the right."""
+    ragged = Ragged.from_rows(rows)
+    return pad(ragged, np.arange(len(ragged)), int(ragged.lengths.max()))
 
 
 def for_attempt(decoding: DecodingSettings, settings: Settings) -> DecodingSettings:

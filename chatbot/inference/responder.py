@@ -20,7 +20,7 @@ from chatbot.decoding.graph_search import run, search_all
 from chatbot.decoding.sampling import uniform_numbers
 from chatbot.decoding.search import OF_HYPOTHESES, new_search
 from chatbot.inference.questions import Ticket
-from chatbot.inference.replier import Batch, Replier, for_attempt
+from chatbot.inference.replier import EMPTY_QUESTION, Batch, Replier, for_attempt, padded
 from chatbot.inference.text_responder import TextResponder, Weights, WordAttention, by_word
 from chatbot.model.decoder import DecoderState
 from chatbot.model.device_copies import DeviceCopies
@@ -29,14 +29,9 @@ from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import Sequences, packed_array, specs_of
 
-# The question of the anti-language model: the begin symbol alone. It is in no other question, and in no reply, so that
-# a model that copies gains nothing by it.
-EMPTY_QUESTION = np.array([[BOS]])
 # After how many ids a search on a GPU checks whether all hypotheses are finished: the host waits for each check. Up to
 # three ids are then computed in vain.
 CHECK_INTERVAL_ON_GPU = 4
-# The maximum number of padded positions of questions in one call, which bounds the memory of their logits.
-POSITIONS = 1024
 
 
 class TensorState(NamedTuple):
@@ -75,14 +70,11 @@ class TensorFlowModel:
     def take(self, states: Sequence[TensorState], rows: npt.NDArray[np.int64]) -> TensorState:
         """See `RowModel`. Questions are padded to the longest of them."""
         lengths = np.concatenate([state.lengths for state in states])[rows]
-        if len(states) == 1:
-            function = self.graphs.take
-        else:
-            function, first = self.graphs.take_of_both, len(states[0].lengths)
-            rows = np.where(rows < first, rows, rows - first + rounded_up(first))
-        width = np.int32(rounded_up(int(lengths.max(initial=1))))
+        first, width = len(states[0].lengths), np.int32(rounded_up(int(lengths.max(initial=1))))
+        rows = np.where(rows < first, rows, rows - first + rounded_up(first))
+        function = self.graphs.take if len(states) == 1 else self.graphs.take_of_both
         with self.model.placed():
-            return TensorState(function(*(state.tensors for state in states), _filled(rows), width), lengths)
+            return TensorState(function([state.tensors for state in states], _filled(rows), width), lengths)
 
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> "GraphSearcher":
         """See `Model`."""
@@ -115,8 +107,8 @@ class TensorFlowModel:
             return RowGraphs(
                 encode,
                 graph(step, state, numbers),
-                graph(_taken, state, numbers, width),
-                graph(_taken_of_both, state, state, numbers, width),
+                graph(_taken, [state], numbers, width),
+                graph(_taken, [state, state], numbers, width),
             )
 
 
@@ -166,7 +158,7 @@ class GraphSearcher:
         self, weights: list[tf.Tensor], seed: int, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
     ) -> Any:
         assert all(questions), "an empty question"
-        arguments: list[Any] = [self._model.sequences(_padded(questions))]
+        arguments: list[Any] = [self._model.sequences(padded(questions))]
         if self._decoding.samples:
             sizes = self._decoding.hypotheses, self._automaton.max_length
             arguments.append(uniform_numbers(seed, questions, *sizes))
@@ -208,7 +200,7 @@ def found(
         are_abandoned.set_shape([None])
         return ~tf.gather(are_abandoned, rows // candidates)
 
-    generic = encoded(model.sequences(EMPTY_QUESTION)) if decoding.anti_lm else None
+    generic = encoded(model.sequences(np.array([EMPTY_QUESTION]))) if decoding.anti_lm else None
     search, start = new_search(decoding, automaton, model.step, encoded(source), generic, uniform)
     check_interval, length = CHECK_INTERVAL_ON_GPU if on_gpu() else 1, automaton.max_length
     if decoding.hypotheses == 1:
@@ -221,7 +213,7 @@ def found(
 
 
 class ReverseScorer:
-    """Scores pairs of a question and a reply, in batches that are traced once for all lengths.
+    """Scores batches of a question and a reply each, in a graph that is traced once for all lengths.
 
     The model generates a question from an answer after the symbol ASK, as in training.
     """
@@ -239,25 +231,11 @@ class ReverseScorer:
         """The number of times that the computation was traced."""
         return self._log_probs.experimental_get_tracing_count()
 
-    def __call__(
-        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]], tickets: Sequence[Ticket] = ()
-    ) -> npt.NDArray[np.float32]:
+    def __call__(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
         """See `Model.reverse_scores`."""
-        scores = np.zeros(len(replies), np.float32)
-        order = np.argsort([len(question) for question in questions], kind="stable")
-        while True:  # the longest questions first, so that a batch is bounded by its first row
-            if tickets:
-                order = order[[not tickets[i].cancelled.is_set() for i in order]]
-            if not len(order):
-                return scores
-            number = max(1, POSITIONS // (len(questions[order[-1]]) + 1))
-            order, rows = order[:-number], order[-number:]
-            scores[rows] = self._batch([replies[i] for i in rows], [questions[i] for i in rows])
-
-    def _batch(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        target_in, target_out = _padded([[ASK, *q] for q in questions]), _padded([[*q, EOS] for q in questions])
+        target_in, target_out = padded([[ASK, *q] for q in questions]), padded([[*q, EOS] for q in questions])
         with self._model.placed():
-            source, target = self._model.sequences(_padded(replies)), self._model.sequences(target_in)
+            source, target = self._model.sequences(padded(replies)), self._model.sequences(target_in)
             targets = packed_array(target_out, target.packing, 0).astype(np.int64)
             result: npt.NDArray[np.float32] = self._log_probs(source, target, targets).numpy()
         return result
@@ -311,9 +289,9 @@ def attention_weights(
     The decoder reads the replies as in training (teacher forcing). questions, replies: ids, of at least one question;
     each question has at least one. The model must have attention.
     """
-    padded = _padded(questions), _padded([[BOS, *reply] for reply in replies])
+    rows = padded(questions), padded([[BOS, *reply] for reply in replies])
     with model.placed():
-        weights = model.attention_weights(*map(model.sequences, padded))  # [rows, target, source]
+        weights = model.attention_weights(*map(model.sequences, rows))  # [rows, target, source]
     weights = weights.numpy().astype(np.float32)
     return [
         row[: len(reply) + 1, : len(question)] for row, question, reply in zip(weights, questions, replies, strict=True)
@@ -339,22 +317,11 @@ def _filled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.pad(rows, (0, rounded_up(len(rows)) - len(rows)), mode="edge") if len(rows) else rows
 
 
-def _sizes(tensor: tf.Tensor) -> list[int | None]:
-    """Return the sizes of a tensor but that of its rows."""
-    sizes: list[int | None] = tensor.shape.as_list()
-    return sizes[1:]
-
-
-def _taken(state: DecoderState, rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
-    taken = tf.nest.map_structure(lambda x: tf.gather(x, rows), state)
-    return {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in taken.items()}
-
-
-def _taken_of_both(first: DecoderState, second: DecoderState, rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
+def _taken(states: list[DecoderState], rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
     fitted = (
-        {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in y.items()} for y in (first, second)
+        {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in state.items()} for state in states
     )
-    return tf.nest.map_structure(lambda *both: tf.gather(tf.concat(both, axis=0), rows), *fitted)
+    return tf.nest.map_structure(lambda *parts: tf.gather(tf.concat(parts, axis=0), rows), *fitted)
 
 
 def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
@@ -362,9 +329,3 @@ def _fitted(of_question: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
     cut = of_question[:, :width]
     missing = width - tf.shape(cut)[1]
     return tf.pad(cut, [[0, 0], [0, missing], *[[0, 0]] * (len(cut.shape) - 2)])
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
-    """Return rows of ids as an array, with PAD on the right."""
-    ragged = Ragged.from_rows(rows)
-    return pad(ragged, np.arange(len(ragged)), int(ragged.lengths.max()))

@@ -21,11 +21,9 @@ from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked, uniform_numbers
 from chatbot.inference.questions import Asked, FinishReason, Piece, TokenLogProb
-from chatbot.inference.replier import RowModel, check_decoding, for_attempt, reply_automaton
+from chatbot.inference.replier import EMPTY_QUESTION, RowModel, check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_text import ReplyText
 
-# The question of the anti-language model, as in `responder`.
-EMPTY_QUESTION = [BOS]
 # Rows that are not needed any more are left out when they are a quarter of all: the others are copied then.
 LEAVING_SHARE = 0.25
 # The number of logits that fit into a core's cache: rows are computed in parts of that size.

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from chatbot.config.model import ModelSettings
 from chatbot.corpus.ngrams import Ngrams
+from chatbot.decoding.ngrams import NgramMixture
 from chatbot.model.copying import GENERATE, Copies, log_copied, mixture, with_copies
 from chatbot.model.decoder import Decoded, Decoder, DecoderState
 from chatbot.model.loss import LossSize, projection_loss, sampled_loss
-from chatbot.model.ngram_tables import NgramTables
-from chatbot.model.operations import matmul, placed_on
+from chatbot.model.operations import matmul, on_gpu, placed_on
 from chatbot.model.recurrent import Encoder, is_packed
 from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, sequences_of
 
@@ -48,7 +48,7 @@ class Seq2Seq(keras.Model):
         self.label_smoothing = label_smoothing
         self._spellings = np.arange(vocabulary_size)[:, None] if spellings is None else spellings
         assert (0 if ngrams is None else ngrams.order) == settings.ngrams, "not the n-grams of the settings"
-        self.ngrams = None if ngrams is None else NgramTables(ngrams, settings.ngram_weight)
+        self.ngrams = None if ngrams is None else NgramMixture(ngrams, settings.ngram_weight)
         self.embedding = keras.layers.Embedding(vocabulary_size, settings.embedding_size, "zeros")
         self.embedding.build()
         self.encoder = Encoder(settings, precision)
@@ -103,7 +103,7 @@ class Seq2Seq(keras.Model):
         if self._settings.copy:
             state["question"] = padded_ids(source)
         if self.ngrams is not None:
-            state["history"] = self.ngrams.begins(tf.shape(source.mask)[0])
+            state["history"] = self.ngrams.begins(source.mask)
         return state
 
     def _start(self, source: Sequences, key: tf.Tensor | None) -> DecoderState:
@@ -197,8 +197,11 @@ class Seq2Seq(keras.Model):
             return logits, state
         history = self.ngrams.next_history(state["history"], ids)
         log_probabilities = tf.nn.log_softmax(tf.cast(logits, tf.float32))
-        mixed = self.ngrams.mixed(log_probabilities, self.ngrams.probabilities(history))
-        return mixed, {**state, "history": history}
+        if on_gpu():  # whose host would wait for the number of n-grams of each context
+            by_ngrams = self.ngrams.probabilities_of(history, np.arange(self.bias.shape[0])[None])
+        else:
+            by_ngrams = self.ngrams.probabilities(history)
+        return self.ngrams.mixed(log_probabilities, by_ngrams), {**state, "history": history}
 
     def _neural_step(self, state: DecoderState, ids: tf.Tensor) -> tuple[tf.Tensor, DecoderState]:
         attended, copies, new_state = self.decoder.step(self.embed(ids), state)

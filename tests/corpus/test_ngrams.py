@@ -1,4 +1,4 @@
-"""The file of n-grams, and what precedes each target. Their probabilities: tests/model/test_ngram_tables.py."""
+"""The file of n-grams, and what precedes each target. Their probabilities: tests/decoding/test_ngrams.py."""
 
 import tempfile
 import tracemalloc

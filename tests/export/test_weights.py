@@ -10,8 +10,8 @@ from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import BOS, EOS
 from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.export.manifest import size_of
+from chatbot.export.model import restored, stored
 from chatbot.export.runtime import OnnxModel, load_export
-from chatbot.export.weights import restored, stored
 from chatbot.export.write import HeldOut, export
 from chatbot.model.saved import load_trained
 from tests.export.untrained import write_attempt

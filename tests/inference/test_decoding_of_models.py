@@ -16,8 +16,8 @@ from chatbot.corpus.vocabulary import ASK, BYTES, EOS, PAD, Vocabulary
 from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.inference.questions import Ticket
-from chatbot.inference.replier import Ranking, Replier
-from chatbot.inference.responder import EMPTY_QUESTION, ReverseScorer, TensorFlowModel, replier_of
+from chatbot.inference.replier import EMPTY_QUESTION, Replier, reverse_scores
+from chatbot.inference.responder import TensorFlowModel, replier_of
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
 from chatbot.model.saved import Trained
@@ -116,25 +116,39 @@ def test_reverse_scores_are_those_of_questions_generated_from_replies(
 ) -> None:
     replies = [[7], [5, 6, 8, 9], [8, 8], [10, 200, 5]]
     questions = [[6, 5], [9], [5, 5, 5, 7], [9]]
-    scores = ReverseScorer(model)(replies, questions)
+    scores = reverse_scores(TensorFlowModel(model), replies, questions, ())
     for reply, question, score in zip(replies, questions, scores, strict=True):
         assert score == pytest.approx(teacher_forced(model, reply, [ASK, *question], [*question, EOS]), rel=1e-4)
     for positions in (1, 7, 12):
-        monkeypatch.setattr("chatbot.inference.responder.POSITIONS", positions)
-        np.testing.assert_allclose(ReverseScorer(model)(replies, questions), scores, rtol=1e-4)
+        monkeypatch.setattr("chatbot.inference.replier.POSITIONS", positions)
+        batches = reverse_scores(TensorFlowModel(model), replies, questions, ())
+        np.testing.assert_allclose(batches, scores, rtol=1e-4)
 
 
-def test_pairs_for_which_nobody_waits_are_not_scored(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.inference.responder.POSITIONS", 1)
-    scorer, tickets, scored = ReverseScorer(model), [Ticket() for _ in range(3)], []
+class FakeModel:
+    """A model whose search finds these rows for each question. Its reverse scores are 1."""
 
-    def batch(replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+    def __init__(self, rows: np.ndarray[Any, Any], scored: Any) -> None:
+        self._rows, self._scored = rows, scored
+
+    def searcher(self, *_: object) -> Any:
+        return lambda batches, _: [(self._rows[None], -np.arange(len(self._rows), dtype=np.float32)[None])]
+
+    def reverse_scores(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> Any:
+        self._scored(replies, questions)
+        return np.ones(len(replies), np.float32)
+
+
+def test_pairs_for_which_nobody_waits_are_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chatbot.inference.replier.POSITIONS", 1)
+    tickets, scored = [Ticket() for _ in range(3)], []
+
+    def after(_: object, questions: Sequence[Sequence[int]]) -> None:
         scored.append(list(questions[0]))
         tickets[1].cancel()  # after the first batch
-        return np.ones(1)
 
-    monkeypatch.setattr(scorer, "_batch", batch)
-    assert scorer([[7]] * 3, [[5, 6, 7], [5, 6], [5]], tickets).tolist() == [1, 0, 1]
+    model: Any = FakeModel(np.zeros([0, 0]), after)
+    assert reverse_scores(model, [[7]] * 3, [[5, 6, 7], [5, 6], [5]], tickets).tolist() == [1, 0, 1]
     assert scored == [[5, 6, 7], [5]]
 
 
@@ -157,17 +171,14 @@ def test_reranking_adds_the_reverse_score_under_the_length_penalty(model: Seq2Se
 
 def test_reranking_reads_a_reply_before_its_stop_text() -> None:
     """Also when the stop text ends the reply, has several tokens, or is a part of a token."""
-    ranking = Ranking(DecodingSettings(beam_size=5, rerank=1.0, stop=("吗", "我他", "一")), VOCABULARY)
     ids = [[6, 7, 8], [6, 7, 9, 10, 6], [6, *"一".encode()], [8, 6], [6, 7]]
     ids[2][1:] = [VOCABULARY.first_byte + byte for byte in "一".encode()]
     rows = np.array([row + [EOS] + [PAD] * (6 - len(row)) for row in ids])
     read: list[Sequence[int]] = []
 
-    def reverse(replies: Sequence[Sequence[int]], *_: object) -> np.ndarray[Any, Any]:
-        read.extend(replies)
-        return np.zeros(len(replies))
-
-    ranking.replies([[6]], [rows], [-np.arange(5, dtype=np.float32)], reverse)
+    model: Any = FakeModel(rows, lambda replies, _: read.extend(replies))
+    decoding = DecodingSettings(beam_size=5, rerank=1.0, stop=("吗", "我他", "一"))
+    Replier(model, VOCABULARY, SETTINGS, decoding).candidates([[6]])
     assert read == [[6, 7], [6]]  # the texts of the others are the same, or empty
 
 
@@ -186,7 +197,7 @@ def test_score_with_anti_lm_is_the_difference_of_log_probabilities(model: Seq2Se
         out = [i for i in row if i != PAD]
         text = VOCABULARY.text(out)
         if text in texts and all(i < VOCABULARY.first_byte for i in out):
-            generic = teacher_forced(model, EMPTY_QUESTION[0].tolist(), [1, *out[:-1]], out)
+            generic = teacher_forced(model, EMPTY_QUESTION, [1, *out[:-1]], out)
             assert score == pytest.approx(texts[text] - 0.5 * generic, rel=1e-3)
             compared += 1
     assert compared

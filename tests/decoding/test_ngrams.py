@@ -1,4 +1,4 @@
-"""N-grams in a graph against a slow twin, and a model that mixes them in."""
+"""N-grams, of tensors and arrays, against a slow twin, and a model that mixes them in."""
 
 import dataclasses
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from chatbot.corpus.ngrams import ngrams_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, EOS
+from chatbot.decoding.ngrams import NgramMixture
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.model.new_model import built_model
-from chatbot.model.ngram_tables import NgramTables
 from chatbot.training.selftest import SETTINGS, VOCABULARY
 from tests.corpus.kneser_ney import SlowKneserNey, grams_of
 
@@ -34,13 +34,16 @@ def test_probabilities_equal_a_slow_twin_and_sum_to_one(seed: int, number: int, 
     slow = SlowKneserNey(grams, order, VOCABULARY)
     rng = np.random.default_rng(seed)
     histories = [grams[int(rng.integers(len(grams)))][:-1], tuple(rng.integers(5, VOCABULARY, order - 1).tolist())]
-    tables = NgramTables(ngrams_of(shards, VOCABULARY, order), 0.3)
+    mixture = NgramMixture(ngrams_of(shards, VOCABULARY, order), 0.3)
     known = tf.constant(histories, tf.int64)
-    actual = tables.probabilities(known)
+    actual = mixture.probabilities(known)
     expected = [[slow.probability(history, token) for token in range(VOCABULARY)] for history in histories]
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
     np.testing.assert_allclose(tf.reduce_sum(actual, -1), 1.0, atol=1e-5)
-    np.testing.assert_array_equal(tables.probabilities_of(known, np.arange(VOCABULARY)[None]), actual)
+    of_arrays, ids = mixture.probabilities(known.numpy()), np.arange(VOCABULARY)[None]
+    np.testing.assert_allclose(of_arrays, actual, rtol=1e-6)
+    np.testing.assert_array_equal(mixture.probabilities_of(known, ids), actual)
+    np.testing.assert_array_equal(mixture.probabilities_of(known.numpy(), ids), of_arrays)
 
 
 @pytest.mark.parametrize("copy", [False, True])
