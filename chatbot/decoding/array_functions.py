@@ -5,6 +5,7 @@ computes within the graph of a search. "Last" means the last axis, which sums an
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,40 +29,16 @@ class NumpyFunctions:
     zeros_like = staticmethod(np.zeros_like)
     log1p = staticmethod(np.log1p)
 
-    @staticmethod
-    def float32(x: Array) -> npt.NDArray[np.float32]:
-        """Return the values as float32."""
-        return x.astype(np.float32)
-
-    @staticmethod
-    def int64(x: Array) -> npt.NDArray[np.int64]:
-        """Return the values as int64."""
-        return x.astype(np.int64)
-
-    @staticmethod
-    def sum(x: Array) -> Array:
-        """Return the sums over the last axis; of truth values their number, int64."""
-        return x.sum(axis=-1, keepdims=True)
-
-    @staticmethod
-    def max(x: Array) -> Array:
-        """Return the largest values of the last axis."""
-        return x.max(axis=-1, keepdims=True)
-
-    @staticmethod
-    def min(x: Array) -> Array:
-        """Return the smallest values of the last axis."""
-        return x.min(axis=-1, keepdims=True)
-
-    @staticmethod
-    def cumulative_sum(x: Array) -> Array:
-        """Return the sums up to each value of the last axis."""
-        return np.cumsum(x, axis=-1, dtype=x.dtype)
-
-    @staticmethod
-    def argmax(x: Array) -> npt.NDArray[np.int64]:
-        """Return the index of the largest value of the last axis, without that axis."""
-        return x.argmax(axis=-1)
+    float32 = staticmethod(partial(np.asarray, dtype=np.float32))
+    int64 = staticmethod(partial(np.asarray, dtype=np.int64))
+    # Over the last axis; of truth values the sum is their number, int64.
+    sum = staticmethod(partial(np.sum, axis=-1, keepdims=True))
+    max = staticmethod(partial(np.max, axis=-1, keepdims=True))
+    min = staticmethod(partial(np.min, axis=-1, keepdims=True))
+    cumulative_sum = staticmethod(partial(np.cumsum, axis=-1))
+    argmax = staticmethod(partial(np.argmax, axis=-1))  # without that axis
+    searchsorted = staticmethod(np.searchsorted)  # the number of smaller elements of a sorted vector, [values] int64
+    length = staticmethod(len)
 
     @staticmethod
     def log_softmax(x: Array) -> Array:
@@ -97,11 +74,6 @@ class NumpyFunctions:
     def array(x: Any) -> Array:
         """Return a constant."""
         return x
-
-    @staticmethod
-    def length(x: Array) -> Any:
-        """Return the number of rows."""
-        return len(x)
 
     @staticmethod
     def row_numbers(x: Array) -> npt.NDArray[np.int64]:
@@ -145,11 +117,6 @@ class NumpyFunctions:
         rows, places = np.nonzero(are_forbidden)
         result[rows, indices[rows, places]] = -INFINITY
         return result
-
-    @staticmethod
-    def searchsorted(x: Array, values: Array) -> Array:
-        """Return the number of elements of a sorted vector that are smaller than each value, [values] int64."""
-        return np.searchsorted(x, values)
 
     @staticmethod
     def ranges(first: Array, last: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -51,12 +51,10 @@ def search_all(
     Returns the ids [rows, hypotheses, max_length] int64, padded, and scores [rows, hypotheses] of all rows, the best
     hypotheses first. If fewer are possible than beam search wants, the others have score -inf.
 
-    Candidates of one question have very different lengths: without the finished ones, the search takes half the time.
-    So have the replies to several questions.
+    Lengths differ: without the finished rows, the search takes half the time.
 
-    wanted: (row numbers [rows] int64) -> [rows] bool, whether these rows are still wanted; it is asked again and again.
-    The ids and scores of a row that is not are those up to then. check_interval: as for `run`. If it is above 1, rows
-    are left out at the same time, which tells the host their number, so that it waits only once.
+    wanted: (row numbers [rows] int64) -> [rows] bool, whether these rows are still wanted, asked again and again. Those
+    that are not are incomplete. check_interval: as for `run`; above 1, rows are left out at the same time.
     """
     max_length = search.automaton.max_length
 

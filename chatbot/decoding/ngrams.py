@@ -23,7 +23,7 @@ class NgramMixture:
     """
 
     def __init__(self, ngrams: Ngrams, weight: float) -> None:
-        self._ngrams, self.order = ngrams, ngrams.order
+        self.ngrams, self.order = ngrams, ngrams.order
         self._log_model, self._log_ngrams = np.float32(math.log(1 - weight)), np.float32(math.log(weight))
 
     def begins(self, rows: Array) -> Array:
@@ -43,8 +43,8 @@ class NgramMixture:
         histories: [positions, order - 1] int64, the ids before it, BOS before the first.
         """
         functions = functions_of(histories)
-        result = functions.repeated(functions.array(self._ngrams.unigrams)[None], functions.length(histories))
-        for length, order in enumerate(self._ngrams.orders, 2):
+        result = functions.repeated(functions.array(self.ngrams.unigrams)[None], functions.length(histories))
+        for length, order in enumerate(self.ngrams.orders, 2):
             row, found = _context(order, histories[:, histories.shape[1] - length + 1 :])
             first, last = functions.rows(order.starts, row), functions.rows(order.starts, row + 1)
             positions, grams = functions.ranges(first, functions.where(found, last, first))
@@ -58,9 +58,9 @@ class NgramMixture:
 
         histories: as for `probabilities`. ids: [positions, number] int64, or [1, number] for all positions.
         """
-        functions, vocabulary = functions_of(histories), len(self._ngrams.unigrams)
-        result = functions.rows(self._ngrams.unigrams, ids)
-        for length, (order, numbers) in enumerate(zip(self._ngrams.orders, self._numbers, strict=True), 2):
+        functions, vocabulary = functions_of(histories), len(self.ngrams.unigrams)
+        result = functions.rows(self.ngrams.unigrams, ids)
+        for length, (order, numbers) in enumerate(zip(self.ngrams.orders, self._numbers, strict=True), 2):
             row, found = _context(order, histories[:, histories.shape[1] - length + 1 :])
             number = row[:, None] * vocabulary + ids  # [positions, number]
             gram = functions.searchsorted(numbers, functions.reshape(number, (-1,)))
@@ -75,8 +75,8 @@ class NgramMixture:
     def _numbers(self) -> list[Ids]:
         """For each order a number of each n-gram, of its context and its last id: sorted, as the n-grams are."""
         return [
-            np.repeat(np.arange(len(order.contexts)), np.diff(order.starts)) * len(self._ngrams.unigrams) + order.ids
-            for order in self._ngrams.orders
+            np.repeat(np.arange(len(order.contexts)), np.diff(order.starts)) * len(self.ngrams.unigrams) + order.ids
+            for order in self.ngrams.orders
         ]
 
     def mixed(self, log_probabilities: Array, probabilities: Array) -> Array:

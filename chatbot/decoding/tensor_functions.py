@@ -1,6 +1,6 @@
 """The functions of `array_functions` for tensors of TensorFlow, within a graph."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,34 +21,21 @@ class TensorFunctions:
     log_softmax = staticmethod(tf.nn.log_softmax)
     log1p = staticmethod(tf.math.log1p)
 
-    @staticmethod
-    def float32(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(x, tf.float32)
-
-    @staticmethod
-    def int64(x: tf.Tensor) -> tf.Tensor:
-        return tf.cast(x, tf.int64)
+    float32 = staticmethod(partial(tf.cast, dtype=tf.float32))
+    int64 = staticmethod(partial(tf.cast, dtype=tf.int64))
+    max = staticmethod(partial(tf.reduce_max, axis=-1, keepdims=True))
+    min = staticmethod(partial(tf.reduce_min, axis=-1, keepdims=True))
+    cumulative_sum = staticmethod(partial(tf.cumsum, axis=-1))
+    argmax = staticmethod(partial(tf.argmax, axis=-1))
+    searchsorted = staticmethod(partial(tf.searchsorted, out_type=tf.int64))
+    cond = staticmethod(tf.cond)
+    take = staticmethod(partial(tf.gather, batch_dims=1))
+    array = staticmethod(tf.convert_to_tensor)
 
     @staticmethod
     def sum(x: tf.Tensor) -> tf.Tensor:
         values = tf.cast(x, tf.int64) if x.dtype == tf.bool else x
         return tf.reduce_sum(values, axis=-1, keepdims=True)
-
-    @staticmethod
-    def max(x: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_max(x, axis=-1, keepdims=True)
-
-    @staticmethod
-    def min(x: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_min(x, axis=-1, keepdims=True)
-
-    @staticmethod
-    def cumulative_sum(x: tf.Tensor) -> tf.Tensor:
-        return tf.cumsum(x, axis=-1)
-
-    @staticmethod
-    def argmax(x: tf.Tensor) -> tf.Tensor:
-        return tf.argmax(x, axis=-1)
 
     @staticmethod
     def kth_largest(x: tf.Tensor, k: int) -> tf.Tensor:
@@ -70,10 +57,6 @@ class TensorFunctions:
         )
 
     @staticmethod
-    def array(x: Any) -> tf.Tensor:
-        return tf.convert_to_tensor(x)
-
-    @staticmethod
     def length(x: tf.Tensor) -> tf.Tensor:
         return tf.shape(x)[0]
 
@@ -84,14 +67,6 @@ class TensorFunctions:
     @staticmethod
     def column(x: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
         return tf.fill([tf.shape(x)[0], 1], tf.cast(value, tf.int64))
-
-    @staticmethod
-    def cond(condition: tf.Tensor, of_true: Callable[[], Any], of_false: Callable[[], Any]) -> Any:
-        return tf.cond(condition, of_true, of_false)
-
-    @staticmethod
-    def take(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-        return tf.gather(x, indices, batch_dims=1)
 
     @staticmethod
     def put(x: tf.Tensor, indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -105,10 +80,6 @@ class TensorFunctions:
     def forbid(x: tf.Tensor, indices: tf.Tensor, are_forbidden: tf.Tensor) -> tf.Tensor:
         limits = tf.where(are_forbidden, np.float32(-np.inf), np.float32(np.inf))
         return tf.tensor_scatter_nd_min(x, _with_rows(indices), limits)
-
-    @staticmethod
-    def searchsorted(x: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        return tf.searchsorted(x, values, out_type=tf.int64)
 
     @staticmethod
     def ranges(first: tf.Tensor, last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -34,11 +34,10 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return the likelihood of the reference replies, and the measures of the model's replies.
 
-    "references" and "random" are objects with the same measures of the references, and of references that were assigned
-    to other questions at random; with a baseline, "baseline" is one of its replies.
+    "references", "random" and "baseline" have the same measures of the references, of references of other questions,
+    and of the baseline's replies.
 
-    report: the path of an HTML file to write, with every reply. name: the model's name, shown there. tokenize:
-    --tokenize; "bleu_tokenize" is the tokenisation that it names or chooses.
+    report: the path of an HTML file to write. name: the model's name, shown there. tokenize: --tokenize.
     Raises UserError when the report cannot be written.
     """
     turns, max_length = trained.settings.encoding.history, trained.settings.model.max_length

@@ -2,9 +2,8 @@
 
 Both take padded ids, so no index is computed on the host. N-grams are left out; `chatbot.export.runtime` mixes them in.
 
-The search itself is `chatbot.export.runtime`, in NumPy, and not a loop in the graph. It then takes all flags of chat.py
-when it is used, the graphs hold no operation that ONNX lacks (ragged tensors, searchsorted), and ONNX Runtime starts
-faster, since it optimises a small graph once. A token takes one call, about 0.5 ms at the default sizes.
+The search is `chatbot.export.runtime`, in NumPy: it takes all flags of chat.py when it is used, and the graphs need no
+operation that ONNX lacks. A token takes one call, about 0.5 ms at the default sizes.
 """
 
 import logging

@@ -21,25 +21,28 @@ import tensorflow as tf
 
 from chatbot.config.attempts import VOCABULARY
 from chatbot.config.decoding import SAMPLED, TOKENS, DecodingSettings
-from chatbot.config.model import ModelSettings
 from chatbot.corpus.ngrams import Ngrams, Order
 from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import ASK, EOS, PAD, SPECIALS, UNK, Vocabulary
 from chatbot.decoding.hypotheses import length_penalty
+from chatbot.decoding.ngrams import NgramMixture
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
 from chatbot.flags import fields_of
 from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
-from chatbot.inference.responder import ReverseScorer, found
+from chatbot.inference.responder import found, log_probabilities
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 
 # Of the signature `beam`, if the search of `reply` is another one.
 BEAMS = 5
 
+# The ids and the scores of replies, int32 and float32, [rows, ...] each.
+Pair = tuple[tf.Tensor, tf.Tensor]
+RESULTS = tf.int32, tf.float32
+Compute = Callable[[tf.Tensor, tf.Tensor | None], Pair]  # (ids [rows, time], uniform) -> ids and scores
 
-def write_savedmodel(
-    folder: Path, trained: Trained, ngrams: Ngrams | None, weights: Sequence[Stored], decoding: DecodingSettings
-) -> None:
+
+def write_savedmodel(folder: Path, trained: Trained, weights: Sequence[Stored], decoding: DecodingSettings) -> None:
     """Write the SavedModel of an attempt.
 
     weights: in the order of the model's trainable variables. decoding: the search of `reply`. Raises UserError for
@@ -49,169 +52,136 @@ def write_savedmodel(
     decoding = for_attempt(decoding, trained.settings)
     check_decoding(decoding, vocabulary, settings)
     module = tf.Module()
-    model = _with_stored_weights(module, plain_model(trained, _shared(module, ngrams)), weights)
+    module.values = [tf.Variable(x.values, trainable=False) for x in weights]
+    module.scales = [tf.Variable(x.factors, trainable=False) for x in weights]
+    model = plain_model(trained, _shared(module, trained.model.ngrams))
+    made = _Signatures(module, model, vocabulary, settings.max_length)
     asset = folder / "assets" / VOCABULARY
     asset.parent.mkdir()
     asset.write_bytes(vocabulary.content())
     signatures = {
         "ids": _to_ids(module, vocabulary, asset, settings.max_length),
-        "greedy": model.search(settings, _greedy(decoding), vocabulary),
-        "beam": model.search(settings, _beam(decoding), vocabulary),
-        "sample": model.search(settings, _sample(decoding), vocabulary),
-        "reply": model.best(settings, decoding, vocabulary),
+        **{name: made.search(settings_of_search) for name, settings_of_search in _searches(decoding).items()},
+        "reply": made.best(decoding),
     }
     module.functions = signatures
     tf.saved_model.save(module, str(folder), signatures)
 
 
-def _common(decoding: DecodingSettings) -> dict[str, Any]:
-    """Return the settings that change the tokens of a reply, whatever the search."""
-    names = [name for name, field in fields_of(DecodingSettings).items() if field.metadata["group"] == TOKENS]
-    return {name: getattr(decoding, name) for name in (*names, "length_penalty")}
+def _searches(decoding: DecodingSettings) -> dict[str, DecodingSettings]:
+    """Return the search of each signature: that of `reply` without `--rerank`, where it is of that kind.
+
+    Else it has those settings of `reply` that change the tokens of a reply, whatever the search.
+    """
+    fields = fields_of(DecodingSettings).items()
+    names = [name for name, field in fields if field.metadata["group"] == TOKENS] + ["length_penalty"]
+    common = {name: getattr(decoding, name) for name in names}
+    unranked = dataclasses.replace(decoding, rerank=None)
+    return {
+        "greedy": DecodingSettings(beam_size=1, **common),
+        "beam": unranked if decoding.beams > 1 else DecodingSettings(beam_size=BEAMS, **common),
+        "sample": unranked if decoding.samples else DecodingSettings(**{**common, "top_p": SAMPLED["top_p"]}),
+    }
 
 
-def _greedy(decoding: DecodingSettings) -> DecodingSettings:
-    return DecodingSettings(beam_size=1, **_common(decoding))
+@dataclasses.dataclass(frozen=True)
+class _Signatures:
+    """Makes the signatures that search.
 
+    module: its `values` times `scales`, of any type, are the weights of the model. max_length: in ids.
+    """
 
-def _beam(decoding: DecodingSettings) -> DecodingSettings:
-    if decoding.beams > 1:
-        return dataclasses.replace(decoding, rerank=None)
-    return DecodingSettings(beam_size=BEAMS, **_common(decoding))
+    module: tf.Module
+    model: Seq2Seq
+    vocabulary: Vocabulary
+    max_length: int
 
-
-def _sample(decoding: DecodingSettings) -> DecodingSettings:
-    if decoding.samples:
-        return dataclasses.replace(decoding, rerank=None)
-    return DecodingSettings(**{**_common(decoding), "top_p": SAMPLED["top_p"]})
-
-
-class _StoredModel:
-    """A model that computes with variables of a module, of any type, converted to float32."""
-
-    def __init__(self, model: Seq2Seq, stored: Callable[[], list[tf.Tensor]]) -> None:
-        self._model, self._stored = model, stored
-
-    def search(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
+    def search(self, decoding: DecodingSettings) -> Any:
         """Return the signature of a search."""
-        search = self._search(settings, decoding, vocabulary)
+        return self._signature(decoding, self._search(decoding), lambda ids, scores: {"ids": ids, "scores": scores})
 
-        def signature(ids: tf.Tensor, **uniform: tf.Tensor) -> dict[str, tf.Tensor]:
-            with with_weights(self._model, self._stored()):
-                replies, scores = _by_question(search, decoding, settings, (tf.int32, tf.float32))(ids, **uniform)
-            return {"ids": replies, "scores": scores}
-
-        return tf.function(signature, autograph=False).get_concrete_function(**_specs(settings, decoding))
-
-    def best(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
+    def best(self, decoding: DecodingSettings) -> Any:
         """Return the signature of the best reply as text."""
-        search = self._search(settings, decoding, vocabulary)
-        texts = tf.constant(_bytes_of_tokens(vocabulary))
-        reverse = ReverseScorer(self._model) if decoding.rerank else None
+        search, texts = self._search(decoding), tf.constant(_bytes_of_tokens(self.vocabulary))
 
-        def best_of(ids: tf.Tensor, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
+        def best_of(ids: tf.Tensor, uniform: tf.Tensor | None) -> Pair:
             replies, scores = search(ids, uniform)
             if decoding.compares_samples:
                 scores /= length_penalty(tf.math.count_nonzero(replies, axis=-1), decoding)
-            if reverse is not None:
-                scores += _reverse_scores(self._model, reverse, ids, replies, decoding, vocabulary)
+            if decoding.rerank:
+                scores += decoding.rerank * self._reverse_scores(ids, replies, decoding)
             best = tf.argmax(scores, axis=-1)  # [rows]
             return tf.gather(replies, best, batch_dims=1), tf.gather(scores, best, batch_dims=1)
 
-        def signature(ids: tf.Tensor, **uniform: tf.Tensor) -> dict[str, tf.Tensor]:
-            with with_weights(self._model, self._stored()):
-                best, score = _by_question(best_of, decoding, settings, (tf.int32, tf.float32))(ids, **uniform)
-            text = tf.strings.reduce_join(tf.gather(texts, best), axis=-1)
+        def as_text(ids: tf.Tensor, score: tf.Tensor) -> dict[str, tf.Tensor]:
+            text = tf.strings.reduce_join(tf.gather(texts, ids), axis=-1)
             return {"text": tf.strings.strip(tf.strings.regex_replace(text, SPACE, " ")), "score": score}
 
-        return tf.function(signature, autograph=False).get_concrete_function(**_specs(settings, decoding))
+        return self._signature(decoding, best_of, as_text)
 
-    def _search(self, settings: ModelSettings, decoding: DecodingSettings, vocabulary: Vocabulary) -> Any:
+    def _search(self, decoding: DecodingSettings) -> Compute:
         """Return the function (ids, uniform) -> ids and scores of all hypotheses of each question."""
-        automaton = reply_automaton(decoding, vocabulary, settings.max_length)
-        return lambda ids, uniform: found(self._model, decoding, automaton, sequences_in_graph(ids), uniform)
+        automaton = reply_automaton(decoding, self.vocabulary, self.max_length)
+        return lambda ids, uniform: found(self.model, decoding, automaton, sequences_in_graph(ids), uniform)
 
+    def _signature(self, decoding: DecodingSettings, compute: Compute, named: Callable[..., Any]) -> Any:
+        """Return a signature. named: from the two results, ids and scores, to the results by name."""
 
-def _by_question(function: Any, decoding: DecodingSettings, settings: ModelSettings, types: tuple[Any, ...]) -> Any:
-    """Return the function (ids, uniform) -> results that computes questions one by one where a batch is no use.
+        def signature(ids: tf.Tensor, **numbers: tf.Tensor) -> dict[str, tf.Tensor]:
+            ids, uniform = ids[:, : self.max_length], numbers.get("uniform")
+            with with_weights(self.model, self._weights()):
+                if not decoding.compares_samples and not decoding.rerank:
+                    return named(*compute(ids, uniform))
 
-    Candidates of a question are a batch, of which only unfinished ones are computed, and `--rerank` needs much memory.
+                def of_question(row: tf.Tensor) -> Pair:
+                    question = ids[row : row + 1]  # [1, time]; not static, since the search changes the number of rows
+                    of_row = None if uniform is None else uniform[row : row + 1]
+                    replies, scores = compute(question[:, : tf.math.count_nonzero(question)], of_row)
+                    return replies[0], scores[0]
 
-    function: from ids [rows, time] and uniform to two results, [rows, ...] each. types: of the results.
-    """
+                # Candidates of a question are a batch, of which only unfinished ones are computed, and `--rerank` needs
+                # much memory.
+                return named(*tf.map_fn(of_question, tf.range(tf.shape(ids)[0]), fn_output_signature=RESULTS))
 
-    def of_all(ids: tf.Tensor, uniform: tf.Tensor | None = None) -> tuple[tf.Tensor, ...]:
-        ids = ids[:, : settings.max_length]
-        if not decoding.compares_samples and not decoding.rerank:
-            return function(ids, uniform)
+        specs = {"ids": tf.TensorSpec([None, None], tf.int64, name="ids")}
+        if decoding.samples:
+            shape = [None, decoding.hypotheses, self.max_length]
+            specs["uniform"] = tf.TensorSpec(shape, tf.float32, name="uniform")
+        return tf.function(signature, autograph=False).get_concrete_function(**specs)
 
-        def of_question(row: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            question = ids[row : row + 1]  # [1, time]; not static, since the search changes the number of rows
-            length = tf.math.count_nonzero(question)
-            numbers = None if uniform is None else uniform[row : row + 1]
-            return tuple(result[0] for result in function(question[:, :length], numbers))
-
-        return tf.map_fn(of_question, tf.range(tf.shape(ids)[0]), fn_output_signature=types)
-
-    return of_all
-
-
-def _with_stored_weights(module: tf.Module, model: Seq2Seq, weights: Sequence[Stored]) -> _StoredModel:
-    """Return the model with weights that the module keeps in the type in which they are stored."""
-    module.values = [tf.Variable(x.values, trainable=False) for x in weights]
-    module.scales = [tf.Variable(x.factors, trainable=False) for x in weights]
-
-    def stored() -> list[tf.Tensor]:
-        pairs = zip(module.values, module.scales, strict=True)
+    def _weights(self) -> list[tf.Tensor]:
+        pairs = zip(self.module.values, self.module.scales, strict=True)
         return [value if value.dtype == tf.float32 else tf.cast(value, tf.float32) * scale for value, scale in pairs]
 
-    return _StoredModel(model, stored)
+    def _reverse_scores(self, ids: tf.Tensor, replies: tf.Tensor, decoding: DecodingSettings) -> tf.Tensor:
+        """Return the scores of `--rerank` before they are weighted, [rows, hypotheses]; see `inference.replier`.
+
+        ids: questions, [rows, time]. replies: [rows, hypotheses, max_length].
+        """
+        if self.vocabulary.has_marks:
+            ids = ids[:, 1:]  # the mark before the question
+        rows, hypotheses = tf.shape(replies)[0], decoding.hypotheses
+        sources = tf.cast(tf.where(replies == EOS, PAD, replies), tf.int64)
+        ends = tf.one_hot(tf.math.count_nonzero(ids, axis=1), tf.shape(ids)[1] + 1, EOS, 0, dtype=tf.int64)
+        targets = tf.pad(ids, [[0, 0], [0, 1]]) + ends  # [rows, time + 1]
+        target_in = tf.concat([tf.fill([rows, 1], tf.constant(ASK, tf.int64)), ids], axis=1)
+        target_in = tf.repeat(target_in, hypotheses, axis=0)  # [rows * hypotheses, time + 1]
+        sources = tf.reshape(sources, [rows * hypotheses, -1])
+        repeated = tf.reshape(tf.repeat(targets, hypotheses, axis=0), [-1])
+        scores = log_probabilities(self.model, sequences_in_graph(sources), sequences_in_graph(target_in), repeated)
+        lengths = tf.math.count_nonzero(targets, axis=1)[:, None]  # [rows, 1]
+        return tf.reshape(scores, [rows, hypotheses]) / length_penalty(lengths, decoding)
 
 
-def _shared(module: tf.Module, ngrams: Ngrams | None) -> Ngrams | None:
+def _shared(module: tf.Module, mixture: NgramMixture | None) -> Ngrams | None:
     """Return n-grams whose arrays are variables of the module, so that no signature has a copy of its own."""
-    if ngrams is None:
+    if mixture is None:
         return None
+    ngrams = mixture.ngrams
     module.unigrams = tf.Variable(ngrams.unigrams, trainable=False)
     names = [field.name for field in dataclasses.fields(Order)]
     module.orders = [{name: tf.Variable(getattr(x, name), trainable=False) for name in names} for x in ngrams.orders]
     return Ngrams(module.unigrams, [Order(**of_order) for of_order in module.orders])
-
-
-def _specs(settings: ModelSettings, decoding: DecodingSettings) -> dict[str, tf.TensorSpec]:
-    specs = {"ids": tf.TensorSpec([None, None], tf.int64, name="ids")}
-    if decoding.samples:
-        shape = [None, decoding.hypotheses, settings.max_length]
-        specs["uniform"] = tf.TensorSpec(shape, tf.float32, name="uniform")
-    return specs
-
-
-def _reverse_scores(
-    model: Seq2Seq,
-    reverse: ReverseScorer,
-    ids: tf.Tensor,
-    replies: tf.Tensor,
-    decoding: DecodingSettings,
-    vocabulary: Vocabulary,
-) -> tf.Tensor:
-    """Return what `--rerank` adds to the scores, [rows, hypotheses]; see `chatbot.inference.replier`.
-
-    ids: questions, [rows, time]. replies: [rows, hypotheses, max_length].
-    """
-    if vocabulary.has_marks:
-        ids = ids[:, 1:]  # the mark before the question
-    rows, hypotheses = tf.shape(replies)[0], decoding.hypotheses
-    sources = tf.cast(tf.where(replies == EOS, PAD, replies), tf.int64)
-    ends = tf.one_hot(tf.math.count_nonzero(ids, axis=1), tf.shape(ids)[1] + 1, EOS, 0, dtype=tf.int64)
-    targets = tf.pad(ids, [[0, 0], [0, 1]]) + ends  # [rows, time + 1]
-    target_in = tf.concat([tf.fill([rows, 1], tf.constant(ASK, tf.int64)), ids], axis=1)
-    target_in = tf.repeat(target_in, hypotheses, axis=0)  # [rows * hypotheses, time + 1]
-    sources = tf.reshape(sources, [rows * hypotheses, -1])
-    repeated = tf.reshape(tf.repeat(targets, hypotheses, axis=0), [-1])
-    scores = reverse.score(sequences_in_graph(sources), sequences_in_graph(target_in), repeated)
-    lengths = tf.math.count_nonzero(targets, axis=1)[:, None]  # [rows, 1]
-    scores = tf.reshape(scores, [rows, hypotheses]) / length_penalty(lengths, decoding)
-    return (decoding.rerank or 0.0) * scores
 
 
 def _bytes_of_tokens(vocabulary: Vocabulary) -> list[bytes]:

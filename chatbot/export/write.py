@@ -12,7 +12,6 @@ from chatbot.config.stored import storable, with_default_search
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode, validation_set
 from chatbot.corpus.files import corpus_files
-from chatbot.corpus.ngrams import Ngrams, load_ngrams
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.open.sources import find_parts
 from chatbot.corpus.selection import Selection
@@ -28,15 +27,6 @@ from chatbot.model.saved import Trained, load_trained
 
 # The settings that an answer depends on; the others, such as the paths of the training data, stay with the attempt.
 KEPT = {*fields_of(ModelSettings), "clean", "tokenizer", "history", "both_directions"} - {"word_vectors"}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    """What an export is written from."""
-
-    directory: Path  # of the attempt
-    trained: Trained
-    ngrams: Ngrams | None
 
 
 def export(settings: ExportSettings, directory: Path, folder: Path) -> None:
@@ -59,43 +49,33 @@ def export(settings: ExportSettings, directory: Path, folder: Path) -> None:
 def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     """Write all files of an export to an empty folder. Return the line about the loss of its weights."""
     trained = load_trained(directory)
-    order = trained.settings.model.ngrams
-    ngrams = load_ngrams(directory / NGRAMS, len(trained.vocabulary), order) if order else None
     held_out = HeldOut(trained, settings)
     before = None if settings.weights == FLOAT32 else held_out.loss()
-    _write(folder, _Source(directory, trained, ngrams), settings)
+    weights = _rounded(trained, settings.weights)
+    if settings.format == SAVEDMODEL:
+        from chatbot.export.savedmodel_format import write_savedmodel
+
+        write_savedmodel(folder, trained, weights, with_default_search(settings.decoding, directory))
+    else:
+        from chatbot.export.onnx_format import write_onnx
+
+        write_onnx(folder, plain_model(trained), trained.settings.model, weights)
+        _write_texts(folder, trained)
     manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
     write_manifest(folder, manifest)
     return held_out.line(held_out.loss(), before)
 
 
-def _write(folder: Path, source: _Source, settings: ExportSettings) -> None:
-    """Write the files of a format. The rounded weights are then those of the trained model, too."""
-    trained = source.trained
-    weights = _rounded(trained, settings.weights)
-    if settings.format == SAVEDMODEL:
-        from chatbot.export.savedmodel_format import write_savedmodel
-
-        decoding = with_default_search(settings.decoding, source.directory)
-        write_savedmodel(folder, trained, source.ngrams, weights, decoding)
-        return
-    from chatbot.export.onnx_format import write_onnx
-
-    write_onnx(folder, plain_model(trained), trained.settings.model, weights)
-    _write_texts(folder, source)
-
-
-def _write_texts(folder: Path, source: _Source) -> None:
+def _write_texts(folder: Path, trained: Trained) -> None:
     """Write what the runtime needs beside the graphs."""
-    settings = source.trained.settings
-    values = {name: value for name, value in storable(settings).items() if name in KEPT}
-    if settings.corpus.dictionary is not None:
+    values = {name: value for name, value in storable(trained.settings).items() if name in KEPT}
+    if trained.settings.corpus.dictionary is not None:
         values["dictionary"] = DICTIONARY
-        shutil.copyfile(settings.corpus.dictionary, folder / DICTIONARY)
+        shutil.copyfile(trained.settings.corpus.dictionary, folder / DICTIONARY)
     (folder / CONFIG).write_text(json.dumps(values, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    (folder / VOCABULARY).write_bytes(source.trained.vocabulary.content())
-    if source.ngrams is not None:
-        (folder / NGRAMS).write_bytes(source.ngrams.content())
+    (folder / VOCABULARY).write_bytes(trained.vocabulary.content())
+    if trained.model.ngrams is not None:
+        (folder / NGRAMS).write_bytes(trained.model.ngrams.ngrams.content())
 
 
 def _rounded(trained: Trained, kind: str) -> list[Stored]:

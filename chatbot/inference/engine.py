@@ -31,22 +31,16 @@ PATIENCE = 0.1
 class Engine:
     """Answers the questions of many threads by one model, those that arrive together in batches.
 
-    Example:
-
         engine = Engine(responder)
         ticket = engine.submit(Question("你好"), receive)  # receive gets pieces, at last a Usage or an exception
         ticket.cancel()  # when who asked has gone, or a time limit is over; receive gets nothing more
         engine.close()
 
-    One thread generates replies of one hypothesis token by token: those of questions with settings of their own, and
-    of the engine's search if it finds one reply. Questions join between two tokens, and leave when they are finished.
-    The reply to a question, its settings and its seed does not depend on the others. The other threads run the engine's
-    search if it compares hypotheses. All share the processor, so none blocks the others for long.
+    One thread generates all replies of one hypothesis token by token: questions join between two tokens. The others run
+    the engine's search if it compares hypotheses. The reply to a question does not depend on the other questions. The
+    first question of a kind takes seconds longer, since graphs are traced.
 
-    The first question of a kind takes seconds longer, since graphs are traced: a server asks one before it is ready.
-
-    responder: its search is that of questions without settings. most_waiting, most_characters: the number of questions
-    of a client that may wait while nobody else's do, and of their characters, histories included; see `Waiting`.
+    responder: its search is that of questions without settings. most_waiting, most_characters: see `Waiting`.
     """
 
     def __init__(self, responder: TextResponder, most_waiting: int = 256, most_characters: int = 1_000_000) -> None:

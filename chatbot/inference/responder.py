@@ -50,7 +50,13 @@ class TensorFlowModel:
 
     def __init__(self, model: Seq2Seq, copies: DeviceCopies | None = None) -> None:
         self.model, self._copies = model, copies or DeviceCopies(model)
-        self.reverse_scores = ReverseScorer(model)
+        with model.placed():
+            sequences = specs_of(model.sequences(np.ones([1, 1])))
+        self.reverse_graph = tf.function(
+            functools.partial(log_probabilities, model),
+            input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)],
+            autograph=False,
+        )
         self._lock = threading.Lock()
 
     def encode(self, questions: Sequence[Sequence[int]]) -> TensorState:
@@ -79,6 +85,17 @@ class TensorFlowModel:
     def searcher(self, decoding: DecodingSettings, automaton: BoundedAutomaton) -> "GraphSearcher":
         """See `Model`."""
         return GraphSearcher(self.model, self._copies, decoding, automaton)
+
+    def reverse_scores(
+        self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]
+    ) -> npt.NDArray[np.float32]:
+        """See `Model`. Questions are generated after the symbol ASK, as in training."""
+        target_in, target_out = padded([[ASK, *q] for q in questions]), padded([[*q, EOS] for q in questions])
+        with self.model.placed():
+            source, target = self.model.sequences(padded(replies)), self.model.sequences(target_in)
+            targets = packed_array(target_out, target.packing, 0).astype(np.int64)
+            result: npt.NDArray[np.float32] = self.reverse_graph(source, target, targets).numpy()
+        return result
 
     @property
     def graphs(self) -> "RowGraphs":
@@ -212,42 +229,14 @@ def found(
     return tf.cast(tf.reshape(ids, [*shape, length]), tf.int32), tf.reshape(scores, shape)
 
 
-class ReverseScorer:
-    """Scores batches of a question and a reply each, in a graph that is traced once for all lengths.
+def log_probabilities(model: Seq2Seq, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
+    """Return the log-probability of each row of targets, [rows]. targets: [tokens] int64, packed as target_in.
 
-    The model generates a question from an answer after the symbol ASK, as in training.
+    N-grams are left out: they do not depend on the source.
     """
-
-    def __init__(self, model: Seq2Seq) -> None:
-        self._model = model
-        with model.placed():
-            sequences = specs_of(model.sequences(np.ones([1, 1])))
-        self._log_probs = tf.function(
-            self.score, input_signature=[sequences, sequences, tf.TensorSpec([None], tf.int64)], autograph=False
-        )
-
-    @property
-    def traces(self) -> int:
-        """The number of times that the computation was traced."""
-        return self._log_probs.experimental_get_tracing_count()
-
-    def __call__(self, replies: Sequence[Sequence[int]], questions: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
-        """See `Model.reverse_scores`."""
-        target_in, target_out = padded([[ASK, *q] for q in questions]), padded([[*q, EOS] for q in questions])
-        with self._model.placed():
-            source, target = self._model.sequences(padded(replies)), self._model.sequences(target_in)
-            targets = packed_array(target_out, target.packing, 0).astype(np.int64)
-            result: npt.NDArray[np.float32] = self._log_probs(source, target, targets).numpy()
-        return result
-
-    def score(self, source: Sequences, target_in: Sequences, targets: tf.Tensor) -> tf.Tensor:
-        """Return the log-probability of each row of targets, [rows]. targets: [tokens] int64, packed as target_in.
-
-        N-grams are left out: they do not depend on the reply.
-        """
-        log_probs = self._model.log_probabilities(self._model.decoded(source, target_in), targets)  # [tokens]
-        of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
-        return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
+    log_probs = model.log_probabilities(model.decoded(source, target_in), targets)  # [tokens]
+    of_positions = tf.gather(log_probs, target_in.packing.to_padded)  # [rows, time], any values at padding
+    return tf.reduce_sum(tf.where(target_in.mask, of_positions, 0.0), axis=-1)
 
 
 def replier_of(trained: Trained, decoding: DecodingSettings, model: TensorFlowModel | None = None) -> Replier:
@@ -262,15 +251,10 @@ def replier_of(trained: Trained, decoding: DecodingSettings, model: TensorFlowMo
 class Responder(TextResponder):
     """Answers questions in text form by a trained model, each by one line of text.
 
-    Example:
-
-        trained = load_trained(Path("checkpoints/default"))
-        responder = Responder(trained, DecodingSettings(beam_size=5))
-        responder.reply("你好")
-        responder.replies(["你好", "你叫什么名字"])
+        responder = Responder(load_trained(Path("checkpoints/default")), DecodingSettings(beam_size=5))
         responder.reply("那你呢", history=["你几岁了", "我三岁了"])
 
-    model: as for `replier_of`. Raises UserError for decoding settings that the model does not admit.
+    The arguments and errors are those of `replier_of`.
     """
 
     def __init__(self, trained: Trained, decoding: DecodingSettings, model: TensorFlowModel | None = None) -> None:

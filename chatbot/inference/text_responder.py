@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -168,18 +169,13 @@ def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[tuple[str, int]]:
 
     The bytes of a character are one word, and bytes that are no whole character are U+FFFD each.
     """
-    found = []
-    place = 0
-    while place < len(ids):
-        size = 1
-        label = vocabulary.tokens_of(ids[place : place + 1])[0]
-        if ids[place] >= vocabulary.first_byte:
-            for length in (2, 3, 4):  # a character of one byte is not spelled further
-                text = vocabulary.tokens_of(ids[place : place + length])
-                if len(text) == 1 and text[0] != "\ufffd" and len(text[0].encode()) == length:
-                    label, size = text[0], length
-        found.append((label, size))
-        place += size
+    found: list[tuple[str, int]] = []
+    for are_bytes, run in itertools.groupby(ids, lambda i: i >= vocabulary.first_byte):
+        if are_bytes:
+            text = bytes(i - vocabulary.first_byte for i in run).decode(errors="surrogateescape")
+            found += [("\ufffd", 1) if "\udc80" <= c <= "\udcff" else (c, len(c.encode())) for c in text]
+        else:
+            found += [(vocabulary.tokens[i], 1) for i in run]
     return found
 
 

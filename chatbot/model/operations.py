@@ -83,9 +83,7 @@ def scatter_add(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf
 
     tensor [d1, ..., dn], indices [..., k] int64, updates [..., dk+1, ..., dn]; the sizes d2 to dk are known.
 
-    If operations must be deterministic, the host computes TensorFlow's scatter operations of a GPU, so that the whole
-    tensor would be copied there and back. A sum of segments stays on the GPU. It is not always used, since it passes
-    over the tensor once more.
+    If operations must be deterministic, the host would compute the scatter of a GPU; a sum of segments stays there.
     """
     if not (on_gpu() and is_op_determinism_enabled()):
         return tf.tensor_scatter_nd_add(tensor, indices, updates)

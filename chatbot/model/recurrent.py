@@ -20,10 +20,8 @@ FORWARD_ENCODER, BACKWARD_ENCODER, DECODER, PROJECTION = 100, 200, 300, 400
 class Dropout(keras.layers.Layer):
     """Keeps each unit with probability keep_prob and scales it by 1 / keep_prob (Srivastava et al., 2014).
 
-    keras.layers.Dropout draws one mask for all replicas, and its seed variable makes towers run one after another.
-    Here the mask depends only on the given key and on this layer's number.
-
-    number: unique in the model.
+    keras.layers.Dropout has a seed variable, by which towers run one after another; here the mask is a function of the
+    key and the number of the layer, unique in the model.
     """
 
     def __init__(self, keep_prob: float, number: int) -> None:

@@ -3,11 +3,8 @@
 The packed layout is that of PyTorch's PackedSequence. Rows are sorted by length, the longest first. Tokens follow one
 another step by step, so that the rows with a token at one step are the first rows of the previous step.
 
-Fillers follow the tokens up to a multiple of MULTIPLE. oneDNN compiles a kernel for every shape of a product, in 0.7 ms
-each; with fillers the shapes are few. A filler holds any value, on which the loss must not depend.
-
-The indices are computed on the host, in NumPy, before the step: the host of a GPU would otherwise wait for each number
-that is the size of a tensor.
+Fillers, of any value, follow the tokens up to a multiple of MULTIPLE: oneDNN compiles a kernel for every shape of a
+product. The indices are computed in NumPy before the step, or the host of a GPU would wait for each size of a tensor.
 """
 
 from typing import Any, NamedTuple

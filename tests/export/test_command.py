@@ -161,7 +161,7 @@ def test_half_written_export_is_removed(folder: Path, monkeypatch: pytest.Monkey
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("chatbot.export.write._write", full)
+    monkeypatch.setattr("chatbot.export.write.write_manifest", full)
     output = folder / "full"
     (folder / "full.part").mkdir()
     with pytest.raises(OSError, match="No space"):

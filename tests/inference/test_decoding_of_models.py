@@ -90,7 +90,8 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
         bigrams = list(itertools.pairwise(tokens))
         assert len(set(bigrams)) == len(bigrams)
     assert replier.search.graph.traces == 1  # type: ignore[attr-defined]
-    assert replier.model.reverse_scores.traces == bool(replier.decoding.rerank)  # type: ignore[attr-defined]
+    traces = replier.model.reverse_graph.experimental_get_tracing_count()  # type: ignore[attr-defined]
+    assert traces == bool(replier.decoding.rerank)
 
 
 def test_sampling_is_determined_by_seed_and_question(model: Seq2Seq) -> None:
