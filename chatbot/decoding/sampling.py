@@ -13,7 +13,7 @@ from chatbot.decoding.array_functions import INFINITY, Array, functions_of
 
 # A smaller temperature counts as this one, which leaves the most probable id alone and keeps its quotient finite.
 LEAST_TEMPERATURE = 1e-30
-# The interval of the limit of `_first_to_reach` is halved this many times.
+# The interval of `_limit` is halved this many times.
 HALVINGS = 12
 # Probabilities are summed in blocks of this size first: a cumulative sum over the vocabulary would take longer.
 BLOCK = 128
@@ -90,8 +90,7 @@ def _least(log_probs: Array, mass: float) -> np.float32:
 def _limit(order: Array, probabilities: Array, least: np.float32, mass: float) -> Array:
     """Return the order of the last of the first ids whose probabilities sum to at least `mass`, [rows, 1].
 
-    It is found by bisection, which takes together ids whose orders differ by less than 1 / 4,096 of the widest possible
-    difference. Sorting would take ten times as long.
+    It is found by bisection, to 1 / 4,096 of the widest possible difference. Sorting would take ten times as long.
 
     order: [rows, ids] float32, in nats, -inf where an id is not allowed. probabilities: [rows, ids]. least: an id that
     is less probable is not the last.

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from chatbot.model.operations import matmul, on_gpu, policy
 
-# The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed in
-# chunks of CHUNK elements beyond. On a CPU, chunks that stay in its cache are faster than the whole tensor, although
-# they are computed twice; on a GPU, which needs few kernels, a chunk is as large as the limit.
+# The intermediate tensor of Bahdanau's score is kept for the backward pass up to LARGEST elements, and is computed
+# twice in chunks of CHUNK elements beyond, which stay in a CPU's cache. A GPU needs few kernels, and so large chunks.
 LARGEST, CHUNK = 1 << 22, 1 << 20
 LARGEST_ON_GPU = 1 << 24
 

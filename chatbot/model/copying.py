@@ -70,7 +70,8 @@ def log_copied(copies: Copies, question: tf.Tensor, targets: tf.Tensor, spelling
     """
     is_token = tf.cast(question == targets[:, None], tf.float32)  # [positions, source]
     spelled = tf.gather(spellings, question)  # [positions, source, characters]
-    is_character = _mean_where(spelled == targets[:, None, None], spelled)
+    is_same = tf.cast(spelled == targets[:, None, None], tf.float32)
+    is_character = tf.reduce_sum(is_same * _shares(spelled), -1)  # [positions, source]
     gates = tf.exp(copies.log_actions)
     copied = gates[:, COPY_TOKEN, None] * is_token + gates[:, COPY_CHARACTER, None] * is_character
     # Without keepdims, the host of a GPU would wait for a shape in the gradient.
@@ -93,8 +94,7 @@ def with_copies(logits: tf.Tensor, copies: Copies, question: tf.Tensor, spelling
     """
     gates = tf.exp(copies.log_actions)  # [positions, 3]
     spelled = tf.gather(spellings, question)  # [positions, source, characters]
-    of_character = _mean_where(tf.ones_like(spelled, tf.bool), spelled, keep=True)  # 1 / characters, 0 for none
-    by_character = (gates[:, COPY_CHARACTER, None] * copies.weights)[..., None] * of_character
+    by_character = (gates[:, COPY_CHARACTER, None] * copies.weights)[..., None] * _shares(spelled)
     by_token = (gates[:, COPY_TOKEN, None] * copies.weights)[..., None]
     probabilities = tf.concat([by_token, by_character], -1)  # [positions, source, 1 + characters]
     ids = tf.concat([question[..., None], tf.maximum(spelled, 0)], -1)
@@ -104,11 +104,10 @@ def with_copies(logits: tf.Tensor, copies: Copies, question: tf.Tensor, spelling
     return tf.math.log(tf.maximum(total, SMALLEST))
 
 
-def _mean_where(chosen: tf.Tensor, spelled: tf.Tensor, keep: bool = False) -> tf.Tensor:
-    """Return each character's share of its token where chosen, [..., characters] if kept, else summed."""
+def _shares(spelled: tf.Tensor) -> tf.Tensor:
+    """Return each character's share of its token, [..., characters] float32: 1 / characters, 0 where there is none."""
     real = tf.cast(spelled >= 0, tf.float32)
-    share = tf.cast(chosen, tf.float32) * real / tf.reduce_sum(real, -1, keepdims=True)
-    return share if keep else tf.reduce_sum(share, -1)
+    return real / tf.reduce_sum(real, -1, keepdims=True)
 
 
 def spelling_table(spellings: "list[list[int]]") -> npt.NDArray[np.int64]:

@@ -25,10 +25,9 @@ class Seq2Seq(keras.Model):
     Questions and replies share one vocabulary and one embedding, which is also the output projection (Press and Wolf,
     2017) if settings.tied_embeddings. The weights are zeros until `built_model` draws them or a checkpoint is read.
 
-    precision: "float32", "bfloat16" or "float16", the type that the factors of matrix products are rounded to;
-    weights, states and sums are float32. loss_size: the limits of the loss. spellings: the ids of each token's
-    characters, from `spelling_table`, for a model that copies; None: tokens are copied whole. ngrams: those that
-    decoding and validation mix in, if settings.ngrams. label_smoothing: of `summed_loss`.
+    precision: see `chatbot.model.operations`. loss_size: the limits of the loss. spellings: from `spelling_table`, for
+    a model that copies; None: tokens are copied whole. ngrams: those that decoding and validation mix in, if
+    settings.ngrams. label_smoothing: of `summed_loss`.
     """
 
     def __init__(
