@@ -120,22 +120,20 @@ def _order_of_dates(headers: Sequence["re.Match[str]"]) -> str:
 # QQ. The number in brackets is the person's; an address may take its place, or, between friends, nothing.
 _QQ_TIME = (
     r"(?P<year>\d{4})[-/年](?P<month>\d{1,2})[-/月](?P<day>\d{1,2})日?\s+"
-    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?:\s(?P<half>[AP])M)?"
+    r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::\d{2})?(?:\s(?P<late>[AP]M))?"
 )
 _PERSON = (
     r"(?:【[^】]{1,20}】)?(?P<name>.{0,60}?)"
     r"(?:[(（](?P<number>\d{4,12}|wxid_\w{4,40})[)）]|<(?P<address>[^<>\s]{3,80})>)?"
 )
-_TIME_FIRST = re.compile(rf"{_QQ_TIME}\s+{_PERSON}\s*")
-_NAME_FIRST = re.compile(rf"{_PERSON}\s+{_QQ_TIME}\s*")
 _CHAT = re.compile(r"(?:消息分组|消息对象|消息記錄|消息對象)[:：]|={20,}\s*$|消息记录（此消息记录为文本格式")
 
 
 def is_qq(text: TextFile) -> bool:
     """Return whether the lines are QQ's: by its title, by people's numbers, or by the blank lines between messages."""
     lines = [line.rstrip("\r\n") for line in text.first_lines]
-    pattern = _pattern_of_qq(lines)
-    headers = [(index, match) for index, line in enumerate(lines) if (match := _short_match(pattern, line))]
+    header = _layout_of("qq", lines).header
+    headers = [(index, match) for index, line in enumerate(lines) if (match := _match(header, line))]
     if any(_CHAT.match(line) for line in lines[:20]) and headers:
         return True
     if len(headers) < MESSAGES or len(headers) < SHARE * sum(line.strip() != "" for line in lines):
@@ -153,32 +151,8 @@ def is_qq(text: TextFile) -> bool:
 
 def is_header_of_qq(line: str) -> bool:
     """Return whether a line has a date, a time and a name."""
-    match = _short_match(_TIME_FIRST, line) or _short_match(_NAME_FIRST, line)
+    match = _match(_layout_of("qq", [line]).header, line)
     return match is not None and not is_log_level(match["name"])
-
-
-def read_qq(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of one or several chats. Raises UserError if `options.me` wrote no message."""
-    pattern = _pattern_of_qq([line.rstrip("\r\n") for line in text.first_lines])
-
-    def kind_of(line: str) -> Message | Mark | None:
-        match = _short_match(pattern, line)
-        if match is None:
-            return Mark.END if _CHAT.match(line) else None
-        name, key = match["name"].strip(), match["number"] or match["address"] or ""
-        clock = [int(match[part]) for part in ("year", "month", "day", "hour", "minute")]
-        time = time_of_clock(clock, match["half"] == "P" if match["half"] else None)
-        return Message(key or name, tuple(filter(None, (name, key))) or ("",), time, "")
-
-    return pairs_of_messages(messages_of_lines(text, report, kind_of), options, report, text.place)
-
-
-def _short_match(pattern: "re.Pattern[str]", line: str) -> "re.Match[str] | None":
-    return pattern.fullmatch(line) if line and len(line) <= LONGEST_HEADER else None
-
-
-def _pattern_of_qq(sample: Sequence[str]) -> "re.Pattern[str]":
-    return max(_TIME_FIRST, _NAME_FIRST, key=lambda pattern: sum(_short_match(pattern, s) is not None for s in sample))
 
 
 # Discord, KakaoTalk, LINE and iMessage.
@@ -202,11 +176,14 @@ class _Layout(NamedTuple):
     date: "re.Pattern[str] | None" = None  # of a line with a date for the messages below
     notice: "re.Pattern[str] | None" = None  # of lines that the application wrote, beside those of NOTICES
     no_text: "re.Pattern[str] | None" = None  # of texts that stand for pictures
+    end: "re.Pattern[str] | None" = None  # of the beginnings of lines before and after a chat
     is_quoted: bool = False  # whether a text of several lines stands in quotes
     doubt: str = ""  # why the lines may be those of another text
 
 
 LAYOUTS = (
+    _Layout("qq", re.compile(rf"{_QQ_TIME}\s+{_PERSON}\s*"), end=_CHAT),
+    _Layout("qq", re.compile(rf"{_PERSON}\s+{_QQ_TIME}\s*"), end=_CHAT),
     _Layout(
         "discord",
         re.compile(
@@ -256,7 +233,7 @@ LAYOUTS = (
 )
 
 
-APPLICATIONS = tuple(dict.fromkeys(layout.format for layout in LAYOUTS))
+APPLICATIONS = ("discord", "kakaotalk", "line", "imessage")  # QQ's lines are not recognised by their headers alone
 
 
 def matcher_of(application: str) -> Callable[[TextFile], bool | str]:
@@ -280,19 +257,24 @@ def _fits(layout: _Layout, filled: Sequence[str]) -> bool:
 
 def reader_of(application: str) -> Callable[[TextFile, ReadOptions, Report], Iterator[Pair]]:
     """Return the reader of the exports of one application."""
-    layouts = [layout for layout in LAYOUTS if layout.format == application]
 
     def read(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-        sample = [line.rstrip("\r\n") for line in text.sample.split("\n")]
-        layout = max(layouts, key=lambda each: sum(_match(each.header, line) is not None for line in sample))
+        layout = _layout_of(application, [line.rstrip("\r\n") for line in text.sample.split("\n")])
         messages = messages_of_lines(text, report, _kind_in(layout), lambda message: _finished(message, layout))
         return pairs_of_messages(messages, options, report, text.place)
 
     return read
 
 
+def _layout_of(application: str, lines: Sequence[str]) -> _Layout:
+    """Return the layout of an application in which most of these lines begin a message."""
+    layouts = [layout for layout in LAYOUTS if layout.format == application]
+    return max(layouts, key=lambda layout: sum(_match(layout.header, line) is not None for line in lines))
+
+
 def _match(pattern: "re.Pattern[str] | None", line: str) -> "re.Match[str] | None":
-    return pattern.fullmatch(line[:LONGEST_HEADER].strip("\u200e\ufeff ")) if pattern else None
+    line = line[:LONGEST_HEADER].strip("\u200e\ufeff")  # a name of QQ may be a space
+    return (pattern.fullmatch(line) or pattern.fullmatch(line.strip(" "))) if pattern else None
 
 
 def _kind_in(layout: _Layout) -> LineKind:
@@ -306,9 +288,10 @@ def _kind_in(layout: _Layout) -> LineKind:
             return named
         if header := _match(layout.header, line):
             groups = header.groupdict()
-            name = (groups.get("name") or "").strip()
+            name, key = (groups.get("name") or "").strip(), groups.get("number") or groups.get("address") or ""
             content = line.strip("\u200e\ufeff ")[header.start("text") :] if "text" in groups else ""
-            message = Message(name, (name,), _time({**date, **groups}), content)
+            names = (name, key) if name and key else (name or key,)
+            message = Message(key or name, names, _time({**date, **groups}), content)
             if "name" in groups:
                 return message
             unnamed = message
@@ -317,6 +300,8 @@ def _kind_in(layout: _Layout) -> LineKind:
             groups = found.groupdict()
             date = {part: groups[part] for part in ("year", "month", "day")} if groups.get("year") else date
             return Mark.DATE
+        if layout.end and layout.end.match(line):
+            return Mark.END
         return Mark.NOTICE if _match(layout.notice, line) else None
 
     return kind_of
