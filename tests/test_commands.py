@@ -1,9 +1,9 @@
 """The commands as processes: fast help, and a one-line error with exit code 2 for invalid input."""
 
+import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,12 +22,14 @@ TINY = ("--rnn-size", "8", "--embedding-size", "8", "--steps", "2")
 
 @pytest.mark.parametrize("script", ["train.py", "chat.py", "chatbot.evaluation"])
 def test_help_is_fast_and_shows_defaults(script: str) -> None:
+    """The seconds are those of the processor, since the machine may be busy with other tests."""
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = os.times()
         completed = run(script, "--help")
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.5
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))  # of child processes
+    assert 0 < min(seconds) < 0.5
     assert completed.returncode == 0
     assert b"(default: default)" in b" ".join(completed.stdout.split())
 

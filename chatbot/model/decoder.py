@@ -15,6 +15,7 @@ from chatbot.model.attention import Attention, BahdanauAttention, LuongAttention
 from chatbot.model.copying import NO_COPIES, Copies, Copying
 from chatbot.model.operations import matmul, policy
 from chatbot.model.recurrent import DECODER, PROJECTION, Dropout, Stack, State, is_packed
+from chatbot.model.scan import scan
 from chatbot.model.sequences import Sequences, pack, unpack
 
 
@@ -128,22 +129,21 @@ class Decoder(keras.layers.Layer):
         by_step = tf.transpose(embedded, [1, 0, 2])  # [target, rows, embedding]
         steps, rows = tf.shape(by_step)[0], tf.shape(by_step)[1]
         scales = None if key is None else self.stack.step_scales(steps, rows, key)
+        variables = self.trainable_variables
+        cells, mask, of_question = state["cells"], state["mask"], {**state}
+        del of_question["cells"], of_question["mask"]
 
-        def step(t: tf.Tensor, cells: list[State], results: list[tf.TensorArray]) -> tuple[Any, ...]:
+        def step(t: tf.Tensor, embedded: tf.Tensor, cells: list[State], constants: Any) -> tuple[Any, list[State]]:
+            of_question, weights = constants
             scales_at = None if scales is None else [scale[t] for scale in scales]
-            attended, copies, after = self.step(by_step[t], {**state, "cells": cells}, scales_at)
-            of_step = zip(results, [attended, *copies], strict=True)
-            return t + 1, after["cells"], [result.write(t, values) for result, values in of_step]
+            with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
+                state = {**of_question, "mask": mask, "cells": cells}
+                attended, copies, after = self.step(embedded, state, scales_at)
+            return [attended, *copies], after["cells"]
 
-        arrays = [tf.TensorArray(embedded.dtype, steps) for _ in range(1 if self.copying is None else 3)]
-        shapes = tf.nest.map_structure(lambda x: tf.TensorShape([None, x.shape[-1]]), state["cells"])
-        _, _, results = tf.while_loop(
-            lambda t, *_: t < steps,
-            step,
-            (tf.constant(0), state["cells"], arrays),
-            (tf.TensorShape([]), shapes, [tf.TensorShape(None) for _ in arrays]),
-        )
-        by_row = [tf.transpose(result.stack(), [1, 0, 2]) for result in results]  # [rows, target, ...] each
+        weights = [tf.convert_to_tensor(variable) for variable in variables]
+        results = scan(step, by_step, cells, (of_question, weights), 1 if self.copying is None else 3)
+        by_row = [tf.transpose(result, [1, 0, 2]) for result in results]  # [rows, target, ...] each
         attended, *copies = by_row
         attended = tf.ensure_shape(attended, [None, None, self._settings.embedding_size])
         return pack(attended, packing), Copies(*(pack(x, packing) for x in copies)) if copies else NO_COPIES
