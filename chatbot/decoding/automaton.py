@@ -1,8 +1,7 @@
 """The sequences of ids that a search may generate, as a finite automaton; those without banned words.
 
-The automaton of banned words follows the text of a reply byte by byte. It knows every spelling of a word: as one token,
-in several, in bytes, and as a part of longer tokens. It is the product of the spelling automaton and the automaton of
-Aho and Corasick (1975) for the words.
+That without banned words is the product of the spelling automaton and that of Aho and Corasick (1975) for the bytes of
+the words. It knows every spelling of a word: as one token, in several, in bytes, and within longer tokens.
 """
 
 from collections import deque
@@ -36,8 +35,7 @@ class Automaton(NamedTuple):
 class BoundedAutomaton:
     """An automaton for sequences of 1 to max_length ids.
 
-    Each state of the automaton must lead to one that allows the end symbol. A state that allows it needs another
-    allowed id, too, by which it stays in such a state.
+    Each state must lead to one that allows the end symbol, which needs another allowed id to such a state.
 
     max_length: in ids, the end symbol counts. start: the state before the first id.
     """

@@ -20,8 +20,7 @@ LEAST_ATTENTION = 1e-9
 class Hypotheses(NamedTuple):
     """The hypotheses of each row, as many for all: the beams of beam search, one in greedy search and sampling.
 
-    In a loop on a GPU, int32 and bool are in the host's memory, so there are none. A hypothesis that is not possible
-    has the log-probability -inf.
+    No int32 or bool, which a loop on a GPU has on the host. An impossible hypothesis has the log-probability -inf.
     """
 
     ids: Array  # [rows, hypotheses, max_length] int64, padded
@@ -82,8 +81,8 @@ def extended(
 ) -> tuple[Hypotheses, Array]:
     """Return the best hypotheses of beam search that are an id longer, and the parent of each, [rows, beams] int64.
 
-    A finished hypothesis keeps its score and competes with the others. To be kept, an id loses `diversity` nats for
-    each hypothesis of an earlier group that has it at this position; the scores do not contain this loss.
+    A finished hypothesis competes with the others. In the choice, but not in the scores, an id loses `diversity` nats
+    for each hypothesis of an earlier group that has it at this position.
 
     log_probs: of the next id of each hypothesis, [rows, beams, vocabulary] float32. coverage: the coverage penalty of
     each after the step, [rows, beams]; None without. position: 0 at the first id.

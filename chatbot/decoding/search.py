@@ -25,8 +25,8 @@ from chatbot.decoding.hypotheses import (
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked
 
-# In a loop on a GPU, int32 and bool are in the host's memory. So what changes with each id is int64 or float32, but for
-# the position, by which the host decides how long a loop runs.
+# A loop on a GPU has int32 and bool in the host's memory. What changes with each id is int64 or float32, but for the
+# position, by which the host decides how long a loop runs.
 
 # The state of a model by name. Its parts of these names change with each id: their first dimension is the hypothesis,
 # of which each row has the same number, one after another. The other parts belong to the question.

@@ -81,9 +81,8 @@ def smoothed(curve: Curve, last_step: float) -> Curve:
 def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
     """Draw the validation and the training loss of attempts over their steps.
 
-    curves: the name and the records of each attempt; without any validation, only the loss is drawn. path: the file, in
-    the format of its suffix, such as .png, .svg or .pdf. It is replaced only when the new one is complete. Raises
-    OSError if it cannot be written, and ValueError for another suffix.
+    curves: the name and the records of each attempt. path: the file, in the format of its suffix, such as .png or .pdf.
+    Raises OSError if it cannot be written, and ValueError for another suffix.
     """
     # No pyplot, which keeps figures and looks for a display. The import takes half a second.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # the first use builds a list of fonts, and reports it

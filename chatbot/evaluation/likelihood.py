@@ -51,9 +51,7 @@ class Likelihood:
 class Scorer:
     """Computes the likelihood of replies under a model. The computation is traced once for all lengths and devices.
 
-    copies: the devices that share the pairs; None for the model's own. A batch has the same pairs for any number of
-    devices, and its sum stays on its device: the host reads one number, when all are computed.
-
+    copies: the devices that share the pairs; None for the model's own. Sums stay on them until all are computed.
     positions: the maximum number of padded positions in a batch, questions and replies together.
     """
 

@@ -35,8 +35,7 @@ CELL, NEXT = "cell_", "next_"  # the names of cells in the graphs, before and af
 class OnnxModel:
     """The `chatbot.inference.replier.Model` of a folder with encode.onnx and step.onnx.
 
-    ngrams: what is mixed in, None for nothing. Raises UserError if ONNX Runtime is not installed, or cannot read the
-    files.
+    ngrams: what is mixed in, if any. Raises UserError if ONNX Runtime is not installed or cannot read the files.
     """
 
     def __init__(self, folder: Path, ngrams: NgramMixture | None) -> None:

@@ -9,7 +9,7 @@ Signatures, in which `rows` and `time` are any sizes:
     reply   ids, and uniform if the search samples -> text [rows] string, score [rows]: the best reply
 
 uniform: random numbers in [0, 1). Scores are log-probabilities in nats, as the decoding settings change them. `reply`
-uses the search that chat.py uses by default, or that of the flags at the export.
+has the search of the flags at the export, by default that of chat.py.
 """
 
 import dataclasses

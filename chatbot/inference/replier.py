@@ -78,8 +78,7 @@ class Model(RowModel, Protocol):
 class Reply(NamedTuple):
     """A reply and its score; larger is better.
 
-    The score is the log-probability in nats, as the decoding settings change it. If the search finds several replies,
-    it is divided by the length penalty, and the coverage penalty and the score of `--rerank` are added.
+    The score is the log-probability in nats; of several replies, with the penalties and the score of `--rerank`.
     """
 
     text: str
@@ -128,8 +127,8 @@ class Replier:
     def candidates(self, questions: Rows, tickets: Sequence[Ticket] = ()) -> list[list[Reply]]:
         """Return the distinct replies that the search found for each question, the best first.
 
-        questions: as for `replies`. tickets: one for each. When a ticket is cancelled, the search for replies to its
-        question ends within a few tokens, and those that are returned are of no use; there may be none.
+        questions: as for `replies`. tickets: one for each. When one is cancelled, the search for its question ends
+        within a few tokens, and what is returned for it is of no use.
         """
         questions = [question[: self._max_length] for question in questions]
         parts = [slice(start, start + self.batch) for start in range(0, len(questions), self.batch)]
@@ -146,7 +145,6 @@ class Replier:
     def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: Floats) -> list[Candidate]:
         """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
 
-        Two hypotheses have the same text if a word is one token in the first, and characters or bytes in the second.
         An empty text, before a stop text, is left out if there is another.
 
         hypotheses: [hypotheses, max_length], padded. scores: [hypotheses].
@@ -165,8 +163,7 @@ class Replier:
     def _reranked(self, questions: Rows, found: list[list[Candidate]], tickets: Sequence[Ticket]) -> Any:
         """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
 
-        It is divided by the length penalty of the question, as the score by that of the reply, so that one weight
-        serves questions of all lengths. Without a length penalty both are sums, as in the paper.
+        It is divided by the length penalty of the question, so that one weight serves questions of all lengths.
         """
         replies = [self._before_stop(reply) for of_question in found for reply in of_question]
         alone = [question_of(question, self._vocabulary) for question in questions]

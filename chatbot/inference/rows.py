@@ -44,8 +44,7 @@ class Rows(NamedTuple):
 
     def of(self, rows: Any) -> "Rows":
         """Return some of the rows. rows: any index of an array."""
-        ids, positions, last, states, uniform = self
-        return Rows(ids[rows], positions[rows], last[rows], states[rows], uniform[rows])
+        return Rows(*(x[rows] for x in self))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,13 +162,8 @@ class RuleBook:
 
     def __init__(self, vocabulary: Vocabulary, settings: Settings) -> None:
         self._vocabulary, self._settings = vocabulary, settings
-        self._made = functools.lru_cache(maxsize=64)(self._make)
-        self._of_all_rows = functools.lru_cache(maxsize=64)(_of_all_rows)
+        self._rules_of = functools.lru_cache(maxsize=64)(self._make)
         self._automaton_of = functools.lru_cache(maxsize=4)(self._make_automaton)
-
-    def rules_of(self, decoding: DecodingSettings) -> Rules:
-        """Return the rules. Raises UserError for settings that the model does not admit."""
-        return self._made(self._of_all_rows(decoding))
 
     def started(self, asked: Asked, source: Sequence[int], decoding: DecodingSettings) -> Started:
         """Return the replies to a question before their first id.
@@ -178,7 +172,7 @@ class RuleBook:
         that the model does not admit.
         """
         question, length = asked.question, self._settings.model.max_length
-        rules = self.rules_of(decoding)
+        rules = self._rules_of(decoding)
         uniform = np.zeros((question.replies, length), np.float32)
         if decoding.samples:
             seed = decoding.seed if question.seed is None else question.seed
@@ -193,6 +187,9 @@ class RuleBook:
     def _make(self, decoding: DecodingSettings) -> Rules:
         if decoding.hypotheses > 1:
             raise ValueError("the settings of a question find one reply; several are the search of the engine")
+        shared = dataclasses.replace(decoding, seed=DecodingSettings.seed, stop=())  # without what is a row's own
+        if shared != decoding:
+            return self._rules_of(shared)  # so that more rows are computed together
         decoding = for_attempt(decoding, self._settings)
         check_decoding(decoding, self._vocabulary, self._settings.model)
         return Rules(decoding, self._automaton_of(decoding.ban))
@@ -200,11 +197,6 @@ class RuleBook:
     def _make_automaton(self, ban: tuple[str, ...]) -> BoundedAutomaton:
         length = self._settings.model.max_length
         return reply_automaton(DecodingSettings(ban=ban), self._vocabulary, length)
-
-
-def _of_all_rows(decoding: DecodingSettings) -> DecodingSettings:
-    """Leave out what a row has of its own, so that more rows are computed together."""
-    return dataclasses.replace(decoding, seed=DecodingSettings.seed, stop=())
 
 
 class RowBatch:

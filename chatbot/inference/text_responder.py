@@ -69,7 +69,7 @@ class TextResponder:
     def replies(self, texts: Sequence[str], histories: Sequence[Sequence[str]] | None = None) -> list[str]:
         """Return the reply to each text. Texts are batched, which is faster than one `reply` per text.
 
-        histories: the turns before each text; None: there are none.
+        histories: the turns before each text, if any.
         """
         histories = [()] * len(texts) if histories is None else histories
         questions = [self.source(text, history) for text, history in zip(texts, histories, strict=True)]

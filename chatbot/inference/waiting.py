@@ -18,10 +18,8 @@ class BusyError(Exception):
 class Waiting:
     """Questions that wait; of several lanes, whose threads take them.
 
-    Clients are served in turn, and the questions of a client in the order in which they arrived; see `Lane`. The
-    questions of one client never leave too little room for others; see `Budget`.
-
-    most: the number of questions of a client that may wait while nobody else's do. characters: of all of them.
+    Clients are served in turn (`Lane`), and leave room for others (`Budget`). most, characters: the number of questions
+    of a client that may wait while nobody else's do, and of their characters, histories included.
     """
 
     def __init__(self, lanes: int, most: int, characters: int) -> None:
@@ -99,8 +97,7 @@ class Waiting:
 class Budget:
     """Something of which clients may use only so much.
 
-    A client may use a part of what is free, so that a burst of one leaves room for others, and they for still others
-    (Choudhury and Hahne, 1998). most: for a client while nobody else uses any.
+    A client may use a part of what is free (Choudhury and Hahne, 1998). most: while nobody else uses any.
     """
 
     def __init__(self, most: int) -> None:

@@ -118,9 +118,8 @@ class BahdanauAttention(Attention):
 def additive_scores(queries: tf.Tensor, keys: tf.Tensor, vector: tf.Tensor, largest: int, chunk: int) -> tf.Tensor:
     """Return vector . tanh(query + key) of each query and key of a row, [rows, target, source].
 
-    tanh(query + key) has units times as many elements as the result. If these are more than `largest`, they are
-    computed in chunks of `chunk` elements, in the forward pass and again in the backward pass. A chunk has at least one
-    row.
+    If tanh(query + key) has more than `largest` elements, it is computed in chunks of `chunk` elements, in the forward
+    pass and again in the backward pass.
 
     queries [rows, target, units], keys [rows, source, units], vector [units], all of one float type.
     """

@@ -18,9 +18,7 @@ Result = TypeVar("Result")
 
 
 class DeviceCopies:
-    """The devices that share a computation, each of which has a copy of the weights while it computes.
-
-    With a single device, graphs read the model's variables, and nothing is copied.
+    """The devices that share a computation. Several have a copy of the weights each while they compute.
 
     devices: all of one type; none for the model's own.
     """
@@ -51,9 +49,8 @@ class DeviceCopies:
     def run(self, compute: Callable[[list[tf.Tensor], Iterator[Item]], Result], items: Sequence[Item]) -> list[Result]:
         """Return what `compute(weights, its items)` returns on each device that has items.
 
-        weights: the first argument of graphs. Of n devices, device i gets every nth item from the ith on, so that the
-        results do not depend on their speed. Several devices compute in a thread each. After an error in one of them,
-        or in the caller's thread, the others get no further item.
+        weights: the first argument of graphs. Of n devices, device i gets every nth item from the ith on. Each computes
+        in a thread. After an error in one of them or in the caller's thread, the others get no further item.
         """
         number = min(self.number, len(items))
         stopped = threading.Event()

@@ -1,8 +1,7 @@
 """The cross-entropy, fused with the projection onto the vocabulary, and that of a sampled softmax.
 
-The plain computation keeps the logits of all positions and their gradient, 2 x positions x vocabulary numbers. The
-fused one is in chunks, whose gradient is computed immediately from their logits, which are then freed, as in Liger's
-fused linear cross-entropy (Hsu et al., 2024).
+Instead of the logits of all positions it keeps those of a chunk, from which the gradient is computed immediately, as in
+Liger's fused linear cross-entropy (Hsu et al., 2024).
 """
 
 import math
@@ -45,8 +44,7 @@ class LossSize(NamedTuple):
     def chunk_tokens(self, vocabulary: int, units: int) -> int:
         """Return the number of tokens in a chunk.
 
-        At least as many as units, because each chunk adds a gradient of the size of the embeddings to their sum, and no
-        more than have MOST_ELEMENTS logits.
+        At least as many as units, since each chunk adds a gradient of the size of the embeddings to their sum.
         """
         return max(1, min(max(units, self.logits // vocabulary), MOST_ELEMENTS // vocabulary))
 

@@ -73,9 +73,8 @@ def is_packed(settings: ModelSettings) -> bool:
 def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float32") -> keras.layers.RNN:
     """Return an LSTM or GRU layer with weights of zeros, which satisfies the conditions of cuDNN's fused kernels.
 
-    The conditions (Keras, backend/tensorflow/rnn.py): tanh and sigmoid, a bias, not unrolled, no recurrent dropout,
-    for a GRU reset_after. Sequences must be right-padded, with at least one token in each row. The layer itself does
-    not use cuDNN: Keras would wherever the process sees a GPU, also for a model on the CPU.
+    Sequences must be right-padded, with at least one token in each row. The layer itself does not use cuDNN: Keras
+    would wherever the process sees a GPU, also for a model on the CPU.
     """
     layer_class = {"lstm": keras.layers.LSTM, "gru": keras.layers.GRU}[cell]
     layer = layer_class(
@@ -96,11 +95,8 @@ def recurrent_layer(cell: str, inputs: int, units: int, precision: str = "float3
 class Stack(keras.layers.Layer):
     """Recurrent layers, with dropout before each.
 
-    settings.residual adds its inputs, before dropout, to the outputs of each layer but the first, whose inputs are of
-    another size (Wu et al., 2016). It is outside the layers.
-
-    layers: their number. inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`; the
-    others follow.
+    settings.residual adds its inputs, before dropout, to the outputs of each layer but the first (Wu et al., 2016).
+    layers: their number. inputs: the size of the input vectors. first_dropout: the number of the first `Dropout`.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ from chatbot.model.sequences import Sequences, padded_ids, rows_of_tokens, seque
 class Seq2Seq(keras.Model):
     """An attention seq2seq model (Bahdanau et al., 2015; Luong et al., 2015).
 
-    Questions and replies share one vocabulary and one embedding, which is also the output projection (Press and Wolf,
-    2017) if settings.tied_embeddings. The weights are zeros until `built_model` draws them or a checkpoint is read.
+    Questions and replies share one embedding, which is also the output projection (Press and Wolf, 2017) if
+    settings.tied_embeddings. The weights are zeros until `built_model` draws them or a checkpoint is read.
 
     precision: see `chatbot.model.operations`. loss_size: the limits of the loss. spellings: from `spelling_table`, for
     a model that copies; None: tokens are copied whole. ngrams: those that decoding and validation mix in, if
