@@ -5,7 +5,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 
 from chatbot.model.operations import computed_on
 from chatbot.model.scan import scan
@@ -25,6 +25,7 @@ def plain(inputs: tf.Tensor, state: list[tf.Tensor], constants: dict[str, tf.Ten
     return [tf.stack(of_output) for of_output in zip(*results, strict=True)]
 
 
+@settings(max_examples=10)  # each is traced
 @given(
     device=st.sampled_from(["/CPU:0", "/GPU:0"]), steps=st.integers(1, 4), rows=st.integers(1, 3), seed=st.integers(0)
 )
