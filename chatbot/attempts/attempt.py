@@ -101,7 +101,10 @@ def _read(directory: Path, attempt: Attempt) -> str:
 
 
 def _read_checkpoints(directory: Path, attempt: Attempt) -> Counter[str]:
-    """Return the sizes of the checkpoint to resume, and set what is wrong with one that is named. Raises UserError."""
+    """Return the sizes of the checkpoint to resume, and set what is wrong with one that is named.
+
+    Raises UserError if none is whole.
+    """
     for_training = resumable_steps(directory)
     for_chat = [*reversed(pointed_steps(directory).values()), *for_training]
     resumed, sizes, damage = first_whole(directory, for_training, group_sizes)

@@ -86,7 +86,10 @@ def chosen_steps(source: Path, names: tuple[str, ...]) -> list[int]:
 
 
 def mean_weights(source: Path, steps: list[int]) -> list[Array]:
-    """Return the mean of the weights of these checkpoints, computed in float64. Raises UserError."""
+    """Return the mean of the weights of these checkpoints, computed in float64.
+
+    Raises UserError for a checkpoint that is damaged, or has other weights.
+    """
     paths = [checkpoint_path(source, step) for step in steps]
     for path in paths:
         verified_manifest(path)

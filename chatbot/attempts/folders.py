@@ -133,7 +133,10 @@ def _folders(path: Path) -> list[Path]:
 
 
 def rename(settings: RenameSettings) -> None:
-    """Rename an attempt's folders in checkpoints/ and tensorboard/, and its name in config.json. Raises UserError."""
+    """Rename an attempt's folders in checkpoints/ and tensorboard/, and its name in config.json.
+
+    Raises UserError if there is no such attempt, if a process trains it, or if the new name is taken.
+    """
     old, new = settings.names
     attempt, renamed = CHECKPOINTS / old, CHECKPOINTS / new
     if not attempt.is_dir():

@@ -42,7 +42,8 @@ def settings_over_config(given: dict[str, Any]) -> Settings:
     """Return the settings of a run: defaults, overridden by those that the attempt was begun with, then by the file
     named by `config`, then by the given flat values.
 
-    Prints what is taken from the attempt, unless `quiet` is given. Raises UserError.
+    Prints what is taken from the attempt, unless `quiet` is given. Raises UserError for a file or a value that cannot
+    be used.
     """
     with contextlib.redirect_stdout(io.StringIO() if given.get("quiet") else sys.stdout):
         return _settings_over_config(given)
@@ -92,7 +93,10 @@ def _attempt_folder(config: Path, attempt_given: bool) -> str | None:
 
 
 def _inherited(attempt: str, above: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of model, tokenizer and cleaning that --init-from takes, and print them. Raises UserError."""
+    """Return the settings of model, tokenizer and cleaning that --init-from takes, and print them.
+
+    Raises UserError when there is no such attempt.
+    """
     directory = trained_directory(attempt, "--init-from")
     names = {*fields_of(ModelSettings), "clean", "tokenizer", "dictionary", "vocabulary_size"}
     values = {name: value for name, value in read_settings(directory / CONFIG).items() if name in names}
@@ -189,7 +193,10 @@ def _on_command_line(value: Any) -> str:
 
 
 def with_default_search(decoding: DecodingSettings, directory: Path) -> DecodingSettings:
-    """Return the settings of decoding, with the default search of the attempt if they choose none. Raises UserError."""
+    """Return the settings of decoding, with the default search of the attempt if they choose none.
+
+    Raises UserError as `DecodingSettings`, and for an attempt whose settings cannot be read.
+    """
     if decoding.chooses_search:
         return decoding
     both_directions = stored_settings(directory / CONFIG).learning.both_directions == "on"

@@ -12,7 +12,10 @@ from chatbot.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of one attempt, made by `compose(Settings, rnn_size=64, steps=10)`. Raises UserError."""
+    """The settings of one attempt, made by `compose(Settings, rnn_size=64, steps=10)`.
+
+    Raises UserError for a value out of range.
+    """
 
     corpus: CorpusSettings = dataclasses.field(default_factory=CorpusSettings)
     encoding: EncodingSettings = dataclasses.field(default_factory=EncodingSettings)

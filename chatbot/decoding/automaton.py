@@ -1,7 +1,7 @@
 """The sequences of ids that a search may generate, as a finite automaton; those without banned words.
 
-That without banned words is the product of the spelling automaton and that of Aho and Corasick (1975) for the bytes of
-the words. It knows every spelling of a word: as one token, in several, in bytes, and within longer tokens.
+The automaton of banned words knows every spelling of a word: as one token, in several, in bytes, and within longer
+tokens. It is the product of the spelling automaton and that of Aho and Corasick (1975) for the bytes of the words.
 """
 
 from collections import deque
@@ -35,7 +35,8 @@ class Automaton(NamedTuple):
 class BoundedAutomaton:
     """An automaton for sequences of 1 to max_length ids.
 
-    Each state must lead to one that allows the end symbol, which needs another allowed id to such a state.
+    Each state must lead to one that allows the end symbol. A state that allows it needs another allowed id, too, by
+    which it stays in such a state.
 
     max_length: in ids, the end symbol counts. start: the state before the first id.
     """

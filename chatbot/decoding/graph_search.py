@@ -53,8 +53,8 @@ def search_all(
 
     Lengths differ: without the finished rows, the search takes half the time.
 
-    wanted: (row numbers [rows] int64) -> [rows] bool, whether these rows are still wanted, asked again and again. Those
-    that are not are incomplete. check_interval: as for `run`; above 1, rows are left out at the same time.
+    wanted: (row numbers [rows] int64) -> [rows] bool, whether these rows are still wanted, asked again and again. The
+    ids of the others are incomplete. check_interval: as for `run`; above 1, rows are left out at the same time.
     """
     max_length = search.automaton.max_length
 

@@ -85,7 +85,8 @@ class Data:
 def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     """Read and encode the pairs, print a summary, and check that they fit the attempt if it is resumed.
 
-    probe: the questions of --probe. Writes only to the cache. Raises UserError.
+    probe: the questions of --probe. Writes only to the cache. Raises UserError if the data cannot be used, or differ
+    from the data with which the attempt was started.
     """
     resumed, source, clean = has_checkpoint(settings), settings.encoding.validation, settings.corpus.clean
     preset: dict[str, Any] = {}
@@ -234,7 +235,10 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
 
 
 def read_probe(file: str | None) -> list[str]:
-    """Return the first questions of a text file, one a line; none for None or "none". Raises UserError."""
+    """Return the first questions of a text file, one a line; none for None or "none".
+
+    Raises UserError for a file that cannot be read, that is no text, or that has no question.
+    """
     if file is None or file == NONE:
         return []
     remedy = "give a text file with a question in each line"

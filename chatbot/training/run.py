@@ -149,7 +149,8 @@ class Run:
 def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team = ALONE) -> Run:
     """Begin or resume a run. All files of a resumed attempt are read before any is written; with --dry-run, none is.
 
-    towers: of this machine; the first one's device has the model. Raises UserError.
+    towers: of this machine; the first one's device has the model. Raises UserError for a damaged attempt, and for
+    a batch with fewer pairs than towers.
     """
     began = time.monotonic()
     batches, pairs = batches_of(settings.learning, data)

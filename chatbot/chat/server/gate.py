@@ -83,7 +83,7 @@ class Gate:
                 await self._app(scope, receive_and_note, send_and_note)
             except ClientLeftError:
                 status = status or CLIENT_LEFT
-            except Exception as error:
+            except Exception as error:  # each request has an answer; a fault is logged
                 response = api_error_of(error, f"{scope['method']} {scope['path']}").response()
                 if not status:
                     await response(scope, receive, send_and_note)

@@ -346,7 +346,7 @@ async def _events(
             yield _event(b"[DONE]")
         except ClientLeftError:
             return
-        except Exception as error:
+        except Exception as error:  # the status was sent before: a client learns of a failure from the stream
             yield _event(api_error_of(error, "a stream").body())
 
 

@@ -103,7 +103,7 @@ class ConversationLog:
         while (line := self._lines.get()) is not None:
             try:
                 self._write(line)
-            except Exception as error:
+            except Exception as error:  # without the log, the server still answers
                 self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:

@@ -70,7 +70,10 @@ def shown(value: float, measure: str) -> str:
 
 
 def read_progress(path: Path) -> tuple[str, Progress]:
-    """Read the name of a checkpoint and its progress from `last` or `best`. Raises UserError."""
+    """Read the name of a checkpoint and its progress from `last` or `best`.
+
+    Raises UserError for a file that is damaged, or of another version.
+    """
     pointer = read_pointer(path)
     return pointer.pop("checkpoint"), progress_of(pointer, path)
 

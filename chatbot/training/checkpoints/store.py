@@ -94,7 +94,8 @@ class Checkpoints:
     def restore(self, new: TrainState) -> tuple[Progress, TrainState]:
         """Load the last checkpoint into the model; return its progress and state, or those of a new run without one.
 
-        Where the last one is damaged, the newest whole one takes its place, with a warning. Raises UserError.
+        Where the last one is damaged, the newest whole one takes its place, with a warning. Raises UserError if none is
+        whole.
         """
         self.wait()
         self._unsaved = None
@@ -182,7 +183,10 @@ class Checkpoints:
 
     @contextmanager
     def finished(self) -> Iterator[None]:
-        """Finish what is being written at the end of the block, and try a failed save once more. Raises UserError."""
+        """Finish what is being written at the end of the block, and try a failed save once more.
+
+        Raises UserError when it fails again. An exception of the block is raised in any case.
+        """
         try:
             yield
         except BaseException:

@@ -42,7 +42,10 @@ class Cluster:
 
 
 def cluster_of(settings: ParallelSettings, environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster from the flags, else from TF_CONFIG; None for a single machine. Raises UserError."""
+    """Return the cluster from the flags, else from TF_CONFIG; None for a single machine.
+
+    Raises UserError for values that are missing, malformed, repeated, or out of range.
+    """
     flags = (settings.worker_hosts, settings.ps_hosts, settings.chief_host, settings.job_name, settings.task_index)
     by_flags = flags != (None,) * 5
     cluster = _of_flags(settings) if by_flags else _of_environment(settings, environment)

@@ -85,7 +85,7 @@ def _lines(rows: Iterable[Sequence[object]], place: str, report: Report) -> Iter
             yield ("\t".join(cells) + "\n").encode("utf-8", "replace")
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # openpyxl raises almost anything for damaged files
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(_damage(place, error)) from None
