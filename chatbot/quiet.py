@@ -2,21 +2,18 @@
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from typing import TextIO
 
-# How the log lines of TensorFlow's start begin; a fatal one (F) is not among them.
-LOG_LINE = re.compile(
-    rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] |[IWE]\d{4} \d\d:\d\d:[\d.]+ +\d+ "
-    rb"|WARNING: All log messages before absl::InitializeLog|To enable the following instructions:"
+# How the log lines of TensorFlow's start begin, as grep reads it; a fatal one (F) is not among them.
+LOG_LINE = (
+    r"^([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]+: [IWE] "
+    r"|[IWE][0-9]{4} [0-9]{2}:[0-9]{2}:[0-9.]+ +[0-9]+ "
+    r"|WARNING: All log messages before absl::InitializeLog|To enable the following instructions:)"
 )
-# Waits for a line; at the end of the input copies the file, which is its standard error, to its standard output.
-LAST_WORDS = 'read -r _ || { cat <&2; rm -f "$0"; }'
 # File descriptor 2 belongs to the whole process.
 _REDIRECTION = threading.RLock()
 # Standard output while `quiet` discards what is printed.
@@ -64,59 +61,30 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Redirect file descriptor 2 in the block, then write what is left: all lines but those that LOG_LINE matches.
+    """Pass file descriptor 2 through a filter in the block, which leaves out the lines that LOG_LINE matches.
 
-    Python's own errors, those of C++ code and the output of other threads all go there. If the block raises, and if the
-    process is aborted in it, everything is written.
+    Python's own errors, those of C++ code and the output of other threads all go there. The filter is a process, which
+    also passes on what is written before this process is aborted.
     """
     with _REDIRECTION:
-        _flush_stderr()
         try:
             stderr = os.dup(2)
         except OSError:  # there is no standard error
             yield
             return
-        with tempfile.NamedTemporaryFile(buffering=0) as captured, _last_words(captured.name, stderr):
-            os.dup2(captured.fileno(), 2)
-            keep_all = True
-            try:
-                yield
-                keep_all = False
-            finally:
-                _flush_stderr()
-                os.dup2(stderr, 2)
-                os.close(stderr)
-                captured.seek(0)
-                for line in captured.read().splitlines(keepends=True):
-                    if keep_all or not LOG_LINE.match(line):
-                        os.write(2, line)
-
-
-@contextlib.contextmanager
-def _last_words(path: str, stderr: int) -> Iterator[None]:
-    """Copy a file to standard error if the process ends within the block, such as when C++ code aborts it.
-
-    No handler runs in a process that aborts, so a shell waits beside it: a line says that the block has ended, the end
-    of its input that the process has. A Ctrl-C ends both without a word. path: of the file. stderr: a descriptor.
-    """
-    try:
-        with open(path, "rb") as file:  # read from its beginning, wherever the process writes
-            command = "/bin/sh", "-c", LAST_WORDS, path
-            shell = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=stderr, stderr=file)
-    except OSError:  # there is no such shell, as on Windows
-        yield
-        return
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # the shell has ended
-            shell.communicate(b"\n")
-
-
-def _flush_stderr() -> None:
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):  # it is closed
-            sys.stderr.flush()
+        grep = subprocess.Popen(["grep", "-aEv", LOG_LINE], stdin=subprocess.PIPE, stdout=stderr)
+        assert grep.stdin is not None
+        os.dup2(grep.stdin.fileno(), 2)
+        try:
+            yield
+        finally:
+            if sys.stderr is not None:
+                sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            grep.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process begun in the block holds the descriptor
+                grep.wait(5)
 
 
 def let_gpu_memory_grow() -> None:

@@ -1,6 +1,7 @@
 """Less output of C++ code, which writes to file descriptor 2."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,15 +20,6 @@ def test_log_lines_are_discarded_and_errors_are_not(capfd: pytest.CaptureFixture
         os.write(2, f"{LINE}ERROR: of the model\nof another thread\n".encode())
     assert capfd.readouterr().err == "ERROR: of the model\nof another thread\n"
 
-    def fail() -> None:
-        with without_log_lines():
-            os.write(2, LINE.encode())
-            raise ValueError("damaged")
-
-    with pytest.raises(ValueError, match="damaged"):
-        fail()
-    assert capfd.readouterr().err == LINE
-
 
 @pytest.mark.parametrize(
     ("line", "discarded"),
@@ -43,7 +35,7 @@ def test_log_lines_are_discarded_and_errors_are_not(capfd: pytest.CaptureFixture
     ],
 )
 def test_only_log_lines_of_tensorflow_are_discarded(line: bytes, discarded: bool) -> None:
-    assert bool(LOG_LINE.match(line)) == discarded
+    assert bool(re.match(LOG_LINE.encode(), line)) == discarded
 
 
 ABORT = """
@@ -66,8 +58,7 @@ import_tensorflow()
 def test_last_words_of_a_process_reach_standard_error(number: signal.Signals) -> None:
     command = [sys.executable, "-c", ABORT.format(number=int(number))]
     process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=30, check=False)
-    assert process.returncode == -number
-    assert process.stderr.endswith(b" oneDNN\nF compiled to use AVX\n")
+    assert (process.returncode, process.stderr) == (-number, b"F compiled to use AVX\n")
 
 
 LOAD = """

@@ -9,7 +9,7 @@ from chatbot.attempts.attempt import all_attempts, as_json
 from chatbot.attempts.average import average
 from chatbot.attempts.compare import compare
 from chatbot.attempts.folders import prune, rename
-from chatbot.attempts.table import table, terminal_width
+from chatbot.attempts.table import table
 from chatbot.config.attempts import (
     CHECKPOINTS,
     AverageSettings,
@@ -53,7 +53,7 @@ def list_command(arguments: Sequence[str]) -> int:
         for attempt in attempts:
             print(json.dumps(as_json(attempt), ensure_ascii=False))
     elif attempts:
-        print(*table(attempts, terminal_width()), sep="\n")
+        print(*table(attempts), sep="\n")
     else:
         print(f"No attempts in {CHECKPOINTS.absolute()}; train one with {program('train.py')}")
     return 0

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import hashlib
 import json
 import math
 import os
@@ -16,7 +15,7 @@ import filelock
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, DATA, DICTIONARY, LAST, LOCK, NGRAMS, SAVING, VOCABULARY
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
-from chatbot.corpus.vocabulary import SPECIALS
+from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import first_whole, group_sizes, pointed_steps, read_pointer, resumable_steps, saved_steps
 
@@ -118,10 +117,10 @@ def _read_checkpoints(directory: Path, attempt: Attempt) -> Counter[str]:
 def _read_words(directory: Path, settings: Settings, attempt: Attempt) -> None:
     """Check the files that a conversation needs beside the weights."""
     attempt.pairs, fingerprint = _described(directory / DATA)
-    tokens = (directory / VOCABULARY).read_bytes()
-    if vocabulary_fingerprint(tokens) != fingerprint:
+    vocabulary = load_vocabulary(directory / VOCABULARY)
+    if vocabulary.fingerprint() != fingerprint:
         raise UserError(f"{VOCABULARY}: damaged, not the vocabulary that the attempt was begun with")
-    attempt.vocabulary = len(SPECIALS) + tokens.count(b"\n")
+    attempt.vocabulary = len(vocabulary)
     for name, needed in {NGRAMS: settings.model.ngrams, DICTIONARY: settings.corpus.dictionary}.items():
         if needed and not (directory / name).exists():
             raise UserError(f"{name}: missing")
@@ -134,11 +133,6 @@ def _described(path: Path) -> tuple[int, str]:
         return int(values["pairs"]), str(values["vocabulary"])
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: damaged") from None
-
-
-def vocabulary_fingerprint(content: bytes) -> str:
-    """Return what `Vocabulary.fingerprint` returns for the content of vocabulary.txt, without parsing it."""
-    return hashlib.sha256("\n".join(SPECIALS).encode() + b"\n" + content.removesuffix(b"\n")).hexdigest()
 
 
 def data_names(settings: Settings) -> tuple[str, ...]:

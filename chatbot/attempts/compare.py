@@ -5,28 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from chatbot.attempts.attempt import Attempt, check_saved, read_attempt
-from chatbot.attempts.table import (
-    NONE,
-    aligned,
-    column_widths,
-    end_of,
-    megabytes,
-    millions,
-    nats,
-    number,
-    terminal_width,
-    total_width,
-)
+from chatbot.attempts.table import NONE, aligned, megabytes, millions, nats, number
 from chatbot.config.attempts import CONFIG, LAST, CompareSettings, trained_directory
 from chatbot.config.stored import storable, stored_settings
-from chatbot.config.training import Settings
-from chatbot.flags import fields_of, flag_of
+from chatbot.flags import flag_of
 from chatbot.model.checkpoint import read_pointer
 
-# The flags whose values are paths of files.
-FILES = {flag_of(name) for name, field in fields_of(Settings).items() if "FILE" in (field.metadata["metavar"] or "")}
-# The narrowest column of an attempt.
-LEAST_WIDTH = 8
 # Beyond so many names, the name of the picture has only their number.
 MOST_NAMES = 4
 
@@ -47,7 +31,7 @@ def compare(settings: CompareSettings) -> None:
         [""] * (1 + len(attempts)),
         *results(attempts, records),
     ]
-    print(*_fitted(rows, terminal_width()), sep="\n")
+    print(*aligned(rows, [True, *[False] * len(attempts)]), sep="\n")
     if len({read_pointer(directory / LAST).get("validation") for directory in directories} - {None}) > 1:
         print("They were validated on different pairs, so their nats per character cannot be compared.")
     if any(records):
@@ -87,15 +71,6 @@ def default_picture(names: Sequence[str]) -> Path:
     """Return the file of the picture, in the current folder."""
     shown = [name[:40] for name in names[:MOST_NAMES]]
     return Path(f"curves-{'-'.join(shown)}{f'-and-{len(names) - MOST_NAMES}' if len(names) > MOST_NAMES else ''}.png")
-
-
-def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Return the lines of the table, whose columns of attempts are narrowed; paths of files then keep their ends."""
-    widths = column_widths(rows)
-    while width is not None and total_width(widths) > width and max(widths[1:]) > LEAST_WIDTH:
-        widths[1 + widths[1:].index(max(widths[1:]))] -= 1
-    rows = [[*map(end_of, row, widths)] if row[0] in FILES else row for row in rows]
-    return aligned(rows, [True, *[False] * (len(widths) - 1)], widths)
 
 
 def _shown(value: Any) -> str:

@@ -1,19 +1,16 @@
 """Renames the folders of an attempt, and removes what no attempt needs."""
 
-import os
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from chatbot.attempts.attempt import check_not_training, is_training, size_of
 from chatbot.attempts.table import aligned, megabytes
 from chatbot.config.attempts import CHECKPOINTS, CONFIG, TENSORBOARD, PruneSettings, RenameSettings
-from chatbot.config.run import RunSettings
-from chatbot.config.stored import read_settings
-from chatbot.durable import write_json
+from chatbot.config.stored import stored_settings
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import checkpoint_path, group_sizes, pointed_steps, saved_steps, verified_manifest
 
@@ -22,7 +19,8 @@ OWN = re.compile(
     r"config\.json|vocabulary\.txt|dictionary\.txt|data\.json|ngrams\.npz|metrics\.jsonl|curves\.png"
     r"|lock|saving|.*\.part|ckpt-\d+\..*"
 )
-# What a run leaves in the folder of its curves, below it or below one of its folders.
+# What a run leaves in the folder of its curves, below it or below one of its folders. A folder with anything else is
+# kept.
 OWN_CURVES = re.compile(
     r"([^/]+/)?(events\.out\.tfevents\.[^/]+|(layout|settings|graph)\.part"
     r"|(embedding\.bytes|words\.tsv|projector_config\.pbtxt)(\.part)?"
@@ -36,7 +34,6 @@ class Unneeded(NamedTuple):
     name: str
     why: str
     paths: list[Path]
-    kept: Sequence[Path] = ()  # what else is in the folders of these files, and stays
 
 
 def prune(settings: PruneSettings) -> None:
@@ -48,8 +45,6 @@ def prune(settings: PruneSettings) -> None:
     sizes = [sum(map(size_of, group.paths)) for group in unneeded]
     rows = [[megabytes(size), group.name, group.why] for size, group in zip(sizes, unneeded, strict=True)]
     print(*aligned(rows, [False, True, True]), sep="\n")
-    for path in (path for group in unneeded for path in group.kept):
-        print(f"{path} stays: no run has written it.")
     if not settings.yes:
         print(f"{megabytes(sum(sizes))} in all. Nothing was removed; the same command with --yes removes it.")
         return
@@ -70,8 +65,8 @@ def find_unneeded(settings: PruneSettings) -> Iterator[Unneeded]:
             if attempt.is_dir():
                 check_not_training(attempt)
                 yield from unneeded_in(attempt, settings.keep)
-            elif (found := curve_files(curves))[0]:
-                yield Unneeded(str(curves), "curves of an attempt that is gone", *found)
+            elif has_only_curves(curves):
+                yield Unneeded(str(curves), "curves of an attempt that is gone", [curves])
         except UserError as error:
             if settings.attempts:
                 raise
@@ -86,16 +81,15 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
     steps, named = saved_steps(directory), {*pointed_steps(directory).values()}
     if not named:
         if not steps and all(OWN.fullmatch(path.name) for path in directory.iterdir()):
-            curves, others = curve_files(TENSORBOARD / directory.name)
-            yield Unneeded(str(directory), "never saved a checkpoint", [directory, *curves], others)
+            curves = TENSORBOARD / directory.name
+            paths = [directory, curves] if has_only_curves(curves) else [directory]
+            yield Unneeded(str(directory), "never saved a checkpoint", paths)
         return
     for step in named:
         path = checkpoint_path(directory, step)
         verified_manifest(path)  # if it is damaged, an older one may be the only whole one
         group_sizes(path)
-    own_keep = read_settings(directory / CONFIG).get("keep")
-    own_keep = own_keep if isinstance(own_keep, int) and own_keep > 0 else RunSettings.keep
-    kept = named | {*steps[: keep or own_keep]}
+    kept = named | {*steps[: keep or stored_settings(directory / CONFIG).run.keep]}
     files = defaultdict(list)
     for path in directory.iterdir():
         if match := re.match(r"ckpt-(\d+)\.", path.name):
@@ -106,24 +100,16 @@ def unneeded_in(directory: Path, keep: int | None) -> Iterator[Unneeded]:
         yield Unneeded(str(parts[0]), "of a process that was killed", parts)
 
 
-def curve_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files in the folder of an attempt's curves: those that runs wrote, and all others."""
-    own: list[Path] = []
-    others: list[Path] = []
-    for inner, _, names in os.walk(folder):  # does not follow links
-        for path in (Path(inner, name) for name in sorted(names)):
-            (own if OWN_CURVES.fullmatch(path.relative_to(folder).as_posix()) else others).append(path)
-    return own, others
+def has_only_curves(folder: Path) -> bool:
+    """Return whether a folder has curves of an attempt, and no file that no run has written."""
+    files = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return bool(files) and all(OWN_CURVES.fullmatch(path.relative_to(folder).as_posix()) for path in files)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, with the last of curves their folders, or a folder that no run has locked since it was listed."""
+    """Remove a file, or a folder that no run has locked since it was listed."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
-        for folder in path.parents:
-            if TENSORBOARD not in folder.parents or any(folder.iterdir()):
-                break
-            folder.rmdir()
     elif not is_training(path):
         shutil.rmtree(path)
 
@@ -133,7 +119,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def rename(settings: RenameSettings) -> None:
-    """Rename an attempt's folders in checkpoints/ and tensorboard/, and its name in config.json.
+    """Rename an attempt's folders in checkpoints/ and tensorboard/.
 
     Raises UserError if there is no such attempt, if a process trains it, or if the new name is taken.
     """
@@ -145,20 +131,9 @@ def rename(settings: RenameSettings) -> None:
         if folder.exists():
             raise UserError(f"rename {old} {new}: {folder} exists already; choose another name")
     check_not_training(attempt)
-    try:
-        values = read_settings(attempt / CONFIG)
-    except UserError:  # a damaged attempt can be renamed, too
-        values = {}
+    # The name of the folder counts, not the one in its settings.
+    attempt.rename(renamed)
     curves = (TENSORBOARD / old).is_dir()
     if curves:
         (TENSORBOARD / old).rename(TENSORBOARD / new)
-    try:
-        attempt.rename(renamed)
-    except OSError:
-        if curves:
-            (TENSORBOARD / new).rename(TENSORBOARD / old)
-        raise
-    # The name of the folder counts, so an attempt with the old name in its settings works, too.
-    if "attempt" in values:
-        write_json(renamed / CONFIG, {**values, "attempt": new})
     print(f"{attempt} is now {renamed}" + (f", and {TENSORBOARD / old} is {TENSORBOARD / new}" if curves else ""))

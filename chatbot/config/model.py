@@ -28,8 +28,8 @@ class ModelSettings(Flags, fixed=True):
     embedding_size: int = setting(256, "size of the embedding vector of a token", least=1)
     word_vectors: str | None = setting(
         None,
-        "start the embedding of a new attempt from pretrained word vectors: a file of word2vec (text or binary), GloVe "
-        "or fastText (.vec)",
+        "start the embedding of a new attempt from pretrained word vectors: a text file of word2vec, GloVe or fastText "
+        "(.vec)",
         metavar="FILE",
         fixed=False,
     )

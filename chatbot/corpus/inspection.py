@@ -1,30 +1,27 @@
-"""Inspection of a corpus before training: lengths, vocabulary and repetition, as text and as JSON."""
+"""Inspection of a corpus before training: lengths, vocabulary and frequent replies, as text and as JSON."""
 
 import dataclasses
 import json
-import re
-import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.corpus import NONE, CorpusSettings
+from chatbot.config.corpus import CorpusSettings
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.chunks import Counts, hashes_of, load_chunk
+from chatbot.corpus.chunks import Counts, load_chunk
 from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, vocabulary_of_counts
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask
-from chatbot.corpus.reading.display import CHINESE, counted
+from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.formats.chat import NO_TEXT, NOTICES
 from chatbot.corpus.reading.formats.corpora import FALSE_RESPONSES
 from chatbot.corpus.reading.formats.subtitles import NO_SPEECH
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
-from chatbot.corpus.selection import Selection, occurrences_before, select
+from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import IdTable, encode_chunk
-from chatbot.corpus.tokenizer import SPACE
 from chatbot.corpus.vocabulary import MIN_COUNT, Vocabulary, frequent_characters, longer_token_capacity
 from chatbot.corpus.workers import Pool, progress_bar, worker_pool
 from chatbot.flags import command_line, program
@@ -36,10 +33,6 @@ TOP_REPLIES = 10
 VOCABULARY_SIZES = (4_000, 8_000, 16_000, 32_000, 64_000)
 # The suggested vocabulary covers this share of the largest coverage; the suggested length fits this share of the pairs.
 COVERED, FITTING = 0.97, 0.99
-
-_CHINESE = re.compile(f"{SPACE}*[{CHINESE}]")
-_NOT_WORD = re.compile(r"[\W_]+")
-_REPEATED = re.compile(r"(\D)\1{2,}")  # 哈哈哈哈 counts as 哈哈
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +61,6 @@ class Measurements:
     characters: int  # distinct characters
     coverage: dict[int, "Coverage"]  # by the size of a vocabulary, up to the first that has every token it may have
     top_replies: list[tuple[str, int]]  # with the number of pairs that have them
-    after_space: float  # of the tokens that begin with a Chinese character, the share that follow a space
-    near_duplicates: int  # pairs equal to an earlier one but for punctuation, case or repeated characters
     max_length: int  # suggested
     vocabulary_size: int  # suggested
 
@@ -96,9 +87,7 @@ def measure(files: CorpusFiles) -> Measurements:
         coverage = _coverage(counts)
         largest = max(covered.tokens for covered in coverage.values())
         size = next(size for size, covered in coverage.items() if covered.tokens >= COVERED * largest)
-        measured = _measure_chunks(tokenised, kept, vocabulary_of_counts(tokenised, counts, size), pool)
-    lengths = np.concatenate([chunk.lengths for chunk in measured])
-    folded_hashes = np.concatenate([chunk.folded_hashes for chunk in measured])
+        lengths = _lengths(tokenised, kept, vocabulary_of_counts(tokenised, counts, size), pool)
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
     return Measurements(
         files=[File(report, pairs) for report, pairs in zip(reports, tokenised.by_source(kept), strict=True)],
@@ -108,8 +97,6 @@ def measure(files: CorpusFiles) -> Measurements:
         characters=len(counts.characters),
         coverage=coverage,
         top_replies=_top_replies(tokenised, hashes.answers, kept),
-        after_space=sum(c.chinese_after_space for c in measured) / max(1, sum(c.chinese for c in measured)),
-        near_duplicates=int((occurrences_before(folded_hashes) > 0).sum()),
         max_length=max(2, longest),
         vocabulary_size=size,
     )
@@ -132,40 +119,22 @@ def _coverage(counts: Counts) -> dict[int, Coverage]:
     return coverage
 
 
-class _MeasuredChunk(NamedTuple):
-    lengths: npt.NDArray[np.int64]  # [pairs, 2]
-    folded_hashes: Hashes  # [pairs] equal for near duplicates
-    chinese: int  # tokens that begin with a Chinese character
-    chinese_after_space: int
-
-
-def _measure_chunks(tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool: Pool) -> list[_MeasuredChunk]:
+def _lengths(tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool: Pool) -> npt.NDArray[np.int64]:
+    """Return the lengths of the kept pairs in tokens of the vocabulary, EOS counted in the answers, [pairs, 2]."""
     masks = tokenised.by_chunk(kept)
     tasks = ((chunk.path, mask, vocabulary) for chunk, mask in zip(tokenised.chunks, masks, strict=True))
-    measured = []
+    lengths = []
     with progress_bar("Measuring", int(kept.sum()), " pairs") as bar:
-        for chunk in pool.in_order(_measure_chunk, tasks, len(masks) <= SERIAL_CHUNKS):
-            measured.append(chunk)
-            bar.update(len(chunk.lengths))
-    return measured
+        for of_chunk in pool.in_order(_lengths_of_chunk, tasks, len(masks) <= SERIAL_CHUNKS):
+            lengths.append(of_chunk)
+            bar.update(len(of_chunk))
+    return np.concatenate(lengths)
 
 
-def _measure_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> _MeasuredChunk:
-    chunk = load_chunk(path)
-    lengths = encode_chunk(chunk, kept, IdTable(vocabulary)).lengths[:, [SOURCE, TARGET]].astype(np.int64)
+def _lengths_of_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
+    lengths = encode_chunk(load_chunk(path), kept, IdTable(vocabulary)).lengths[:, [SOURCE, TARGET]].astype(np.int64)
     lengths[:, TARGET] += 1
-    pairs = chunk.texts(np.flatnonzero(kept))
-    folded_hashes = hashes_of(f"{_folded(question)}\n{_folded(answer)}" for question, answer in pairs)
-    after_space = np.array([token.startswith(SPACE) for token in chunk.tokens], np.bool_)
-    chinese = np.array([_CHINESE.match(token) is not None for token in chunk.tokens], np.bool_)
-    ids = chunk.ids
-    return _MeasuredChunk(lengths, folded_hashes, int(chinese[ids].sum()), int((chinese & after_space)[ids].sum()))
-
-
-def _folded(text: str) -> str:
-    """Remove punctuation, case and repetition from a text. Text of punctuation alone keeps its punctuation."""
-    words = _NOT_WORD.sub("", unicodedata.normalize("NFKC", text).casefold())
-    return _REPEATED.sub(r"\1\1", words or text)
+    return lengths
 
 
 def _top_replies(tokenised: TokenisedFiles, answer_hashes: Hashes, kept: Mask) -> list[tuple[str, int]]:
@@ -189,9 +158,8 @@ def _texts(tokenised: TokenisedFiles, rows: npt.NDArray[np.int64]) -> list[tuple
     return [texts[row] for row in rows.tolist()]
 
 
-BARS, BAR_WIDTH = 12, 40
-# Thresholds of the warnings, as shares of all pairs, replies or tokens.
-MANY_DROPPED, TOP_REPLIES_SHARE, MANY_AFTER_SPACE, MANY_NEAR_DUPLICATES = 0.1, 0.2, 0.3, 0.1
+# Thresholds of the warnings, as shares of all pairs or replies.
+MANY_DROPPED, TOP_REPLIES_SHARE = 0.1, 0.2
 FEW_PAIRS, FREQUENT_REPLY = 1000, 10
 # Reasons to drop pairs that the user chose by a flag, and to drop what is no pair of the corpus anyway.
 CHOSEN = ("pairs beyond ", "pairs with fewer ", "pairs with more ", "pairs with a blocked ")
@@ -212,8 +180,10 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         lines += [f"  --clean {rule} changed {counted(count, 'utterance')}" for rule, count in report.changed.items()]
     lines += ["", "The first pairs:"]
     lines += [f"  {question} -> {answer}" for question, answer in measured.samples]
-    for name, side in (("Questions", SOURCE), ("Replies", TARGET)):
-        lines += ["", f"{name}, in tokens:", *histogram(measured.lengths[:, side])]
+    lines += ["", "Lengths in tokens:"]
+    for name, side in (("questions", SOURCE), ("replies", TARGET)):
+        median, most, longest = np.quantile(measured.lengths[:, side], [0.5, FITTING, 1], method="inverted_cdf")
+        lines.append(f"  {name}: half up to {median}, {FITTING:.0%} up to {most}, all up to {longest}")
     lines += [
         "",
         f"Vocabulary: {counted(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
@@ -225,11 +195,6 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
     ]
     lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
     lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
-    lines += [
-        "",
-        f"Near duplicates (other punctuation, case or repeated characters): "
-        f"{counted(measured.near_duplicates, 'pair')}.",
-    ]
     longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())
     lines += [
         "",
@@ -261,21 +226,7 @@ def warnings(measured: Measurements, settings: CorpusSettings) -> list[str]:
             f"{measured.top_share:.0%} of all replies are the same {len(measured.top_replies)}, and a model trained on "
             f"them will repeat them: --max-reply-frequency {limit}"
         )
-    if measured.after_space > MANY_AFTER_SPACE:
-        lines.append(
-            f"{measured.after_space:.0%} of the Chinese tokens follow a space, as in a corpus with spaces between "
-            f"words, unlike what people type: {_with_rules(settings, 'spaces')}"
-        )
-    if measured.near_duplicates > MANY_NEAR_DUPLICATES * measured.pairs:
-        share = f"{measured.near_duplicates / measured.pairs:.0%} of the pairs are near duplicates"
-        more = {"nfkc", "punctuation"} - set(settings.clean)
-        lines.append(f"{share}; some become equal with {_with_rules(settings, *sorted(more))}" if more else share)
     return lines
-
-
-def _with_rules(settings: CorpusSettings, *more: str) -> str:
-    """Return the --clean flag with the present rules and `more`."""
-    return " ".join(["--clean", *(rule for rule in settings.clean if rule != NONE), *more])
 
 
 def json_line(file: File) -> str:
@@ -293,17 +244,3 @@ def json_line(file: File) -> str:
         },
         ensure_ascii=False,
     )
-
-
-def histogram(lengths: npt.NDArray[np.int64]) -> list[str]:
-    """Return a bar for each interval of lengths, up to the length that nearly all pairs fit, and one for the rest."""
-    end = int(np.quantile(lengths, FITTING, method="inverted_cdf"))
-    width = max(1, -(-end // BARS))
-    counts = np.bincount(np.minimum((lengths - 1) // width, BARS))
-    rows = []
-    for interval, count in enumerate(counts.tolist()):
-        low, high = interval * width + 1, (interval + 1) * width
-        label = f"{low}+" if interval == BARS else f"{low}" if width == 1 else f"{low}-{high}"
-        bar = "█" * round(BAR_WIDTH * count / int(counts.max()))
-        rows.append(f"  {label:>9}  {bar:<{BAR_WIDTH}} {count / len(lengths):6.1%}")
-    return rows

@@ -11,8 +11,8 @@ import pytest
 
 from chatbot.attempts.__main__ import main
 from chatbot.attempts.attempt import Attempt, all_attempts
-from chatbot.attempts.table import shortened, table
-from chatbot.corpus.reading.display import width as width_of
+from chatbot.attempts.table import table
+from chatbot.corpus.reading.display import width
 from chatbot.errors import exit_code_of
 from tests.attempts.folders import save_attempt
 
@@ -86,29 +86,14 @@ def test_newest_attempt_is_first(work_dir: Path) -> None:
     assert [attempt.name for attempt in all_attempts()] == ["b", "c", "a"]
 
 
-@pytest.mark.parametrize("width", [120, 80, 60, 40])
-def test_table_fits_the_terminal(width: int) -> None:
-    attempts = [
-        WHOLE,
-        Attempt("一个名字很长很长很长很长的尝试", "training", "", ("很长的文件名也没有关系.tsv", "b"), bytes=10**10),
-        Attempt("a" * 100, "broken", "config.json: missing"),
-    ]
-    lines = table(attempts, width)
-    cells = lines[: 1 + len(attempts)]
-    assert max(map(width_of, cells)) <= width
-    assert lines[-2:] == ["", f"{'a' * 100} is broken: config.json: missing"]
-    assert all(word in cells[1] for word in ("weibo", "12,000", "4.424", "ready"))
-    assert cells[2].endswith("training")
-
-
 def test_any_name_of_a_folder_is_one_line(work_dir: Path) -> None:
     folder = work_dir / "checkpoints" / "a\n\x1b[31mb"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{")
     (folder / "last").write_text("{")
-    lines = table(all_attempts(), 80)
-    assert lines[1].startswith("a??[31mb  ")
-    assert lines[3:] == ["a??[31mb is broken: config.json: damaged, not JSON"]
+    lines = table(all_attempts())
+    assert lines[1].startswith("a↵?[31mb  ")
+    assert lines[3:] == ["a↵?[31mb is broken: config.json: damaged, not JSON"]
 
 
 @pytest.mark.parametrize(
@@ -126,17 +111,12 @@ def test_damage_of_any_kind_is_listed(work_dir: Path, name: str, content: str) -
     (attempt,) = all_attempts()
     assert attempt.state == "broken"
     assert attempt.problem
-    assert len(table([attempt], 80)) == 4
+    assert len(table([attempt])) == 4
 
 
-def test_ordinary_names_leave_room_for_every_column() -> None:
-    (heading, line) = table([WHOLE], 80)
+def test_cells_of_an_attempt() -> None:
+    heading, line, other = table([WHOLE, Attempt("很长的名字", data=("甲.tsv", "b"), bytes=10**10)])
     shown = ["weibo", "weibo.tsv", "256x2", "4.1M", "12,000", "4.424", "9,000", "2026-11-22", "56", "MB", "ready"]
     assert line.split() == shown, heading
-    assert table([WHOLE], None) == [heading, line]
-
-
-def test_shortened_text_has_at_most_its_width() -> None:
-    assert shortened("你好", 4) == "你好"
-    assert shortened("你好吗", 4) == "你…"
-    assert shortened("abcde", 4) == "abc…"
+    assert other.split() == ["很长的名字", "甲.tsv", "+1", *"-" * 6, "10.0", "GB", "empty"]
+    assert width(line.partition("ready")[0]) == width(other.partition("empty")[0])

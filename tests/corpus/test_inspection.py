@@ -7,14 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.stored import train_settings
 from chatbot.corpus.__main__ import main
 from chatbot.corpus.files import training_files
-from chatbot.corpus.inspection import Measurements, histogram, measure, report_lines, warnings
+from chatbot.corpus.inspection import Measurements, measure, report_lines, warnings
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import LEAST_SIZE, build_vocabulary
 from chatbot.errors import exit_code_of
@@ -49,13 +48,15 @@ def test_measurements_of_a_small_corpus(tmp_path: Path) -> None:
     assert (file.report.pairs, file.kept, measurements.pairs) == (6, 4, 4)
     assert measurements.samples == PAIRS[:3]
     assert measurements.lengths.tolist() == [[2, 4], [3, 6], [9, 3], [9, 3]]
+    lines = report_lines(measurements, CorpusSettings())
+    assert "  questions: half up to 3, 99% up to 9, all up to 9" in lines
+    assert "  replies: half up to 3, 99% up to 6, all up to 6" in lines
     assert measurements.tokens == measurements.characters == len(set("你好呀！吃了吗呵去哪里"))
     characters = Counter(character for pair in PAIRS[:4] for side in pair for character in side)
     known = sum(count for count in characters.values() if count > 1) / characters.total()
     assert measurements.coverage == {4000: pytest.approx((known, known))}  # more entries would be the same
     assert measurements.top_replies[0] == ("呵呵", 2)
     assert measurements.top_share == 1.0
-    assert measurements.near_duplicates == 1
     assert (measurements.max_length, measurements.vocabulary_size) == (9, 4000)
 
 
@@ -119,8 +120,6 @@ def test_warnings_give_remedies(tmp_path: Path) -> None:
     lines = "\n".join(warnings(measured(tmp_path, [*PAIRS, ("", "空"), ("空", "")]), CorpusSettings()))
     assert "50% left out, mostly pairs with an empty side" in lines
     assert "only 4 pairs" in lines
-    assert "25% of the pairs are near duplicates" in lines
-    assert "--clean markup control equal duplicates nfkc punctuation" in lines
     assert "--max-reply-frequency" not in lines  # no reply is frequent enough
 
 
@@ -148,15 +147,6 @@ def test_fields_and_notices_beside_the_pairs_give_no_warning(tmp_path: Path) -> 
     assert any(line.startswith("  left out: notices of the application") for line in lines)
 
 
-def test_spaces_between_words_give_a_warning(tmp_path: Path) -> None:
-    pairs = [(f"你 要 党员 转正 了 吗 {i}", f"没 呢 {i}") for i in range(2000)]
-    (warning,) = warnings(measured(tmp_path, pairs), CorpusSettings())
-    assert "follow a space" in warning
-    assert warning.endswith("--clean markup control equal duplicates spaces")
-    rules = ("markup", "control", "equal", "duplicates", "spaces")
-    assert warnings(measured(tmp_path, pairs, clean=rules), CorpusSettings(clean=rules)) == []
-
-
 def test_suggested_command_parses(tmp_path: Path) -> None:
     settings = CorpusSettings(data=("my pairs.tsv", "b.tsv"), clean=("urls",), columns=("2", "3"))
     lines = report_lines(measured(tmp_path, PAIRS), settings)
@@ -171,21 +161,11 @@ def test_healthy_corpus_has_no_warnings(chat_file: Path, tmp_path: Path, monkeyp
     measurements = measure(training_files(settings))
     assert measurements.pairs == 200
     assert measurements.top_replies[0] == ("好的", 3)
-    assert (measurements.max_length, measurements.vocabulary_size, measurements.near_duplicates) == (33, 4000, 0)
+    assert (measurements.max_length, measurements.vocabulary_size) == (33, 4000)
     (warning,) = warnings(measurements, settings)
     assert warning.startswith("only 200 pairs")
     monkeypatch.setattr("chatbot.corpus.inspection.FEW_PAIRS", 200)
     assert warnings(measurements, settings) == []
-
-
-def test_histogram_bars_are_relative_to_the_largest() -> None:
-    rows = histogram(np.array([1] * 50 + [2] * 49 + [40]))
-    assert [row.split()[0] for row in rows[:2]] == ["1", "2"]
-    assert rows[0].endswith("50.0%")
-    assert rows[0].count("█") == 40
-    assert rows[1].count("█") == 39
-    assert rows[-1].split()[0] == "13+"
-    assert histogram(np.array([3]))[-1].count("█") == 40
 
 
 def test_command_prints_one_json_object_per_file_and_writes_nothing(work_dir: Path) -> None:
