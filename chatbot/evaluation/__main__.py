@@ -5,7 +5,7 @@ import json
 import sys
 
 from chatbot.config.attempts import trained_directory
-from chatbot.config.evaluation import check_report, evaluation_settings
+from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.stored import with_default_search
 from chatbot.corpus.reading.display import counted
 from chatbot.errors import exit_code_of
@@ -19,7 +19,7 @@ def main() -> int:
     from chatbot.corpus.reading.open.sources import find_parts
 
     if settings.report is not None:
-        check_report(settings.report)
+        open(settings.report, "ab").close()  # a file that cannot be written is noticed at once
     sources = find_parts(settings.data).measured
     bank = find_parts(settings.baseline_data).training if settings.baseline_data else None
     from chatbot.quiet import import_tensorflow, let_gpu_memory_grow

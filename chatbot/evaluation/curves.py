@@ -2,6 +2,7 @@
 
 import logging
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ DASHES = ("-", "--", "-.", ":")
 POINTS = 100
 # Inches and dots per inch: upright, which fills the screen of a phone and half a printed page.
 WIDTH, HEIGHT, DPI = 6.0, 6.5, 150
-# Families with Chinese characters on Linux, macOS and Windows. The first one that is installed is used.
+# Families with Chinese characters on Linux, macOS and Windows.
 CHINESE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
     *("PingFang SC", "Hiragino Sans GB", "Heiti SC", "Microsoft YaHei", "SimHei", "SimSun"),
@@ -97,7 +98,7 @@ def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
     figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1 + validated, 1, sharex=True, squeeze=False)[:, 0]
-    labels, families = _drawable([name for name, _ in curves])
+    labels = [name for name, _ in curves]
     lines = []
     for number, (loss, mean, validation) in enumerate(zip(losses, means, validations, strict=True)):
         style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
@@ -116,9 +117,10 @@ def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
         _describe(panels[0], "Validation: lower is better", "nats per character")
     for text in figure.legend(lines, labels, loc="outside lower left", fontsize=9, frameon=False).get_texts():
         text.set_parse_math(False)  # a "$" in a name is no formula
-        text.set_fontfamily(families)
+        text.set_fontfamily(["DejaVu Sans", *CHINESE_FONTS])
 
-    with replacing(path) as part:
+    with replacing(path) as part, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of characters that no font has
         figure.savefig(part, format=path.suffix[1:])
 
 
@@ -139,20 +141,3 @@ def _limit(panel: Any, losses: npt.NDArray[np.float64]) -> None:
         low, high = losses.min(), np.percentile(losses, 98)
         margin = max(0.05 * (high - low), 1e-6)
         panel.set_ylim(low - margin, high + margin)
-
-
-def _drawable(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the names as the installed fonts can show them, and the families of these fonts.
-
-    Where characters are missing, they are shown as "?", and all names are numbered.
-    """
-    from matplotlib import font_manager
-
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    families = ["DejaVu Sans", *[name for name in CHINESE_FONTS if name in installed][:1]]
-    fonts = [font_manager.get_font(font_manager.findfont(family)) for family in families]
-    known = set[int]().union(*(font.get_charmap() for font in fonts))
-    shown = ["".join(character if ord(character) in known else "?" for character in name) for name in names]
-    if shown != list(names):
-        shown = [f"{number}: {name}" for number, name in enumerate(shown, 1)]
-    return shown, families

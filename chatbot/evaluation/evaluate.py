@@ -38,7 +38,7 @@ def evaluate(
     and of the baseline's replies.
 
     report: the path of an HTML file to write. name: the model's name, shown there. tokenize: --tokenize.
-    Raises UserError when the report cannot be written.
+    Raises OSError when the report cannot be written.
     """
     turns, max_length = trained.settings.encoding.history, trained.settings.model.max_length
     corpus = encode(files, Selection(), trained.vocabulary, turns, max_length)

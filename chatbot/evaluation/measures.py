@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH, is_installed
+from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
@@ -26,13 +26,9 @@ SEED = 1
 # The least share of a script in the letters of a text of that language. A Chinese character stands for about a word,
 # and five letters for another one; Japanese has Chinese characters, too.
 LEAST_SHARE = 0.1
-CHINESE, KANA, HANGUL = (
-    re.compile(rf"[{characters}]")
-    for characters in (
-        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
-        "\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d",
-        "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
-    )
+CHINESE = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+KANA_OR_HANGUL = re.compile(
+    r"[\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9d\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]"
 )
 # The number of questions that relevance compares a reply with, its own included.
 QUESTIONS = 10
@@ -153,13 +149,10 @@ def top_share(replies: Sequence[str], number: int) -> float:
 def tokenization_of(references: Sequence[str]) -> str:
     """Return the tokenisation of BLEU that suits the references, as sacrebleu names it."""
     letters = "".join(filter(str.isalpha, "".join(references)))
-    chinese, kana, hangul = (len(script.findall(letters)) for script in (CHINESE, KANA, HANGUL))
     least = max(1, LEAST_SHARE * len(letters))
-    if kana >= least:
-        return "ja-mecab" if is_installed("ja-mecab") else CHAR
-    if hangul >= least:
-        return "ko-mecab" if is_installed("ko-mecab") else CHAR
-    return ZH if chinese >= least else ANY
+    if len(KANA_OR_HANGUL.findall(letters)) >= least:
+        return CHAR
+    return ZH if len(CHINESE.findall(letters)) >= least else ANY
 
 
 def bleu(replies: Sequence[str], references: Sequence[str], tokenization: str) -> float:

@@ -13,7 +13,6 @@ from tqdm import tqdm
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.vocabulary import Vocabulary
-from chatbot.errors import UserError
 from chatbot.evaluation.likelihood import Scorer
 from chatbot.evaluation.measures import Sample, ranked_first
 from chatbot.inference.replier import BATCH
@@ -138,12 +137,9 @@ def _attention(
 def write_report(path: str, title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     """Write the report. search: the flags of decoding. measures: the result of `evaluate`.
 
-    Raises UserError when the file cannot be written.
+    Raises OSError.
     """
-    try:
-        Path(path).write_text(report(title, search, measures, entries), encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(f"--report {path}: cannot be written ({error.strerror}); check the path") from None
+    Path(path).write_text(report(title, search, measures, entries), encoding="utf-8", errors="replace")
 
 
 def report(title: str, search: str, measures: Mapping[str, Any], entries: Sequence[Entry]) -> str:

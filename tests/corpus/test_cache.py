@@ -5,16 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import filelock
 import pytest
 
 from chatbot.corpus import cache
-from chatbot.corpus.cache import MANIFEST, content_key, is_complete, key_of, make_once, temporary_folder
+from chatbot.corpus.cache import MANIFEST, content_key, is_complete, key_of, make_once
 from chatbot.errors import UserError
 from tests.commands import ENVIRONMENT
 
@@ -176,26 +174,12 @@ def test_waiting_for_another_process_is_printed(tmp_path: Path, capfd: pytest.Ca
     assert not (tmp_path / "calls").exists()
 
 
-def test_leftovers_of_killed_processes_are_removed_and_those_of_live_ones_stay(tmp_path: Path) -> None:
-    for name in ("name", "other", "live"):
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    for name in ("name", "other"):
         (tmp_path / f"{name}.part-x").mkdir()
         (tmp_path / f"{name}.part-x" / "file").write_text("half")
-    with filelock.FileLock(tmp_path / "live.lock"):  # as another process, since it is another object
-        make(tmp_path / "name")
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["live.part-x", "name"]
-
-
-def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for name in ("dead", "new"):
-        (tmp_path / f"{cache.TEMPORARY}{name}").mkdir()
-        (tmp_path / f"{cache.TEMPORARY}{name}" / cache.IN_USE).touch()
-    long_ago(tmp_path / f"{cache.TEMPORARY}dead" / cache.IN_USE)
-    with temporary_folder() as live:
-        long_ago(live / cache.IN_USE)
-        with temporary_folder() as second:
-            assert sorted(tmp_path.iterdir()) == sorted([tmp_path / f"{cache.TEMPORARY}new", live, second])
-    assert [path.name for path in tmp_path.iterdir()] == [f"{cache.TEMPORARY}new"]
+    make(tmp_path / "name")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["name", "other.part-x"]
 
 
 def long_ago(path: Path, days: float = 91) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
-from chatbot.config.evaluation import evaluation_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import training_files
@@ -22,7 +21,6 @@ from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.selection import Selection
 from chatbot.corpus.tokenizer import tokenizer
 from chatbot.corpus.vocabulary import BOS, EOS, Vocabulary
-from chatbot.errors import UserError
 from chatbot.evaluation import evaluate as evaluate_module
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.evaluation.likelihood import Likelihood, Scorer
@@ -178,11 +176,3 @@ def test_each_reply_is_compared_with_its_own_reference(
     scored = Scorer(model)(encode(files, Selection(), vocabulary).shards)
     assert measures["nats_per_character"] == pytest.approx(scored.nats_per_character)
     assert (measures["perplexity"], measures["tokens"]) == (pytest.approx(scored.perplexity), scored.tokens)
-
-
-def test_tokenisation_without_its_packages_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.config.evaluation.is_installed", lambda name: name == "char")
-    assert evaluation_settings(["--data", "x", "--tokenize", "char"]).tokenize == "char"
-    message = r"^--tokenize ja-mecab: its packages are missing; pip install 'sacrebleu\[ja\]'$"
-    with pytest.raises(UserError, match=message):
-        evaluation_settings(["--data", "x", "--tokenize", "ja-mecab"])
