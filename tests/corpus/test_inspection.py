@@ -112,7 +112,7 @@ def test_reading_in_doubt_is_shown_above_the_message(
         "  物流很快  ->  1",
         "  颜色不对  ->  0",
         "  质量不错  ->  1",
-        "error: labels.tsv: the second column has numbers, dates or times; if these are pairs, give --columns 1 2",
+        "error: labels.tsv: the second column has numbers, addresses or ids; if these are pairs, give --columns 1 2",
     ]
 
 

@@ -23,8 +23,8 @@ PROSE = "It was a dark and stormy night.\nThe rain fell in torrents, except at t
     [
         (PROSE, "unknown format, it begins with 'It was a dark and stormy night…'; write one pair on each line"),
         ("从前有座山。\n山里有座庙。\n", "unknown format, it begins with '从前有座山。"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 9, "a picture; give a text file"),
-        ("<html>\n<body>你好</body>\n</html>\n", "it looks like an HTML page"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 9, "a picture, which is not read here"),
+        ("<html>\n<body>你好</body>\n</html>\n", "unknown format, it begins with '<html>"),
     ],
 )
 def test_unknown_formats_are_errors(tmp_path: Path, content: str | bytes, message: str) -> None:

@@ -1,6 +1,5 @@
 """Wild files that are no text, by their names in the folder `wild`, which has what is expected of each."""
 
-import io
 import json
 import pickle
 import sqlite3
@@ -10,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openpyxl
 import pyarrow
 import zstandard
@@ -179,16 +177,8 @@ def database(path: Path) -> None:
     connection.close()
 
 
-def array_file() -> bytes:
-    """A file of NumPy."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.zeros(9))
-    return buffer.getvalue()
-
-
 KINDS = {"book": 5, "sheet": 0x10}  # of the parts of an .xls file
 SHEET = "xl/worksheets/sheet1.xml"
-ENTITY = b'<!DOCTYPE x [<!ENTITY a "aaaa">]>'
 ANSWERED: list[Any] = [["序号", "问题", "答案"], [1, "你好", "你好呀"], [2, "再见", "慢走"]]
 
 # The function writes the file, or the folder, at the path.
@@ -205,14 +195,12 @@ BINARIES: dict[str, Callable[[Path], None]] = {
     ),
     "chat.xlsx": workbook([*CHAT, ["2024-01-01 10:02", "甲", "再见"]]),
     "hidden.xlsx": workbook([["问题", "答案"], ROWS[0]], [["问题", "答案"], ROWS[1]], hidden=1),
-    "entities.xlsx": changed(SHEET, lambda data: data.replace(b"<worksheet", ENTITY + b"<worksheet", 1)),
     # The sheet claims all columns and rows, and has a cell far below.
     "old.xls": old_workbook,
     "wide.xlsx": changed(SHEET, lambda data: data.replace(b'ref="A1:B2"', b'ref="A1:XFD1048576"')),
     "damaged.xlsx": changed(SHEET, lambda data: data[: len(data) // 2]),
     "word.docx": content(zipped({"[Content_Types].xml": "<x/>", "word/document.xml": "<x/>"})),
     "letter.doc": content(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(2000)),
-    "model.npz": content(zipped({"weights.npy": b"\x93NUMPY"})),
     "pairs.jsonl.zst": content(zstandard.compress(LINES)),
     "cut.jsonl.zst": content(zstandard.compress(LINES)[:-5]),
     "pairs.7z": content(b"7z\xbc\xaf\x27\x1c\0\4" + bytes(64)),
@@ -222,11 +210,7 @@ BINARIES: dict[str, Callable[[Path], None]] = {
     "pairs.pkl": content(pickle.dumps(ROWS)),
     "slack.zip": content(zipped(SLACK)),
     "deepseek.zip": content(zipped(DEEPSEEK)),
-    "vectors.npy": content(array_file()),
     "photo.jpg": content(b"\xff\xd8\xff\xe0\0\x10JFIF\0" + bytes(64)),
-    "table.h5": content(b"\x89HDF\r\n\x1a\n" + bytes(64)),
-    "records.avro": content(b"Obj\x01\x04\x14avro.codec\x08null"),
     "voice.mp3": content(b"ID3\x03\0\0\0\0\0\x21" + bytes(64)),
     "pairs.lz4": content(b"\x04\x22\x4d\x18" + bytes(64)),
-    "old.feather": content(b"FEA1" + bytes(64)),
 }

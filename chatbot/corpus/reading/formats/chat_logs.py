@@ -78,12 +78,6 @@ def is_whatsapp(text: TextFile) -> bool:
     return len(senders) >= max(MESSAGES, SHARE * len(filled)) and any(headers[:PREAMBLE_OF_WHATSAPP])
 
 
-def is_header_of_whatsapp(line: str) -> bool:
-    """Return whether a line begins with a date, a time and a name."""
-    header = _HEADER.match(line)
-    return header is not None and bool(header["name"]) and not is_log_level(header["name"])
-
-
 def read_whatsapp(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a chat. Raises UserError if `options.me` wrote no message."""
     order = _order_of_dates([header for line in text.first_lines if (header := _HEADER.match(line))])
@@ -149,12 +143,6 @@ def is_qq(text: TextFile) -> bool:
     return max(numbered, separate) >= REGULAR * len(headers)
 
 
-def is_header_of_qq(line: str) -> bool:
-    """Return whether a line has a date, a time and a name."""
-    match = _match(_layout_of("qq", [line]).header, line)
-    return match is not None and not is_log_level(match["name"])
-
-
 # Discord, KakaoTalk, LINE and iMessage.
 _TIME = r"(?:(?P<half>오전|오후|午前|午後|上午|下午)\s?)?(?P<hour>\d{1,2}):(?P<minute>\d{2})(?:\s?(?P<late>[AP]M))?"
 _DAY = r"(?P<year>\d{4})\s?[년/.年-]\s?(?P<month>\d{1,2})\s?[월/.月-]\s?(?P<day>\d{1,2})"
@@ -178,7 +166,6 @@ class _Layout(NamedTuple):
     no_text: "re.Pattern[str] | None" = None  # of texts that stand for pictures
     end: "re.Pattern[str] | None" = None  # of the beginnings of lines before and after a chat
     is_quoted: bool = False  # whether a text of several lines stands in quotes
-    doubt: str = ""  # why the lines may be those of another text
 
 
 LAYOUTS = (
@@ -214,14 +201,6 @@ LAYOUTS = (
         is_quoted=True,
     ),
     _Layout(
-        "line",
-        re.compile(rf"{_TIME} (?P<name>\S{{1,60}}) (?P<text>.*)"),
-        date=re.compile(rf"{_DAY}.{{0,12}}"),
-        no_text=re.compile(r"\[?(?:貼圖|圖片|照片|影片|Stickers|Photos|Videos|スタンプ|写真|動画)\]?"),
-        is_quoted=True,
-        doubt="these may be other lines with times",
-    ),
-    _Layout(
         "imessage",
         re.compile(
             r"(?P<time>[A-Z][a-z]{2} \d{2}, \d{4}\s+\d{1,2}:\d{2}:\d{2} [AP]M)"
@@ -236,15 +215,12 @@ LAYOUTS = (
 APPLICATIONS = ("discord", "kakaotalk", "line", "imessage")  # QQ's lines are not recognised by their headers alone
 
 
-def matcher_of(application: str) -> Callable[[TextFile], bool | str]:
-    """Return the function from a text to whether it is an export of this application; if in doubt, why."""
+def matcher_of(application: str) -> Callable[[TextFile], bool]:
+    """Return the function from a text to whether it is an export of this application."""
 
-    def matches(text: TextFile) -> bool | str:
+    def matches(text: TextFile) -> bool:
         filled = [line.rstrip("\r\n") for line in text.first_lines if line.strip()]
-        for layout in LAYOUTS:
-            if layout.format == application and _fits(layout, filled):
-                return layout.doubt or True
-        return False
+        return any(layout.format == application and _fits(layout, filled) for layout in LAYOUTS)
 
     return matches
 

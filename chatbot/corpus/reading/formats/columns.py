@@ -2,15 +2,13 @@
 
 import functools
 import re
-import shlex
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.display import SHOWN_NAME, counted, listing, numbered, one_line
-from chatbot.corpus.reading.formats.doubts import are_choices, doubt_of, holds_dates, holds_running_numbers
+from chatbot.corpus.reading.formats.doubts import doubt_of, holds_running_numbers
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
@@ -28,18 +26,8 @@ _ANSWERING = re.compile(
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"[，。,.!?！？…~～;；]|\w(?:\s\S+){3}")  # in no name of a column
-_GREETINGS = frozenset(
-    {
-        *("hello", "hi", "hey", "yo", "hallo", "hola", "bonjour", "ciao", "привет", "test", "こんにちは"),
-        *("你好", "您好", "你好呀", "你好啊", "嗨", "在吗", "在么", "在", "早", "早安", "早上好", "晚上好", "晚安"),
-        *("哈喽", "喂", "안녕", "안녕하세요"),
-    }
-)
-_QUESTION_MARKS = ("?", "？")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060\ufeff]")
-_WORD = re.compile(r"[a-z][a-z_]{1,19}")
 LONGEST = 20  # characters of the name of a column
-CONTRAST = 3.0  # the cells below an unknown header are so many times as long: header_unknown.csv, greeting_first.csv
 
 
 def key_of(name: str) -> str:
@@ -84,19 +72,6 @@ def _sides(first: Sequence[str]) -> tuple[int, int] | None:
     return None
 
 
-def may_be_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first of these rows of two columns differs from the others as a header with unknown names."""
-    first, below = rows[0], rows[1:]
-    if len(below) < 2 or not all(map(_may_be_name, first)) or _GREETINGS.intersection(map(str.casefold, first)):
-        return False
-    if all(map(_WORD.fullmatch, first)) and not any(_WORD.fullmatch(cell) for row in below for cell in row):
-        return True  # capitals.csv
-    if all(row[0].strip().endswith(_QUESTION_MARKS) for row in below) and not first[0].endswith(_QUESTION_MARKS):
-        return True  # header_of_questions.csv
-    lengths = (median(len(row[column].strip()) for row in below) for column in range(2))
-    return all(length >= CONTRAST * len(cell.strip()) for length, cell in zip(lengths, first, strict=True))
-
-
 def _may_be_name(cell: str) -> bool:
     return 0 < len(cell.strip()) <= LONGEST and _SENTENCE.search(cell) is None
 
@@ -117,7 +92,7 @@ QUESTIONS = (
 )
 ANSWERS = (
     *("answer", "output", "response", "completion", "reply", "target", "tgt", "a"),
-    *("answers", "responses", "replies", "output_text", "target_text", "assistant", "bot", "chosen", "moss"),
+    *("answers", "responses", "replies", "output_text", "target_text", "assistant", "bot", "chosen", "moss", "resp"),
     *("答案", "回答", "答", "回复", "答复", "回覆", "答覆", "答句", "下句", "输出", "机器人"),
     *("下联", "下聯", "下文", "后句", "回應"),
     *("antwort", "respuesta", "resposta", "risposta", "réponse", "ответ", "відповідь", "답변", "대답", "cevap"),
@@ -142,7 +117,6 @@ OTHERS = frozenset(
 )
 NAMES = TEXTS.union(OTHERS, QUESTIONS, ANSWERS)
 TOO_MANY = "rows with too many columns"
-LETTERS = "the answers are letters of choices, whose texts belong in their place"
 PREAMBLE = 10  # rows, such as a title, that may stand above a header: markdown_table.md
 
 
@@ -206,16 +180,12 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     start, known = header_row(rows[skip:], () if by_number else columns)
     rows = rows[skip + start :]
     first = tuple(rows[0]) if rows else ()
-    if known and not columns:  # a question column may be empty, and the title have the questions
-        with_text = {index for row in rows[1:] for index, cell in enumerate(row) if cell.strip()}
-        known = named(tuple(name if index in with_text else "" for index, name in enumerate(first))) or known
     width = len(first) if known or not by_number else usual_width(rows)
     if columns:
         layout = _given(rows, columns, width, known)
     elif known:
         inputs = tuple(i for i, name in enumerate(first) if name.strip().casefold() in INPUTS and i != known[0])
-        choices = width > 2 and are_choices([row[known[1]] for row in rows[1:] if len(row) > known[1]])
-        layout = Layout(*known, width, 1, inputs, doubt=f"{LETTERS}; {_if_right(known)}" if choices else "")
+        layout = Layout(*known, width, 1, inputs)
     else:
         layout = _unnamed(rows, width)
     if layout is None:
@@ -223,15 +193,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     below = rows[layout.skip] if len(rows) > layout.skip > 0 else ["text"]
     # The line below the header of Markdown's tables.
     ruled = any(below) and not any(cell.strip("-: ") for cell in below)
-    filled = sum(any(map(str.strip, row)) for row in rows[layout.skip :])
-    if not columns and filled < 2 <= len(rows) - layout.skip - filled:
-        both = (layout.question, layout.answer)
-        layout = replace(layout, doubt=f"all rows but one are empty, as in a template; {_if_right(both)}")
     return replace(layout, header=first if layout.skip else (), skip=skip + start + layout.skip + ruled)
-
-
-def _if_right(columns: tuple[int, int]) -> str:
-    return f"if these are pairs, give --columns {columns[0] + 1} {columns[1] + 1}"
 
 
 def header_row(rows: Sequence[Sequence[str]], columns: tuple[str, ...] = ()) -> tuple[int, tuple[int, int] | None]:
@@ -279,52 +241,26 @@ def _unnamed(rows: Sequence[Sequence[str]], width: int) -> Layout | None:
     sides = sides_of(two)
     header = sides is not None or is_header(two, NAMES) or (is_counted and not complete[0][0].strip().isdecimal())
     names = [name.strip().casefold() for name in two[0]] if header else []
-    numbers = f"--columns {places[0] + 1} {places[1] + 1}"
     doubt = ""
     if sides is None:
         if OTHERS.intersection(names) or (TEXTS.intersection(names) and not set(names).intersection(ANSWERS)):
-            doubt = f"the header names no question and answer; if these are pairs, give {numbers}"
-        elif (found := doubt_of(two[int(header) :]))[0]:
-            chat = "if it is a chat, give --format messages; " if found[1] else ""
-            doubt = f"{found[0]}; {chat}if these are pairs, {'' if chat else 'give '}{numbers}"
-        elif not header and (may_be_header(two) or doubt_of(two[1:])[0]):  # contacts_with_header.csv
-            given = " ".join(_quoted(name) for name in two[0])
-            doubt = f"the first row may be a header: if it is, give --columns {given}; if it is a pair, {numbers}"
+            doubt = "the header names no question and answer"
+        else:
+            doubt = doubt_of(two[int(header) :]) or doubt_of(two[1:])  # below a header with unknown names
+        doubt = doubt and f"{doubt}; if these are pairs, give --columns {places[0] + 1} {places[1] + 1}"
     question, answer = sides or ((1, 0) if names and names[0] in ANSWERS else (0, 1))
     return Layout(places[question], places[answer], width, int(header), doubt=doubt)
 
 
 def _problem(rows: Sequence[Sequence[str]], columns: tuple[str, ...], width: int, place: str) -> str:
     """Return why a table has no columns of question and answer, and the remedy."""
-    if not any(map(any, rows)):
-        return f"{place}: no text in any column; write question, tab, answer on each line"
-    advice = "; give --columns and two of: "
     if columns:
-        return listing(f"{place}: no columns {one_line(' and '.join(columns), 40)}{advice}", numbered(rows[0]))
-    if width > 2 and len(rows) >= 2 and named(tuple("".join(row[:1]) for row in rows[:2])):
-        return f"{place}: the first row has the questions and the second the answers; exchange rows and columns"
-    if width == 1:
+        problem = f"no columns {one_line(' and '.join(columns), 40)}"
+    elif width < 2 or not any(map(any, rows)):
         return f"{place}: only one column; write question, tab, answer on each line"
-    if width > 2 and holds_dates([row[0] for row in rows if len(row) > 2]):
-        return (
-            f"{place}: the first of {width} columns has numbers, dates or times; for a chat, add a first line such as "
-            "time,sender,content; for others, give --columns and two numbers"
-        )
-    problem = f"{counted(width, 'column')}, and no header names the question and the answer"
-    return listing(f"{place}: {problem}{advice}", numbered(rows[0]))
-
-
-def _quoted(name: str) -> str:
-    """Return a name as an argument in a shell."""
-    return shlex.quote(name.strip()) if " " in name.strip() else name.strip()
-
-
-def without_prose(line: str, separator: str, layout: Layout) -> list[str] | None:
-    """Return the cells of a row with too many, if those separators before a space are punctuation; None otherwise."""
-    if '"' in line or separator not in ",;":
-        return None
-    row = re.split(rf"{separator}(?!\s)", line.rstrip("\r\n"))
-    return row if len(row) == layout.width and all(map(str.strip, row)) else None
+    else:
+        problem = f"{counted(width, 'column')}, and no header names the question and the answer"
+    return listing(f"{place}: {problem}; give --columns and two of: ", numbered(rows[0]))
 
 
 def misfit(row: list[str], layout: Layout) -> str | None:

@@ -178,13 +178,13 @@ def read_template(text: TextFile, options: ReadOptions, report: Report) -> Itera
 
 
 def read_cornell(source: Source, report: Report, charset: str | None = None) -> Iterator[Pair]:
-    """Yield the pairs of movie_lines.txt and movie_conversations.txt, which may be members of an archive.
+    """Yield the pairs of movie_lines.txt and movie_conversations.txt.
 
     Raises UserError if movie_lines.txt has no line of the expected format, or is too large.
     """
     utterances: dict[str, str] = {}
-    for path, member in zip(source.paths, source.members or ("", ""), strict=True):
-        for text in open_text_files(path, source.name, report, (member,) if member else (), charset):
+    for path in source.paths:
+        for text in open_text_files(path, source.name, report, charset=charset):
             report.note("cornell", text.charset)
             if utterances:
                 yield from pairs_of_turns(_cornell_turns(text, utterances, report))

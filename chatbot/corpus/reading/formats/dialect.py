@@ -24,13 +24,6 @@ FINAL = "。．.！!？?…”」』）);；{}"
 SPOKEN = re.compile(r"\W?\d{1,4}[-/.:年]\d{1,2}[-/.:月]?\d*\W|[^\s,:：]{1,20}( [^\s,:：]{1,20})?[:：]")
 ENDING = 0.95  # in prose, this share of the lines ends a sentence, and hardly any first clause does
 TABLE_ENDINGS = ("csv", "tsv", "tab")  # of names of files
-# Texts of several characters that separate the columns of no table.
-REGULAR = 0.9  # of the lines have the separator once
-SINGLE = (":", "：", "=", "＝", "    ", " - ", " – ", " — ")
-LEAST_LINES = 3
-ODD_SEPARATORS = re.compile(
-    r"\|\|\||\[SEP\]|<sep>|<SEP>|</s>|={1,3}>|-{1,2}>|→|@@@|###|\$\$\$|:{2,3}|\+\+\+\$\+\+\+|--|——>|~~|\\t"
-)
 
 
 @dataclass(frozen=True)
@@ -154,16 +147,6 @@ def dialect_of(sample: Sequence[str], sure: bool = False, named: bool = False) -
     return max(tables, key=lambda shape: shape.same).dialect if tables else None
 
 
-def nearest(sample: Sequence[str]) -> Shape | None:
-    """Return the shape of a text that is no table, for a message; None if no dialect gives similar rows."""
-    shapes = [
-        shape
-        for shape in _shapes(sample)
-        if shape.width > 1 and shape.share >= 0.5 and not _is_prose(shape, sample) and not _ends_sentences(shape)
-    ]
-    return max(shapes, key=lambda shape: shape.same) if shapes else None
-
-
 def _shapes(sample: Sequence[str]) -> list[Shape]:
     """Return the sample in the best dialect of each separator, or of the separator that the first line names."""
     first = next((line.strip() for line in sample if line.strip()), "").lstrip("\ufeff")
@@ -248,18 +231,3 @@ def _ends_sentences(shape: Shape) -> bool:
     ending = sum(row[-1][-1] in FINAL for row in cells if row)
     first_ending = sum(row[0][-1] in FINAL for row in cells if row)
     return ending >= ENDING * len(cells) and first_ending <= (1 - ENDING) * len(cells)
-
-
-def odd_separator(sample: Sequence[str]) -> str:
-    """Return the text of several characters that separates two parts of each line, "" if there is none."""
-    filled = [line for line in sample if line.strip()]
-    found = [ODD_SEPARATORS.findall(line) for line in filled]
-    separator = next((each[0] for each in found if each), "")
-    once = sum(each == [separator] for each in found)
-    if separator and len(filled) > 1 and once >= REGULAR * len(filled):
-        return separator
-    for mark in SINGLE:  # once in every line, and not after a name, which would be repeated
-        lefts = {line.strip().partition(mark)[0] for line in filled if line.strip().count(mark) == 1}
-        if len(lefts) >= max(LEAST_LINES, REGULAR * len(filled)):
-            return mark
-    return ""

@@ -1,10 +1,10 @@
-"""Why two columns may not be a question and its answer: dates, numbers, names, labels, two languages."""
+"""Why two columns may not be a question and its answer: no texts, names or labels, two languages."""
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-from chatbot.corpus.reading.display import CHINESE_OR_KANA
+from chatbot.corpus.reading.display import CHINESE_OR_KANA, counted
 
 DATE_WORDS = re.compile(
     r"(?<![a-z])(am|pm|a\.m\.|p\.m\.|t|z|utc|gmt|mon|tue|wed|thu|fri|sat|sun|"
@@ -12,10 +12,11 @@ DATE_WORDS = re.compile(
     r"星期.|周[一二三四五六日]|[年月日号時时分秒元块岁]"
 )
 NUMBER_CHARACTERS = frozenset("0123456789 \t/.:,-+[]()%$€£¥￥")
+# An address of mail or of a page, a path or the name of a file, an id.
 ADDRESS = re.compile(
     r"[^\s@]{1,64}@[^\s@]{1,255}|(?:https?://|www\.)\S*|(?:[A-Za-z]:\\|/)[^\s?？]*|[\w-]{1,64}\.[A-Za-z]\w{1,3}"
+    r"|(?=[^\W_]*\d)(?=\d*[A-Za-z])[0-9A-Za-z_-]{6,64}"
 )
-KEY = re.compile(r"(?=[^\W_]*\d)(?=\d*[A-Za-z])[0-9A-Za-z_-]{6,64}")
 QUESTION_MARKS = ("?", "？", "؟", ";")
 LONGEST_CELL = 300  # characters; a longer cell is text
 LEAST_ROWS = 3  # fewer tell nothing: "a\ta" and "a\tb" may be two answers to one question
@@ -35,57 +36,27 @@ _SCRIPTS = [
         *("\u0370-\u03ff", "\u0590-\u05ff", "\u0600-\u06ff", "\u0900-\u097f", "\u0e00-\u0e7f"),
     )
 ]
-_CHOICE = re.compile(r"[(（]?(?:[A-H]{1,4}|[a-h])[)）.]?|[A-H](?:[,、 ] ?[A-H]){1,4}")
-_PART_OF_SPEECH = re.compile(r"(?:[a-z]{1,6}\.[/&,、;；\s]*)+")  # of the words in a list: "n. ", "vt./vi. "
 _SENTENCE = re.compile(r"[，。！？…!?]|[.,;]\s|\S+\s+\S+\s+\S+\s+\S+")
 
 
-def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> tuple[str, bool]:
-    """Return why these rows of two columns may be no pairs, "" if they are, and whether they may be names and messages.
-
-    column: what the sides of a row are called.
+def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
+    """Return why these rows of two columns may be no pairs, "" if they are. column: what the sides of a row are called.
 
     Every text is a possible answer, so only what people do not write as a question or an answer is a reason.
     """
     rows = [*dict.fromkeys((row[0], row[1]) for row in rows)]  # repeated pairs tell nothing about their columns
     if len(rows) < LEAST_ROWS:
-        return "", False
+        return ""
     firsts, seconds = ([row[side].strip()[:LONGEST_CELL] for row in rows] for side in range(2))
-    for kind, fits in KINDS.items():
-        if _mostly(firsts, fits):
-            return f"the first {column} has {kind}", False
-    values = len(set(firsts))
-    if _are_labels_of(firsts, seconds) or _repeats(firsts, seconds, NAMES):
-        alternating = values > 1 and _runs(firsts) > 1.5 * values
-        what = "one value" if values == 1 else f"{values:,} values, as names or labels have"
-        return f"the first {column} has {what}", alternating
     asked = sum(cell.endswith(QUESTION_MARKS) for cell in firsts) * 2 >= len(firsts)
-    for kind, fits in KINDS.items():
-        if not asked and _mostly(seconds, fits):
-            return f"the second {column} has {kind}", False
-    if not asked and len(set(seconds)) <= FEW_LABELS and _repeats(seconds, firsts, LABELS):
-        values = len(set(seconds))
-        return f"the second {column} has {'one value' if values == 1 else f'{values:,} values, as labels have'}", False
-    equal = sum("".join(a.split()) == "".join(b.split()) for a, b in zip(firsts, seconds, strict=True))
-    if equal >= MOST * len(firsts):
-        return f"the {column}s have the same text", False
-    if are_choices(seconds):
-        return f"the second {column} has letters, as of choices", False
-    if _differ_in_script(firsts, [_PART_OF_SPEECH.sub("", cell) for cell in seconds]):
-        return f"the {column}s are in two languages", False
-    return "", False
-
-
-def are_choices(cells: Sequence[str]) -> bool:
-    """Return whether nearly all of these answers are letters of choices, not all the same."""
-    found = [cell.strip() for cell in cells if cell.strip()]
-    letters = {cell for cell in found if _CHOICE.fullmatch(cell)}
-    return len(found) >= LEAST_ROWS and len(letters) > 1 and _mostly(found, letters.__contains__)
-
-
-def holds_dates(cells: Sequence[str]) -> bool:
-    """Return whether nearly all of these cells are numbers, dates or times."""
-    return bool(cells) and _mostly([cell.strip()[:LONGEST_CELL] for cell in cells], is_date)
+    for side, cells, others in (("first", firsts, seconds), ("second", seconds, firsts))[: 1 if asked else 2]:
+        if _mostly(cells, _is_no_text):
+            return f"the {side} {column} has numbers, addresses or ids"
+        values = len(set(cells))
+        if _repeats(cells, others, NAMES if side == "first" else LABELS) and (side == "first" or values <= FEW_LABELS):
+            chat = "; if it is a chat, give --format messages" if side == "first" and values > 1 else ""
+            return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{chat}"
+    return f"the {column}s are in two languages" if _differ_in_script(firsts, seconds) else ""
 
 
 def is_date(cell: str) -> bool:
@@ -94,12 +65,8 @@ def is_date(cell: str) -> bool:
     return NUMBER_CHARACTERS.issuperset(rest) and any(map(str.isdigit, rest))
 
 
-KINDS: dict[str, Callable[[str], bool]] = {
-    "numbers, dates or times": is_date,
-    "addresses": lambda cell: ADDRESS.fullmatch(cell) is not None,
-    "words with tags": lambda cell: len(cell) > 2 and all("/" in word[1:] for word in cell.split()) and " " in cell,
-    "ids": lambda cell: KEY.fullmatch(cell) is not None,
-}
+def _is_no_text(cell: str) -> bool:
+    return is_date(cell) or ADDRESS.fullmatch(cell) is not None
 
 
 def holds_running_numbers(rows: Sequence[Sequence[str]]) -> bool:
@@ -130,34 +97,16 @@ def _repeats(cells: Sequence[str], others: Sequence[str], rows: int) -> bool:
         return len(set(others)) > 1
     if not all(map(_may_be_name, values)) or len(values) > len(set(others)):
         return False
-    if len(values) * rows <= len(cells) and _runs(cells) > 1.5 * len(values):
+    runs = 1 + sum(first != second for first, second in itertools.pairwise(cells))
+    if len(values) * rows <= len(cells) and runs > 1.5 * len(values):
         return True
-    return len(values) * MANY <= len(cells) and _are_short(values)
-
-
-def _are_labels_of(cells: Sequence[str], others: Sequence[str]) -> bool:
-    """Return whether these cells are short words, some of them repeated apart, beside sentences."""
-    values = set(cells)
-    labels = all(map(_may_be_name, values)) and _are_short(values) and _runs(cells) > len(values)
-    return labels and _mostly(others, _is_sentence)
-
-
-def _are_short(values: Collection[str]) -> bool:
     short = sum(len(value) <= (LABEL if _CHINESE.search(value) else 2 * LABEL) for value in values)
-    return short >= MOST * len(values)
+    return len(values) * MANY <= len(cells) and short >= MOST * len(values)
 
 
 def _may_be_name(value: str) -> bool:
     longest = CHINESE_NAME if _CHINESE.search(value[:NAME]) else NAME
-    return len(value) <= longest and not _is_sentence(value)
-
-
-def _is_sentence(cell: str) -> bool:
-    return _SENTENCE.search(cell) is not None
-
-
-def _runs(cells: Sequence[str]) -> int:
-    return 1 + sum(first != second for first, second in itertools.pairwise(cells))
+    return len(value) <= longest and _SENTENCE.search(value) is None
 
 
 def _differ_in_script(firsts: Sequence[str], seconds: Sequence[str]) -> bool:

@@ -156,14 +156,13 @@ class Walk:
     locate: Callable[[], str]  # the place of the current value: "a.json, item 3"
     before: int = -1  # pairs in the report when the file was begun
     fields: tuple[str, ...] = ()  # of the first object of texts whose fields are not known
-    tentative: Report | None = None  # counts parts without pairs that the report may not count after all
 
     def __post_init__(self) -> None:
         self.before = self.report.pairs if self.before < 0 else self.before
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Count parts without pairs, with the place of the first."""
-        (self.tentative or self.report).drop(reason, self.locate(), count)
+        self.report.drop(reason, self.locate(), count)
 
     def drop_alone(self, turns: int) -> None:
         """Count a conversation without pairs."""

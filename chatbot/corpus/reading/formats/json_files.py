@@ -4,11 +4,10 @@ A list is read item by item, an object too large for memory field by field.
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, dropwhile
+from itertools import chain
 from typing import TextIO
 
 import ijson
@@ -17,8 +16,8 @@ import orjson
 from chatbot.corpus.reading.conversation import Pair
 from chatbot.corpus.reading.formats.fields import CONVERSATION, MAX_DEPTH, SEPARATE, Ahead, Walk
 from chatbot.corpus.reading.formats.messages import are_replies, kind_of
-from chatbot.corpus.reading.formats.records import pairs_of_entry, reading_of, reading_of_single
-from chatbot.corpus.reading.formats.values import pairs_in, pairs_of
+from chatbot.corpus.reading.formats.records import QUESTION, pairs_of_entry, reading_of
+from chatbot.corpus.reading.formats.values import pairs_in, pairs_of, pairs_of_columns
 from chatbot.corpus.reading.open.sources import part_of_key, part_of_object
 from chatbot.corpus.reading.open.text_file import TextFile, decoded, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -58,8 +57,6 @@ def build_values(events: Iterable[tuple[str, object]], level: int, place: str) -
 
 MAX_ITEM = 16 * 2**20  # bytes of a value that is held in memory, such as a conversation
 STARTS, ENDS = frozenset(("start_array", "start_map")), frozenset(("end_array", "end_map"))
-
-_CONSTANT = re.compile(r"(?<=[:\[,\s])(?:NaN|-?Infinity)(?=\s*[,\]}])")
 
 Event = tuple[str, object]
 
@@ -123,8 +120,8 @@ def skip_value(first: Event, events: Iterator[Event], source: JsonInput) -> None
 
 
 @contextlib.contextmanager
-def json_errors(source: JsonInput, sample: str) -> Iterator[None]:
-    """Raise UserError for JSON that is incomplete or invalid. sample: the beginning of the text."""
+def json_errors(source: JsonInput) -> Iterator[None]:
+    """Raise UserError for JSON that is incomplete or invalid."""
     try:
         yield
     except ijson.IncompleteJSONError as error:
@@ -133,56 +130,16 @@ def json_errors(source: JsonInput, sample: str) -> Iterator[None]:
                 f"{source.place}: ends in the middle after item {source.values:,} (of {source.read_bytes:,} bytes "
                 "read); check the file or download it again"
             ) from None
-        raise UserError(_invalid(source, sample)) from None
+        raise UserError(_invalid(source)) from None
     except (ijson.JSONError, ArithmeticError, ValueError, SystemError):  # the last three: numbers beyond Python's range
-        raise UserError(
-            f"{source.place}: is not JSON after item {source.values:,}; correct it or give JSON Lines"
-        ) from None
+        raise UserError(_invalid(source)) from None
 
 
-def _invalid(source: JsonInput, sample: str) -> str:
-    """Return the message for invalid JSON: what it is, where, and the remedy."""
-    position = _first_error(sample)
-    if position is None and (constant := _CONSTANT.search(sample)):
-        position = constant.start()
-    if position is None:
-        return f"{source.place}: is not JSON after item {source.values:,}; correct it or give JSON Lines"
-    before, after = sample[:position].rstrip(), sample[position:]
-    if after[:1] in ("]", "}") and before.endswith(","):
-        position = len(before) - 1
-        problem = "a comma before a closing bracket, which JSON does not have; delete it"
-    elif after.startswith(("//", "/*", "#")):
-        problem = "a comment, which JSON does not have; delete it"
-    elif after.startswith("'"):
-        problem = "single quotes, as in Python's own notation; write the file with json.dumps"
-    elif after.startswith(("NaN", "Infinity", "-Infinity")):
-        problem = "NaN or Infinity, which JSON does not have; write null"
-    else:
-        problem = f"is not JSON after item {source.values:,}; correct it"
-    line, column = sample.count("\n", 0, position) + 1, position - sample.rfind("\n", 0, position)
-    return f"{source.place}, line {line:,}, column {column:,}: {problem}"
-
-
-def _first_error(sample: str) -> int | None:
-    """Return where a text is no JSON, None if that is not within the sample."""
-    decoder, position = json.JSONDecoder(), 0
-    try:
-        while position < len(sample):
-            position += len(sample[position:]) - len(sample[position:].lstrip())
-            if position < len(sample):
-                _, position = decoder.raw_decode(sample, position)
-    except json.JSONDecodeError as error:
-        position = error.pos
-        if sample[position : position + 1] == ",":  # Python 3.13 names the comma itself
-            position += len(sample[position + 1 :]) - len(sample[position + 1 :].lstrip()) + 1
-        return position if position < len(sample) else None
-    except (RecursionError, ValueError):
-        pass
-    return None
+def _invalid(source: JsonInput) -> str:
+    return f"{source.place}: is not JSON after item {source.values:,}; correct it or give JSON Lines"
 
 
 JSON_START = re.compile(r"[\[{]\s*([\"'\[\]{}]|$)")
-JSON_COMMENT = ("//", "/*", "*", "#")
 
 
 def is_json_lines(text: TextFile) -> bool:
@@ -197,8 +154,6 @@ def is_json(text: TextFile) -> bool:
 
 def _json_format(text: TextFile) -> str | None:
     lines = [line.strip("\r\n ") for line in text.first_lines if line.strip()]
-    if text.ending == "json":
-        lines = [*dropwhile(lambda line: line.startswith(JSON_COMMENT), lines)] or lines
     values = [_value(line) for line in lines if line[0] in "[{"]
     complete = [value for value in values if value is not None]
     if len(lines) == 1 and complete:
@@ -227,9 +182,9 @@ def read_json_lines(text: TextFile, options: ReadOptions, report: Report) -> Ite
 
 
 def pairs_of_rows(values: Ahead, walk: Walk) -> Iterator[Pair]:
-    """Yield the pairs of values that are conversations or records, or together messages or the entries of a map."""
+    """Yield the pairs of values that are conversations or records, or together messages."""
     head = values.head()
-    if len(head) > 1 and (are_messages(head) or reading_of_single(head)):
+    if len(head) > 1 and are_messages(head):
         yield from pairs_in(values, walk)
         return
     for value in values:
@@ -261,6 +216,9 @@ MAX_EVENTS = 200_000
 MAX_OBJECT = MAX_ITEM // 2
 
 
+MANY = 20  # entries of a large map; a file's description has fewer
+
+
 def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of one or more JSON documents.
 
@@ -275,7 +233,7 @@ def read_json(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
     walk = reader.walk = Walk(options, report, text.place, locate)
 
-    with json_errors(source, text.sample):
+    with json_errors(source):
         yield from walk.checked(decoded(reader.pairs(), text, report, walk.drop))
 
 
@@ -346,7 +304,10 @@ class _Reader:
                 skip_value(first, self.events, source)
             elif is_question_map:
                 value = next(build_values(chain([first], self.events), 0, source.place))
-                yield from pairs_of_entry(str(key), value)
+                if self.walk.options.columns:
+                    yield from pairs_of_columns({str(key): value}, self.walk, False) or ()
+                elif self.walk.doubts(QUESTION):
+                    yield from pairs_of_entry(str(key), value)
             elif first[0] == "start_array":
                 known = key in CONVERSATION
                 yield from self._pairs_of_items(depth + 1, known and key not in SEPARATE, not known)
@@ -355,11 +316,11 @@ class _Reader:
 
 
 def _is_question_map(head: Sequence[Event]) -> bool:
-    """Return whether the first events of an object are those of questions and their answers."""
+    """Return whether the first events of an object are those of many questions and their answers."""
     depth = last = 0  # the last key, whose value may be incomplete
     for number, (name, _) in enumerate(head):
         depth += (name in STARTS) - (name in ENDS)
         if name == "map_key" and depth == 1:
             last = number
     value = next(build_values([*head[:last], ("end_map", None)], 0, "")) if last else None
-    return isinstance(value, dict) and reading_of(value) == "questions"
+    return isinstance(value, dict) and len(value) >= MANY and reading_of(value) == "map"

@@ -42,13 +42,7 @@ def is_line_pairs(text: TextFile) -> bool | str:
     regular = len(blocks) >= BLOCKS and sum(len(block) == 2 for block in blocks) >= REGULAR * len(blocks)
     if not regular or long * 2 >= len(blocks) or marked > MARKED * len(blocks) or text.ending in TABLE_ENDINGS:
         return False
-    return doubt_of(pairs, "line")[0] or True
-
-
-def count_of_pairs(sample: Sequence[str]) -> tuple[int, int]:
-    """Return how many of the blocks between blank lines may be pairs, and how many blocks there are."""
-    blocks = [[*block] for filled, block in groupby(map(str.strip, sample), bool) if filled]
-    return sum(len(block) == 2 and not is_marked(block[0]) for block in blocks), len(blocks)
+    return doubt_of(pairs, "line") or True
 
 
 def _text_of(line: str) -> str:

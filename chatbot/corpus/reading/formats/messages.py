@@ -1,7 +1,6 @@
-"""Lists of messages: of a user and an assistant, of people in a chat, and trees of replies."""
+"""Lists of messages: of a user and an assistant, of people in a chat, and replies that name the message they answer."""
 
 import functools
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -312,34 +311,6 @@ def _pairs_of_nodes(held: Mapping[str, _Node], before: Mapping[str, _Node], walk
         elif parent.role in ASKING and node.role in ANSWERING:
             yield parent.text, node.text, NEXT if last and last == parent.parent else NEW
             last = node.key
-
-
-def nested_replies(value: Mapping[str, object]) -> Mapping[str, object] | None:
-    """Return the first message of a tree in which each message has a list of its replies, None for other objects."""
-    root = value.get("prompt", value)
-    if isinstance(root, dict) and isinstance(root.get("replies"), list) and message_fields(tuple(root)):
-        replies = [reply for reply in root["replies"] if isinstance(reply, dict)]
-        if len(replies) == len(root["replies"]) and all(message_fields(tuple(reply)) for reply in replies):
-            return root
-    return None
-
-
-def pairs_of_nested(root: Mapping[str, object], walk: Walk) -> Iterator[Pair]:
-    """Yield the pairs of a tree of nested replies, such as OpenAssistant's."""
-    return pairs_of_replies(_rows_of_tree(root), walk)
-
-
-def _rows_of_tree(root: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    """Yield the messages of a tree with numbers, each with that of the message that it answers."""
-    waiting: list[tuple[str, Mapping[str, object]]] = [("", root)]
-    for number in itertools.count(1):
-        if not waiting:
-            return
-        parent, message = waiting.pop()
-        yield {**message, "id": number, "parent_id": parent}
-        replies = message.get("replies")
-        if isinstance(replies, list):
-            waiting += [(str(number), reply) for reply in reversed(replies) if isinstance(reply, dict)]
 
 
 def shown_branch(value: Mapping[str, object]) -> list[object] | None:

@@ -1,7 +1,6 @@
 """Questions and answers: lines that begin with a label, and questions as headings with the answer below."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -53,17 +52,14 @@ def is_question_lines(text: TextFile) -> bool:
     """Return whether the lines begin with the label of a question, and labels of both sides alternate."""
     sample = text.first_lines
     filled = [part for line in sample for part in _parts(line) if part.strip()]
-    numbered = _numbers_ask(sample)
-    labels = [found for line in filled if (found := _labelled(line, numbered))]
+    labels = [found for line in filled if (found := _labelled(line))]
     sides = [label in ("question", "user") for label, _ in labels]
     changes = sum(asks and not then for asks, then in pairwise(sides))
     if not filled or not changes or len(labels) < SHARE * len(filled):
         return False
     if sum(_CHOICE.match(line) is not None for line in filled) * 2 >= sum(sides):
         return False  # "A." is a choice, too
-    return any(_labelled(line, numbered) for line in filled[:TITLE]) and changes >= MATCHED * max(
-        sum(sides), len(sides) - sum(sides)
-    )
+    return any(map(_labelled, filled[:TITLE])) and changes >= MATCHED * max(sum(sides), len(sides) - sum(sides))
 
 
 def _blank_before_answers(sample: Sequence[str]) -> bool:
@@ -84,29 +80,15 @@ def _parts(line: str) -> list[str]:
     return [line[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def _numbers_ask(sample: Sequence[str]) -> bool:
-    """Return whether numbers stand in place of the labels of questions: one before each answer, and nowhere else."""
-    filled = [line for line in sample if line.strip()]
-    labels = [match for line in filled if (match := _LABEL.match(line))]
-    numbered = [place for place, line in enumerate(filled) if not _LABEL.match(line) and _NUMBERED.match(line)]
-    answered = sum(place + 1 < len(filled) and _LABEL.match(filled[place + 1]) is not None for place in numbered)
-    return bool(labels) and all(match["answer"] for match in labels) and len(numbered) == answered == len(labels)
-
-
-def _labelled(line: str, numbered: bool = False) -> tuple[str, str] | None:
-    """Return the label of a line, a group of _LABEL, and its text. numbered: whether a number is that of a question."""
-    if match := _LABEL.match(line):
-        text = match["text"].rstrip()
-        if text.endswith("**") and text.count("**") % 2:  # the asterisks began before the label
-            text = text[:-2]
-        return next(name for name in _LABELS if match[name]), text
-    found = _NUMBERED.match(line) if numbered else None
-    return ("question", found["text"]) if found else None
-
-
-def has_label(line: str) -> bool:
-    """Return whether a line begins with the label of a question or an answer."""
-    return _LABEL.match(line) is not None
+def _labelled(line: str) -> tuple[str, str] | None:
+    """Return the label of a line, a group of _LABEL, and its text."""
+    match = _LABEL.match(line)
+    if match is None:
+        return None
+    text = match["text"].rstrip()
+    if text.endswith("**") and text.count("**") % 2:  # the asterisks began before the label
+        text = text[:-2]
+    return next(name for name in _LABELS if match[name]), text
 
 
 def read_question_lines(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
@@ -155,13 +137,12 @@ def _utterances(text: TextFile, report: Report) -> Iterator[_Utterance | None]:
     """Yield the utterances, and None where a line is missing."""
     current: _Utterance | None = None
     is_first = True
-    numbered = _numbers_ask(text.first_lines)
     split = ((number, part) for number, line in lines(text, report) for part in (_parts(line) if line else [line]))
     for number, line in split:
         if line is None:
             current = None
             yield None
-        elif found := _labelled(line, numbered):
+        elif found := _labelled(line):
             label, content = found
             if current is not None and current.label == label and label in ("user", "bot") and not is_first:
                 current.parts.append(content)
@@ -182,7 +163,6 @@ def _utterances(text: TextFile, report: Report) -> Iterator[_Utterance | None]:
 
 
 QUESTIONS = 2  # at least, with an answer
-ASKING = 0.5  # of the headings with a mark
 
 _HEADING = re.compile(r"(?:#{1,6}|={2,6}|\*{1,6})\s+(?P<text>\S.*?)\s*#*")
 _BOLD = re.compile(r"(?:\*\*|__)(?P<text>[^*_].*?)(?:\*\*|__)[:：]?")
@@ -195,7 +175,6 @@ _ASKING_WORDS = re.compile(r"(?:怎么|如何|怎样|为什么|为何|是否|能
 class _Heading(NamedTuple):
     text: str
     asks: bool  # whether it ends as a question does
-    mark: str  # "##", "**", with "1" where a number follows; "" for a number alone
 
 
 def _heading_of(line: str) -> _Heading | None:
@@ -203,20 +182,12 @@ def _heading_of(line: str) -> _Heading | None:
     line = line.strip()[:1000]
     for pattern in (_HEADING, _BOLD):
         if match := pattern.fullmatch(line):
-            text, mark = match["text"].strip("*_ "), line[: match.start("text")].strip()
+            text = match["text"].strip("*_ ")
             if numbered := _NUMBERED.fullmatch(text):
-                text, mark = numbered["text"], mark + "1"
-            asks = _ASKS.match(text) is not None or _ASKING_WORDS.fullmatch(text) is not None
-            return _Heading(text, asks, mark)
+                text = numbered["text"]
+            return _Heading(text, _ASKS.match(text) is not None or _ASKING_WORDS.fullmatch(text) is not None)
     match = _NUMBERED.fullmatch(line)
-    return _Heading(match["text"].strip(), True, "") if match and _ASKS.match(match["text"]) else None
-
-
-def _marks_of_questions(sample: Sequence[str]) -> frozenset[str]:
-    """Return the marks of the headings of which most ask, so that the others with them are questions, too."""
-    headings = [heading for line in sample if (heading := _heading_of(line))]
-    every, asking = (Counter(h.mark for h in found) for found in (headings, [h for h in headings if h.asks]))
-    return frozenset(mark for mark, count in asking.items() if count >= QUESTIONS and count > ASKING * every[mark])
+    return _Heading(match["text"].strip(), True) if match and _ASKS.match(match["text"]) else None
 
 
 def is_headings(text: TextFile) -> bool | str:
@@ -234,10 +205,12 @@ def is_headings(text: TextFile) -> bool | str:
         elif line.strip():
             answered += open_question
             open_question = False
-            choices += _CHOICE.match(line) is not None
+            choices += _CHOICE.match(line) is not None or _LABEL.match(line) is not None
     few = f"only {answered:,} of {headings:,} headings are questions"
     if answered >= QUESTIONS:
-        return "the answers may be choices" if choices >= QUESTIONS else few if answered * 2 < headings else True
+        if choices >= QUESTIONS:
+            return "the answers begin with labels, as choices do"
+        return few if answered * 2 < headings else True
     if text.ending not in MARKUP or not headings or dialect_of(text.first_lines) is not None:  # a table of Markdown
         return False
     if not answered:
@@ -251,10 +224,8 @@ def read_headings(text: TextFile, options: ReadOptions, report: Report) -> Itera
     question: str | None = None
     answer: list[str] = []
     start = 0
-    marks = _marks_of_questions(text.first_lines)
     for number, line in lines(text, report):
         found = _heading_of(line) if line else None
-        asks = found is not None and (found.asks or found.mark in marks)
         if found is None and line is not None and not _RULE.fullmatch(line):
             if question is not None and len(answer) < MAX_LINES:
                 answer.append(line)
@@ -262,8 +233,8 @@ def read_headings(text: TextFile, options: ReadOptions, report: Report) -> Itera
                 report.drop("lines below no question", f"{text.place}, line {number}")
             continue
         yield from _pair(question, answer, report, f"{text.place}, line {start}")
-        question, answer, start = found.text if found and asks else None, [], number
-        if found and not asks:
+        question, answer, start = found.text if found and found.asks else None, [], number
+        if found and not found.asks:
             report.drop("headings that are no questions", f"{text.place}, line {number}")
     yield from _pair(question, answer, report, f"{text.place}, line {start}")
 

@@ -18,7 +18,7 @@ from decimal import Decimal
 from itertools import product
 from typing import Literal, NamedTuple
 
-from chatbot.corpus.reading.conversation import NEW, NEXT, Pair, pairs_of_texts
+from chatbot.corpus.reading.conversation import NEW, Pair, pairs_of_texts
 from chatbot.corpus.reading.display import one_line
 from chatbot.corpus.reading.formats.columns import ANSWERS, INPUTS, NAMES, named
 from chatbot.corpus.reading.formats.fields import (
@@ -48,50 +48,23 @@ FIELDS = (  # of records of people and goods
     *("备注", "rejected", "history", "candidates"),
 )
 KNOWN = frozenset(NAMES).union(SPEAKERS, TEXTS, TIMES, CHATS, CONVERSATION, FIELDS)
-MANY = 20  # entries; settings and records have fewer
-ASKING = 0.3  # of the keys are questions by their form
-LIKE_COLUMNS = 3  # lists of one length with as many items may be the columns of a table
 QUESTION = (
     "the keys may be questions or the names of fields: give --columns 1 2 to learn each key as a question and its "
     "value as the answer"
 )
 _ID = re.compile(r"(?=[^\s]*\d)[\w.:/#-]+", re.ASCII)
-_WORD = re.compile(r"[\w.:/-]+", re.ASCII)
-_FORM = re.compile(
-    r"[?？]\s*$|[吗呢吧么嘛]$|什么|怎么|怎样|如何|为什么|哪|谁|几|多少|是否|能否|可以|请问|\S+\s+\S+\s+\S+"
-)
-
-Reading = Literal["questions", "doubt", "conversations"]
 
 
-def reading_of(value: Mapping[str, object]) -> Reading | None:
-    """Return how an object of texts, or of lists of texts, is read; None for any other object."""
-    if not value or not all(map(_is_answer, value.values())):
+def reading_of(value: Mapping[str, object]) -> Literal["map", "conversations"] | None:
+    """Return how an object of texts, or of lists of texts, is read; None for any other object.
+
+    It may be a map of questions and their answers; under ids, lists are conversations.
+    """
+    if not value or not all(map(_is_answer, value.values())) or any(key.strip().casefold() in KNOWN for key in value):
         return None
-    keys = list(value)
-    if any(key.strip().casefold() in KNOWN for key in keys):
-        return None
-    lists = [part for part in value.values() if isinstance(part, list)]
-    if all(map(_ID.fullmatch, keys)):
-        return "conversations" if lists else None
-    if all(map(_WORD.fullmatch, keys)):
-        return "doubt"  # {"host": "localhost"}, {"hello": ["hi", "hey"]}
-    asking = sum(_FORM.search(key) is not None for key in keys) >= ASKING * len(keys)
-    if len(lists) * 2 > len(keys):
-        same = len({*map(len, lists)}) == 1 and len(lists[0]) >= LIKE_COLUMNS and len(keys) > 1
-        return "doubt" if same and not asking else "questions"
-    return "questions" if asking or len(keys) >= MANY else "doubt"
-
-
-def reading_of_single(head: Sequence[object]) -> Reading | None:
-    """Return how a list of objects with one entry each is read: [{"q": "a"}, {"q2": "a2"}]; None for other lists."""
-    entries = [value for value in head if isinstance(value, dict) and len(value) == 1]
-    keys = {key for value in entries for key in value}
-    if len(entries) < max(2, len(head)) or len(keys) * 5 < len(entries) * 4:
-        return None
-    reading = reading_of({key: part for value in entries for key, part in value.items()})
-    natural = any(not _WORD.fullmatch(key) for key in keys)
-    return "questions" if reading == "doubt" and natural else reading
+    if all(map(_ID.fullmatch, value)):
+        return "conversations" if any(isinstance(part, list) for part in value.values()) else None
+    return "map"
 
 
 def pairs_of_entry(question: str, answer: object) -> Iterator[Pair]:
@@ -116,20 +89,7 @@ PHRASINGS = {
     *("问题", "问", "标准问题", "标准问", "相似问题", "相似问", "扩展问", "提问"),
 }
 EXTRA = PHRASINGS - {"q", "question", "问题", "问", "提问", "utterances"}
-# Names of the answer that mean a reply to learn only in records, not in tables; the third gives the evidence.
-SPECIAL_NAMES = (
-    *(("post", "resp"), ("patterns", "responses"), ("标准问题", "答案"), ("标准问", "答案")),
-    *(("textbox_q_instruction", "textbox_answer"), ("trans_instruction", "trans_output")),
-)
-# Those of records without another question and answer; CMRC, mathematics, and models that reason before they answer.
-OTHER_NAMES = (("query_text", "answers"), ("problem", "solution"), ("question", "solution"))
-REASONING, ASKED = "reasoning_content", ("question", "instruction", "prompt", "input")
 PROMPTS = ("conversations", "messages")  # before a chosen and a rejected reply
-DETAILS = ("desc", "description", "detail", "question_detail", "question_description", "body", "问题描述")
-# Beside a title and a content: webtext2019zh.
-COMMUNITY = frozenset({"qid", "answer_id", "answerer_tags", "question_id"})
-CHOICE_FIELDS = frozenset({"choices", "options", "option", "选项"})
-CHOICES = "answers that name one of several choices by its number or letter"
 # Names of an answer that may be a number, and of one that answers a text without another name. Others may be labels.
 NUMBERS = frozenset(ANSWERS) - {"target", "tgt", "chosen"}
 REPLIES = ("answer", "reply", "response", "回复", "回答", "答案", "答复")
@@ -137,9 +97,6 @@ REPLIES = ("answer", "reply", "response", "回复", "回答", "答案", "答复"
 UNUSED = frozenset({"id", "idx", "index", "rating", "model", "time", "rejected_model", "_id", "qid", "answer_id"})
 
 _MARKS = re.compile(r"<\|[A-Za-z ]+\|>:?|<eo[a-z]>")  # around the texts of MOSS
-_LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
-_PROMPT_END = re.compile(r"(?:###|->)\s?$")  # as OpenAI once advised for {"prompt", "completion"}
-_COMPLETION_END = re.compile(r"(?:###|(?<=\s)END|<\|endoftext\|>)\s?$")
 
 
 class _Fields(NamedTuple):
@@ -150,7 +107,6 @@ class _Fields(NamedTuple):
     inputs: tuple[str, ...]
     histories: tuple[str, ...]
     phrasings: tuple[str, ...]
-    choices: bool  # whether the answer may be the number of one of several choices
     others: tuple[str, ...]
     is_plain: bool  # whether nothing else belongs to the question and the answer
 
@@ -164,31 +120,23 @@ def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
     if fields is None:
         return None
     question, answer = record.get(fields.question), record[fields.answer]
-    if isinstance(question, dict) and isinstance(answer, dict) and (languages := _languages(question, answer)):
-        sides = ({**record, fields.question: question[name], fields.answer: answer[name]} for name in languages)
-        return [pair for side in sides for pair in pairs_of_record(side, walk) or ()]
     if isinstance(question, str) and isinstance(answer, str) and not fields.phrasings:
         pairs: list[Pair] | None = _pairs(record, fields, [question], [answer])
     else:
         questions, answers = _questions(question, record, fields), _answers(answer)
-        if (parallel := _parallel(question, answer, fields, walk)) is not None:
-            return parallel
         if answers and isinstance(question, list) and len(question) > 1 and questions:
             name = fields.question.casefold()
             if name in HISTORIES:
                 return pairs_of_texts([*questions, answers[0]])
-            if name not in PHRASINGS and not walk.doubts(
-                f"{one_line(fields.question, 20)} is a list: turns or phrasings? Rename it to context for turns, "
-                "or to questions for phrasings"
-            ):
+            parallel = isinstance(answer, list) and len(answer) == len(question) and name != "patterns"
+            if parallel or name not in PHRASINGS:  # two columns, turns, phrasings?
+                walk.fields = walk.fields or (fields.question, fields.answer)
+                walk.drop(NO_PAIR)
                 return []
         pairs = _pairs(record, fields, questions, answers) if answers else None
         messages = turns_of_messages([answer] if isinstance(answer, dict) else answer)
         if messages is not None:
             pairs = pairs_of_prompt(question, messages)
-    if fields.choices and (not isinstance(answer, str) or len(answer) == 1):
-        walk.drop(CHOICES)
-        return []
     is_number = isinstance(answer, int | float | Decimal) and fields.answer.casefold() not in NUMBERS
     if not pairs or is_number or (len(pairs) == 1 and not all(map(str.strip, pairs[0][:2]))):
         walk.drop(NO_PAIR)
@@ -199,11 +147,6 @@ def pairs_of_record(record: dict[str, object], walk: Walk) -> list[Pair] | None:
     return pairs
 
 
-def _languages(question: Mapping[str, object], answer: Mapping[str, object]) -> list[str]:
-    """Return the languages of texts by their languages, as Botpress has them: {"zh": [...], "en": [...]}."""
-    return [name for name in question if name in answer] if all(map(_LANGUAGE.fullmatch, question)) else []
-
-
 def _pairs(record: dict[str, object], fields: _Fields, questions: Sequence[str], answers: Sequence[str]) -> list[Pair]:
     """Return the pairs of each question with each answer, after those of the history."""
     if fields.is_plain and len(questions) == len(answers) == 1:
@@ -212,16 +155,12 @@ def _pairs(record: dict[str, object], fields: _Fields, questions: Sequence[str],
         turns = turns_of(answers[0])
         return pairs_of_dialogue(turns) if turns else []
     pairs: list[Pair] = []
-    prompt = fields.question.casefold() == "prompt"
     for question, answer in product(questions, answers):
         for name in fields.inputs:
             if isinstance(text := record[name], str) and text.strip():
                 question = f"{question}\n{text}" if question.strip() else text
         if fields.answer.casefold() == "moss":
             question, answer = _MARKS.sub("", question).strip(), _MARKS.sub("", answer).strip()
-        if prompt:
-            question = _PROMPT_END.sub("", question.rstrip()).rstrip()
-            answer = _COMPLETION_END.sub("", answer.rstrip()).rstrip()
         pairs += _pairs_of_texts(question, answer)
     for name in fields.histories:
         if isinstance(history := record[name], list) and history and len(pairs) == 1:
@@ -288,27 +227,6 @@ def _answers(value: object) -> list[str]:
     return list(dict.fromkeys(known)) if len(known) == len(value) else []
 
 
-def _parallel(questions: object, answers: object, fields: _Fields, walk: Walk) -> list[Pair] | None:
-    """Return the pairs of two lists of one length, item by item; None for lists that are not parallel."""
-    if not isinstance(questions, list) or not isinstance(answers, list) or fields.question.casefold() == "patterns":
-        return None
-    if len(questions) != len(answers) or len(questions) < 2:
-        return None
-    if all(isinstance(part, dict) and "turn_id" in part for part in questions + answers):  # CoQA
-        name = "input_text" if isinstance(questions[0], dict) and "input_text" in questions[0] else "text"
-        texts = [[str(part.get(name, "")) for part in side if isinstance(part, dict)] for side in (questions, answers)]
-        return [(q, a, NEXT if i else NEW) for i, (q, a) in enumerate(zip(*texts, strict=True))]
-    if not all(isinstance(part, str) for part in questions) or not all(text_of(part) for part in answers):
-        return None
-    names = (one_line(fields.question, 20), one_line(fields.answer, 20))
-    if not walk.doubts(
-        f"{names[0]} and {names[1]} are lists of one length: to pair them one by one, give --columns "
-        f"{names[0]} {names[1]}; for each with each, rename them to patterns and responses"
-    ):
-        return []
-    return one_by_one(questions, answers)
-
-
 def one_by_one(questions: Sequence[object], answers: Sequence[object]) -> list[Pair]:
     """Return the pairs of two columns."""
     texts = ((text_of(question), text_of(answer)) for question, answer in zip(questions, answers, strict=False))
@@ -320,21 +238,10 @@ def _fields_of(names: tuple[str, ...]) -> _Fields | None:
     found = by_lower(names)
     histories = tuple(found[name] for name in HISTORIES if name in found)
     places = named(names)
-    known = (
-        SPECIAL_NAMES
-        if places and names[places[0]].casefold() != "context"
-        else (*SPECIAL_NAMES, *OTHER_NAMES, *(((q, "content") for q in ASKED) if REASONING in found else ()))
-    )
-    special = next(((found[q], found[a]) for q, a in known if q in found and a in found), None)
-    inputs: tuple[str, ...] = ()
-    if special is not None or places is not None:
-        question, answer = special or (names[places[0]], names[places[1]]) if places else special or ("", "")
-        inputs = tuple(found[name] for name in INPUTS if name in found)
-        if question.casefold() == "title":
-            inputs += tuple(found[name] for name in DETAILS if name in found)
-    elif {"title", "content"} <= found.keys() and COMMUNITY & found.keys():
-        question, answer = found["title"], found["content"]
-        inputs = tuple(found[name] for name in DETAILS if name in found)
+    if "patterns" in found and "responses" in found:
+        question, answer = found["patterns"], found["responses"]
+    elif places is not None:
+        question, answer = names[places[0]], names[places[1]]
     else:
         answer = next((found[name] for name in ANSWERS if name in found), "")
         phrasing = next((found[name] for name in found if name in EXTRA), "")
@@ -343,11 +250,10 @@ def _fields_of(names: tuple[str, ...]) -> _Fields | None:
             return None
         turns = next((found[name] for name in PROMPTS if name in found), "") if answer.casefold() == "chosen" else ""
         question = histories[-1] if histories else phrasing or text or turns
-    inputs = tuple(name for name in inputs if name not in (question, answer))
+    inputs = tuple(found[name] for name in INPUTS if name in found and found[name] not in (question, answer))
     histories = tuple(name for name in histories if name != question)
     phrasings = tuple(found[name] for name in found if name in EXTRA and found[name] not in (question, answer))
     used = {question, answer, *inputs, *histories, *phrasings}
     others = tuple(name for name in names if name not in used and name.casefold() not in UNUSED)
-    is_plain = not (inputs or histories) and question.casefold() not in ("", "prompt") and answer.casefold() != "moss"
-    choices = bool(CHOICE_FIELDS & found.keys())
-    return _Fields(question, answer, inputs, histories, phrasings, choices, others, is_plain)
+    is_plain = not (inputs or histories) and question != "" and answer.casefold() != "moss"
+    return _Fields(question, answer, inputs, histories, phrasings, others, is_plain)

@@ -55,11 +55,6 @@ def is_srt(text: TextFile) -> bool:
     return bool(times) and (is_vtt or (times[0] <= 3 and len(times) >= 0.15 * len(filled)))
 
 
-def has_times(line: str) -> bool:
-    """Return whether a line has the two times of a cue in an .srt or .vtt file."""
-    return _TIMES.fullmatch(line) is not None
-
-
 def is_ass(text: TextFile) -> bool:
     """Return whether the lines are those of an .ass or .ssa file."""
     starts = [line.strip().casefold() for line in text.first_lines if line.strip()]
@@ -69,12 +64,12 @@ def is_ass(text: TextFile) -> bool:
 
 
 def read_srt(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of an .srt or .vtt file."""
+    """Yield the pairs of an .srt or .vtt file. Raises UserError for captions that repeat lines while they scroll."""
     numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(text.first_lines, start=1))
     sample = [cue for cue in _srt_cues(numbered, text.place, Report()) if cue]
     cues = _srt_cues(lines(text, report), text.place, report)
     if _is_rolling(sample):
-        cues = _without_repeated_lines(cues)
+        raise UserError(f"{text.place}: captions that repeat lines while they scroll; give subtitles that do not")
     speakers = speakers_of([shown[0] for cue in sample if (shown := _plain(cue.lines))])
     return pairs_of_turns(_turns(cues, _is_bilingual(sample), report, text.place, speakers))
 
@@ -159,29 +154,6 @@ def _is_rolling(cues: Sequence[_Cue]) -> bool:
     texts = [text for cue in cues if (text := _plain(cue.lines))]
     repeated = sum(first[-1] == second[0] for first, second in pairwise(texts))
     return len(texts) > 2 and repeated >= ROLLING * (len(texts) - 1)
-
-
-def _without_repeated_lines(cues: Iterable[_Cue | None]) -> Iterator[_Cue | None]:
-    """Yield each cue without the lines that the cue before it shows; the times of a cue without others go to it."""
-    shown: list[str] = []
-    waiting: _Cue | None = None
-    for cue in cues:
-        if cue is None:
-            yield from (waiting, None)
-            waiting, shown = None, []
-            continue
-        texts = _plain(cue.lines)
-        count = next((count for count in range(len(texts), 0, -1) if shown[-count:] == texts[:count]), 0)
-        new, shown = texts[count:], texts or shown
-        if not texts:
-            continue
-        if not new and waiting is not None:
-            waiting = waiting._replace(end=cue.end)
-            continue
-        if waiting is not None:
-            yield waiting
-        waiting = cue._replace(lines=new)
-    yield waiting
 
 
 def _plain(cue_lines: Sequence[str]) -> list[str]:

@@ -4,10 +4,10 @@ Programs write two kinds of tab-separated values. Most write the text as it is, 
 the text. Spreadsheets and pandas enclose cells in quotes, which may then contain doubled quotes, tabs and line ends.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from chatbot.corpus.reading.conversation import NEW, Pair
-from chatbot.corpus.reading.formats.columns import TOO_MANY, layout_of, misfit, usual_width, without_prose
+from chatbot.corpus.reading.formats.columns import layout_of, misfit, usual_width
 from chatbot.corpus.reading.formats.dialect import (
     COMMAS,
     TABLE_ENDINGS,
@@ -21,7 +21,6 @@ from chatbot.corpus.reading.open.text_file import TextFile, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
 
 EXCEL = "UTF-16 LE"  # the charset of its "Unicode text", whose quotes enclose cells
-ENCLOSED = 0.95  # the least share of the cells with text that have quotes, where a program encloses all of them
 
 
 def is_tsv(text: TextFile) -> bool:
@@ -45,17 +44,13 @@ def _read_rows(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
     layout = layout_of(rows or [[""]], options.columns, text.place)
     layout.note(report)
     header = [*layout.header]
-    for number, row, raw in rows_of_text(text, report, dialect, (layout.question, layout.answer), layout.skip):
+    for number, row, _ in rows_of_text(text, report, dialect, (layout.question, layout.answer), layout.skip):
         if row == header:
             report.drop("repeated headers", f"{text.place}, line {number}")
         elif not any(row):
             continue
         elif len(row) != layout.width and (problem := misfit(row, layout)):
-            cells = without_prose("".join(raw), dialect.separator, layout) if problem == TOO_MANY else None
-            if cells:
-                yield layout.pair_of(cells)
-            else:
-                report.drop(problem, f"{text.place}, line {number}")
+            report.drop(problem, f"{text.place}, line {number}")
         else:
             yield layout.pair_of(row)
 
@@ -63,7 +58,9 @@ def _read_rows(text: TextFile, dialect: Dialect, options: ReadOptions, report: R
 def read_tsv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a TSV file."""
     sample = text.first_lines
-    if is_quoted(sample) or (text.charset == EXCEL and _is_regular(sample)):
+    if is_quoted(sample) or (
+        text.charset == EXCEL and all(_is_regular(row, raw) for _, row, raw in rows_of(sample, TABS))
+    ):
         yield from _read_rows(text, TABS, options, report)
         return
     rows = [line.rstrip("\r\n").split("\t") for line in sample if line.strip()]
@@ -104,22 +101,14 @@ def is_quoted(sample: Sequence[str]) -> bool:
     as_text = sum(len(row) == usual > 1 and not any(map(_is_doubled, row)) for row in plain)
     rows = [(row, raw) for _, row, raw in rows_of(sample, TABS) if row]
     usual = usual_width([row for row, _ in rows])
-    regular = [(row, raw, _enclosed(row, raw)) for row, raw in rows if len(row) == usual > 1]
-    texts = [e for row, _, enclosed in regular for cell, e in zip(row, enclosed, strict=True) if not _is_number(cell)]
-    all_enclosed = sum(e is True for e in texts) >= ENCLOSED * len(texts)
-    as_quoted, evidence = 0, False
-    for row, raw, enclosed in regular:
-        if all(e is False or (e and (all_enclosed or _needs_quotes(c))) for c, e in zip(row, enclosed, strict=True)):
-            lines_of_row = sum(not line.isspace() for line in raw)
-            as_quoted += lines_of_row
-            evidence |= lines_of_row == 1 and any(enclosed)
-    return as_quoted > as_text or (as_quoted == as_text and evidence)
+    written = [raw for row, raw in rows if len(row) == usual > 1 and _is_written(row, raw)]
+    as_quoted = sum(not line.isspace() for raw in written for line in raw)
+    return as_quoted > as_text or (as_quoted == as_text and any(len(raw) == 1 and '"' in raw[0] for raw in written))
 
 
-def _is_regular(sample: Sequence[str]) -> bool:
-    """Return whether quotes enclose whole cells wherever they stand."""
-    rows = [(row, raw) for _, row, raw in rows_of(sample, TABS) if row]
-    return all(None not in _enclosed(row, raw) for row, raw in rows)
+def _is_regular(row: Sequence[str], raw: Sequence[str]) -> bool:
+    """Return whether quotes stand around whole cells only, and doubled within them."""
+    return "".join(raw).count('"') >= sum(2 * cell.count('"') + 2 * ('"' in cell) for cell in row)
 
 
 def _is_doubled(cell: str) -> bool:
@@ -127,26 +116,17 @@ def _is_doubled(cell: str) -> bool:
     return len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
 
 
-def _is_number(cell: str) -> bool:
-    return not cell.strip("0123456789.-+")
+# Which cells a program encloses in quotes: those where it must, for Excel also those with a comma; texts; all.
+_QUOTED: tuple[Callable[[str], bool], ...] = (
+    lambda cell: any(character in cell for character in '"\t\r\n'),
+    lambda cell: any(character in cell for character in '"\t\r\n,'),
+    lambda cell: cell.strip("0123456789.-+") != "",
+    lambda cell: True,
+)
 
 
-def _needs_quotes(cell: str) -> bool:
-    """Return whether a program that quotes only where it must encloses this cell; Excel does for a comma."""
-    return not cell or cell != cell.strip() or any(character in cell for character in '"\t\r\n,')
-
-
-def _enclosed(row: Sequence[str], raw: Sequence[str]) -> list[bool | None]:
-    """Return for each cell of a row whether it was enclosed in quotes; None if quotes stand elsewhere."""
-    text = "".join(raw).rstrip("\r\n") + "\t"
-    found: list[bool | None] = []
-    position = 0
-    for cell in row:
-        doubled = '"' + cell.replace('"', '""') + '"\t'
-        if text.startswith(doubled, position):
-            found.append(True)
-            position += len(doubled)
-        else:
-            found.append(None if '"' in cell else False)
-            position += len(cell) + 1
-    return found
+def _is_written(row: Sequence[str], raw: Sequence[str]) -> bool:
+    """Return whether a program that encloses cells in quotes writes a row as these lines."""
+    text = "".join(raw).rstrip("\r\n")
+    quoted = ['"' + cell.replace('"', '""') + '"' for cell in row]
+    return any(text == "\t".join(both[fits(both[0])] for both in zip(row, quoted, strict=True)) for fits in _QUOTED)

@@ -41,7 +41,7 @@ def read_telegram(text: TextFile, options: ReadOptions, report: Report) -> Itera
     def drop(reason: str) -> None:
         report.drop(reason, f"{text.place}, message {source.values:,}")
 
-    with json_errors(source, text.sample):
+    with json_errors(source):
         events: Iterator[Event] = iter(ijson.basic_parse(source))
         if next(events)[0] != "start_map":
             raise UserError(f"{text.place}: not Telegram's result.json, which is an object with messages or chats")

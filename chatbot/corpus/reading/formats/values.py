@@ -6,7 +6,6 @@ Lists may contain them, and so may objects, at any depth. A list of texts under 
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from chatbot.corpus.reading.conversation import NEW, NEXT, OVERLAP, Pair, pairs_of_texts
@@ -38,8 +37,6 @@ from chatbot.corpus.reading.formats.messages import (
     are_short,
     as_message,
     kind_of,
-    nested_replies,
-    pairs_of_nested,
     pairs_of_people,
     pairs_of_replies,
     pairs_of_roles,
@@ -52,9 +49,7 @@ from chatbot.corpus.reading.formats.records import (
     pairs_of_entry,
     pairs_of_record,
     reading_of,
-    reading_of_single,
 )
-from chatbot.corpus.reading.report import Report
 
 
 def header_of(head: Sequence[object]) -> list[str] | None:
@@ -70,8 +65,7 @@ def pairs_of_columns(value: dict[str, object], walk: Walk, alone: bool) -> list[
     names, columns = tuple(value), walk.options.columns
     places = named(names, columns)
     if places is None:
-        numbered = columns in (("1", "2"), ("2", "1"))
-        if (not alone and len(value) > 1) or not numbered or reading_of(value) is None:
+        if (not alone and len(value) > 1) or columns not in (("1", "2"), ("2", "1")) or reading_of(value) is None:
             return None
         pairs = [pair for key, answer in value.items() for pair in pairs_of_entry(key, answer)]
         return pairs if columns[0] == "1" else [(answer, question, NEW) for question, answer, *_ in pairs]
@@ -109,7 +103,7 @@ def records_of_parent(value: Mapping[str, object]) -> list[object] | None:
     to a prompt in the activities of Gemini, and what text-generation-webui shows, not what the model reads.
     """
     if isinstance(questions := value.get("qas"), list):
-        text = value.get("context", value.get("context_text"))
+        text = value.get("context")
         shared: dict[str, object] = {"context": text} if isinstance(text, str) else {}
     elif "instruction" in value and isinstance(questions := value.get("instances"), list):
         shared = {"instruction": value["instruction"]}
@@ -184,15 +178,15 @@ def pairs_in(values: "Ahead | list[object]", walk: Walk, depth: int = 0, inside:
         elif kind == "people":
             yield from pairs_of_people(rest, walk)
         else:
-            yield from _pairs_of_values(rest, walk, depth, reading_of_single(head))
+            yield from _pairs_of_values(rest, walk, depth)
     elif (header := header_of(head)) is not None:
         for row in islice(rest, 1, None):
             yield from pairs_of(dict(zip(header, row, strict=False)) if isinstance(row, list) else row, walk, depth + 1)
     else:
-        yield from _pairs_of_values(rest, walk, depth, None)
+        yield from _pairs_of_values(rest, walk, depth)
 
 
-def _pairs_of_values(values: Iterator[object], walk: Walk, depth: int, reading: str | None) -> Iterator[Pair]:
+def _pairs_of_values(values: Iterator[object], walk: Walk, depth: int) -> Iterator[Pair]:
     asked: str | None = None  # the utterance that the next one may answer
     turns = pairs = 0
     link = NEW
@@ -214,11 +208,7 @@ def _pairs_of_values(values: Iterator[object], walk: Walk, depth: int, reading: 
             asked = None
         else:
             asked, link = None, NEW
-            if reading in ("questions", "doubt") and isinstance(value, dict) and len(value) == 1:
-                if reading == "questions" or walk.doubts(QUESTION):
-                    for key, answer in value.items():
-                        yield from pairs_of_entry(key, answer)
-            elif isinstance(value, list | dict):
+            if isinstance(value, list | dict):
                 yield from pairs_of(value, walk, depth + 1, alone=False)
             else:
                 walk.drop(NOT_TEXT)
@@ -248,8 +238,6 @@ def _pairs_of_object(value: dict[str, object], walk: Walk, depth: int, alone: bo
         yield from pairs
     elif "mapping" in value and (branch := shown_branch(value)) is not None:
         yield from pairs_in(branch, walk, depth + 1, True)
-    elif ("replies" in value or "prompt" in value) and (root := nested_replies(value)) is not None:
-        yield from pairs_of_nested(root, walk)
     elif (records := records_of_columns(value)) is not None:
         yield from pairs_in(records, walk, depth + 1)
     elif (found := pairs_of_record(value, walk)) is not None:
@@ -268,11 +256,9 @@ def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool)
         yield from pairs
     elif (records := records_of_parent(value)) is not None:
         yield from pairs_in(records, walk, depth + 1)
-    elif reading == "questions" or (reading == "doubt" and walk.doubts(QUESTION)):
-        for key, answer in value.items():
+    elif reading == "map":
+        for key, answer in value.items() if walk.doubts(QUESTION) else ():
             yield from pairs_of_entry(key, answer)
-    elif reading == "doubt":
-        return
     elif value and all(isinstance(part, list | dict) for part in value.values()):
         for part in value.values():
             if reading or not _is_texts(part):
@@ -282,16 +268,12 @@ def _pairs_inside(value: dict[str, object], walk: Walk, depth: int, alone: bool)
     else:
         inside = ((name, part) for name, part in value.items() if isinstance(part, list | dict) and part)
         inner = [part for name, part in inside if name.casefold() not in NO_CONVERSATIONS and not _is_texts(part)]
-        counts, found = Report(), False
-        tentative = replace(walk, tentative=counts)
+        found = False
         for part in inner:
-            for pair in pairs_of(part, tentative, depth + 1):
+            for pair in pairs_of(part, walk, depth + 1):
                 found = True
                 yield pair
-        walk.fields = walk.fields or tentative.fields
-        if found:
-            (walk.tentative or walk.report).add(counts)
-        else:
+        if not found:
             _drop_object(value, walk)
 
 

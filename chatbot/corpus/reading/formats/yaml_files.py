@@ -23,9 +23,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may be installe
 _KEY = r"(?:[^\s:：\"'#-][^:：\n]{0,40}|\"[^\"\n]{0,60}\"|'[^'\n]{0,60}'):(?=\s|$)"
 _START = re.compile(r"(categories|conversations)\s*:|-( +- | +\[|\s*$)")
 _NAMED_START = re.compile(rf"{_KEY}|-(\s|$)")
-_ITEM = re.compile(rf"- +{_KEY}")
-_FIELD = re.compile(rf" +{_KEY}")
-_BLOCK = re.compile(rf" *(?:- +)?{_KEY} *[|>][-+]?\s*$")
+_OBJECT = re.compile(rf"- +{_KEY}.*\n +{_KEY}")
 EVENTS = {  # in ijson's words
     yaml.ScalarEvent: "string",
     yaml.SequenceStartEvent: "start_array",
@@ -37,20 +35,13 @@ _SKIPPED = ("#", "---", "%YAML")
 
 
 def is_yaml(text: TextFile) -> bool:
-    """Return whether these lines begin a YAML file: by its name and its first line, or by what no other text has.
-
-    That is a list of lists, a list of objects whose fields are indented, or a block ("answer: |").
-    """
-    lines = [line for line in text.first_lines if line.strip() and not line.startswith(_SKIPPED)]
-    first = lines[0] if lines else ""
+    """Return whether the text is YAML: by its name and its first line, or as a list of lists or of objects."""
+    filled = [line for line in text.first_lines if line.strip() and not line.startswith(_SKIPPED)]
+    first = filled[0] if filled else ""
     if "\t" in first or text.ending in MARKUP:
         return False
-    if _START.match(first.strip()) or (text.ending in ("yaml", "yml") and _NAMED_START.match(first)):
-        return True
-    if not _NAMED_START.match(first):
-        return False
-    fields = _ITEM.match(first) and len(lines) > 1 and _FIELD.match(lines[1])
-    return bool(fields) or any(map(_BLOCK.match, lines))
+    named = text.ending in ("yaml", "yml") and _NAMED_START.match(first)
+    return bool(named or _START.match(first.strip()) or _OBJECT.match("".join(filled[:2])))
 
 
 def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:

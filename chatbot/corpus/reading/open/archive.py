@@ -1,23 +1,20 @@
 """The members of zip and tar files, as streams. Nothing is written to disk; links and devices are skipped."""
 
-import contextlib
 import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from chatbot.corpus.reading.display import one_line
-from chatbot.corpus.reading.open.charset import codec_of_names
+from chatbot.corpus.reading.open.charset import detect_charset
 from chatbot.corpus.reading.open.compression import Read, Stream, allowance, guarded
 from chatbot.corpus.reading.open.file_kinds import is_hidden, kind_of_zip
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
-# Of a zip file's member: the flag of a name in UTF-8, and the extra field with such a name.
-UTF_8_NAME, UNICODE_PATH = 0x800, 0x7075
+UTF_8_NAME = 0x800  # the flag of a zip file's member whose name is in UTF-8
 TAR_HEADER = 512  # bytes
 
 
@@ -38,7 +35,7 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
     size = path.stat().st_size
     before = report.read_bytes
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             infos = _chosen(archive, name, wanted)
             allowed = allowance(name, size)
             allowance(name, size).spend(sum(info.file_size for info in infos.values()))  # as its directory declares
@@ -47,8 +44,8 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
                 if info.flag_bits & 1:
                     raise UserError(f"{place}: encrypted; unpack it and give the file")
                 with archive.open(info) as member:
-                    stream = Stream(_with_progress(guarded(member.read, place, allowed), info, report))
-                    yield Member(member_name, place, stream)
+                    yield Member(member_name, place, Stream(guarded(member.read, place, allowed)))
+                report.read_bytes = before + file.tell()
     except (zipfile.BadZipFile, struct.error, EOFError, ValueError, UnicodeError):
         raise UserError(f"{name}: damaged zip file; download it again") from None
     except (NotImplementedError, RuntimeError) as error:
@@ -58,7 +55,7 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
 
 def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> dict[str, zipfile.ZipInfo]:
     """Return the members to read by their names, sorted."""
-    infos = {member: info for member, info in _named(archive.infolist()).items() if info.file_size}
+    infos = {_name_of(info): info for info in archive.infolist() if info.file_size}
     if kind := kind_of_zip(infos):
         raise UserError(f"{name}: {kind}")
     chosen = {
@@ -69,49 +66,17 @@ def _chosen(archive: zipfile.ZipFile, name: str, wanted: Sequence[str]) -> dict[
     return chosen
 
 
-def _named(infos: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
-    """Return the members of a zip file by their names.
-
-    Windows writes names in the charset of its language, without saying so; `zipfile` decodes these as cp437.
-    """
-    raw = [b"" if info.flag_bits & UTF_8_NAME else info.orig_filename.encode("cp437") for info in infos]
-    codec = codec_of_names(raw)
-    named = {}
-    for info, data in zip(infos, raw, strict=True):
-        member = _unicode_path(info.extra, data) or info.filename
-        if member == info.filename and not data.isascii():
-            with contextlib.suppress(UnicodeDecodeError):
-                member = data.decode(codec)
-        named[member] = info
-    return named
+def _name_of(info: zipfile.ZipInfo) -> str:
+    """Return the name of a member. Windows writes it in the charset of its language; `zipfile` decodes it as cp437."""
+    return info.filename if info.flag_bits & UTF_8_NAME else _decoded(info.filename.encode("cp437"))
 
 
-def _unicode_path(extra: bytes, raw_name: bytes) -> str:
-    """Return the name in an extra field of a zip member that is meant for its present name, "" without one."""
-    while len(extra) >= 4:
-        kind, size = struct.unpack("<HH", extra[:4])
-        field, extra = extra[4 : 4 + size], extra[4 + size :]
-        if kind == UNICODE_PATH and field[:5] == struct.pack("<BL", 1, zlib.crc32(raw_name)):
-            with contextlib.suppress(UnicodeDecodeError):
-                return field[5:].decode()
-    return ""
+def _decoded(name: bytes) -> str:
+    return name.decode(detect_charset(name)[0], "replace")
 
 
 def _is_read(member: str, wanted: Sequence[str]) -> bool:
     return member in wanted if wanted else bool(member) and not is_hidden(member)
-
-
-def _with_progress(read: Read, info: zipfile.ZipInfo, report: Report) -> Read:
-    before, done = report.read_bytes, 0
-
-    def counting_read(size: int) -> bytes:
-        nonlocal done
-        data = read(size)
-        done += len(data)
-        report.read_bytes = before + info.compress_size * done // info.file_size
-        return data
-
-    return counting_read
 
 
 class _TarInfo(tarfile.TarInfo):
@@ -141,14 +106,13 @@ def tar_members(file: BinaryIO, name: str, wanted: Sequence[str] = ()) -> Iterat
     files.
     """
     found = False
-    other_names: list[bytes] = []  # so far, those that are not UTF-8
     try:
         with tarfile.open(
             fileobj=file, mode="r|", tarinfo=_TarInfo, encoding="utf-8", errors="surrogateescape"
         ) as archive:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all headers
-                member_name = _decoded(info.name, other_names)
+                member_name = _decoded(info.name.encode("utf-8", "surrogateescape"))
                 if not info.isreg() or info.issparse() or not info.size or not _is_read(member_name, wanted):
                     continue
                 member = archive.extractfile(info)
@@ -160,16 +124,6 @@ def tar_members(file: BinaryIO, name: str, wanted: Sequence[str] = ()) -> Iterat
         raise UserError(f"{name}: damaged tar file; download it again") from None
     if not found:
         raise UserError(f"{name}: the tar file contains no file of pairs; give another")
-
-
-def _decoded(name: str, other_names: list[bytes]) -> str:
-    """Return the name of a tar member, decoded as its bytes and `other_names` suggest, to which they are added."""
-    raw = name.encode("utf-8", "surrogateescape")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        other_names.append(raw)
-        return raw.decode(codec_of_names(other_names), "replace")
 
 
 def _whole(read: Read, name: str) -> Read:

@@ -1,4 +1,4 @@
-"""Charsets: of a text, from its first bytes, and of the names in an archive; text that was saved in a wrong one.
+"""Charsets: of a text, from its first bytes; text that was saved in a wrong one.
 
 Such text is "æ\\x99\\x9a" or "鏅\ufffd" for 晚, "锟斤拷" for any.
 """
@@ -9,8 +9,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 # Of chat, simplified and traditional.
 CHAT = (
@@ -114,18 +113,6 @@ def detect_charset(sample: bytes) -> tuple[str, str]:
         return "utf-8", "UTF-8"
     best = max(_candidates(), key=lambda candidate: _log_probability(compared, candidate))
     return best.codec, best.name
-
-
-def codec_of_names(names: Iterable[bytes]) -> str:
-    """Return the codec under which the names in an archive, taken together, are most probable.
-
-    One of UTF-8, the usual ones for Chinese, Japanese and Korean, and cp437, which zip files have by their standard.
-    """
-    joined = b"\n".join(name for name in names if not name.isascii())
-    with contextlib.suppress(UnicodeDecodeError):
-        if not joined or max(joined.decode()) >= "\u0800":  # by chance, three bytes are hardly ever a character
-            return "utf-8"
-    return max(_candidates_of_names(), key=lambda candidate: _log_probability(joined, candidate)).codec
 
 
 def _has_line_ends(sample: bytes, codec: str) -> bool:
@@ -244,17 +231,6 @@ def _alphabets() -> tuple[Candidate, ...]:
         Candidate("cp1255", "cp1255", hebrew, other=-12.0, unusual="[A-Za-z][א-ת]|[ךםןףץ][א-ת]", prior=-4.0),
         Candidate("cp1256", "cp1256", arabic, other=-11.0, unusual="[A-Za-z][ء-ي]|ة[ء-ي]|ى[ء-ي]", prior=-6.0),
         Candidate("cp874", "cp874", thai, other=-10.0, unusual=below, prior=-8.0),
-    )
-
-
-@functools.cache
-def _candidates_of_names() -> tuple[Candidate, ...]:
-    of_texts = {candidate.codec: candidate for candidate in _candidates()}
-    western, russian = of_texts["cp1252"].known, of_texts["cp1251"].known
-    return (
-        *(replace(of_texts[codec], required=frozenset()) for codec in ("gb18030", "cp950", "cp932", "cp949")),
-        Candidate("cp437", "cp437", western, other=-13.0, prior=2.0),
-        Candidate("utf-8", "UTF-8", western | russian, other=-12.0, prior=3.0),
     )
 
 

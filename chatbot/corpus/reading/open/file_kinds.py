@@ -9,83 +9,39 @@ OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # Office documents of before 2007
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 PARQUET, ARROW, ARROW_STREAM = b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff"
 
-UNPACK = "which is not unpacked here; unpack it and give what it contains"
-_PICTURE = "a picture; give a text file"
-_SOUND = "a recording; give a text of what is said in it"
-# (offset, the bytes there, what the file is and what to do)
-KINDS: tuple[tuple[int, bytes, str], ...] = (
-    *((0, magic, f"a zip file, {UNPACK}") for magic in ZIP),
-    (0, b"\x1f\x8b", f"a gzip file, {UNPACK}"),
-    (0, b"BZh", f"a bzip2 file, {UNPACK}"),
-    (0, b"\xfd7zXZ\0", f"a xz file, {UNPACK}"),
-    (0, ZSTANDARD, f"a Zstandard file, {UNPACK}"),
-    (0, PARQUET, f"a Parquet file, {UNPACK}"),
-    (0, ARROW, f"an Arrow file, {UNPACK}"),
-    (0, ARROW_STREAM, f"an Arrow file, {UNPACK}"),
-    (0, b"FEA1", "a Feather file of version 1; write it again with version 2"),
-    (0, b"7z\xbc\xaf\x27\x1c", f"a 7z file, {UNPACK}"),
-    (0, b"Rar!\x1a\x07", f"a rar file, {UNPACK}"),
-    (0, b"\x04\x22\x4d\x18", f"an LZ4 file, {UNPACK}"),
-    (0, b"\x1f\x9d", f"a file of compress, {UNPACK}"),
-    (0, b"LZIP", f"an lzip file, {UNPACK}"),
-    (0, b"%PDF-", "a PDF document; save its text"),
-    (0, b"{\\rtf", "a document of a word processor; save it as plain text"),
-    (0, OLE, "an Office document of before 2007; save its table as CSV (UTF-8), or its text"),
-    (0, b"SQLite format 3\0", "an SQLite database; export the table as CSV"),
-    (4, b"Standard Jet DB", "an Access database; export the table as CSV"),
-    (4, b"Standard ACE DB", "an Access database; export the table as CSV"),
-    *((0, b"\x80" + bytes([v]), "a pickle file, which may run any program; write it as JSON") for v in (2, 3, 4, 5)),
-    (0, b"(lp0\n", "a pickle file, which may run any program; write it as JSON"),
-    (0, b"(dp0\n", "a pickle file, which may run any program; write it as JSON"),
-    (0, b"\x93NUMPY", "an array of NumPy; write the texts as JSON"),
-    (0, b"\x89HDF\r\n", "an HDF5 file; write the texts as Parquet or JSON"),
-    (0, b"Obj\x01", "an Avro file; write it as Parquet or JSON"),
-    (0, b"\x89PNG", _PICTURE),
-    (0, b"\xff\xd8\xff", _PICTURE),
-    (0, b"GIF87a", _PICTURE),
-    (0, b"GIF89a", _PICTURE),
-    (8, b"WEBP", _PICTURE),
-    (0, b"II*\0", _PICTURE),
-    (0, b"MM\0*", _PICTURE),
-    (8, b"WAVE", _SOUND),
-    (0, b"ID3", _SOUND),
-    (0, b"OggS", _SOUND),
-    (0, b"fLaC", _SOUND),
-    (4, b"ftyp", "a film or a recording; give a text of what is said in it"),
-    (0, b"\x7fELF", "a program; give a text file"),
-    (0, b"GGUF", "a model; give a text file"),
-    (0, b"bplist00", "a property list of Apple; convert it to JSON with plutil"),
+# What a file is that begins with these bytes and is read by no format.
+KINDS = (
+    *((magic, "a zip file") for magic in ZIP),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"BZh", "a bzip2 file"),
+    (b"\xfd7zXZ\0", "a xz file"),
+    (ZSTANDARD, "a Zstandard file"),
+    (PARQUET, "a Parquet file"),
+    (ARROW, "an Arrow file"),
+    (ARROW_STREAM, "an Arrow file"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z file"),
+    (b"Rar!\x1a\x07", "a rar file"),
+    (b"%PDF-", "a PDF document"),
+    (b"{\\rtf", "a document of a word processor"),
+    (OLE, "an Office document of before 2007"),
+    (b"SQLite format 3\0", "an SQLite database"),
+    *((bytes((0x80, version)), "a pickle file") for version in range(2, 6)),
+    (b"\x89PNG", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
 )
-_PAGES = "save it as plain text"
-# The beginnings of names in a zip file that is a document.
-_DOCUMENTS = (
-    ("word/", f"a Word document; {_PAGES}"),
-    ("ppt/", f"a presentation; {_PAGES}"),
-    ("xl/", "an Office document; save the table as CSV (UTF-8) and give that file"),
-    ("META-INF/container.xml", f"an e-book; {_PAGES}"),
-    ("META-INF/manifest.xml", "a document of LibreOffice; save a table as .xlsx or CSV, a text as plain text"),
-)
+CONVERT = "which is not read here; unpack it, or save it as text, CSV or JSON"
+# A member of a zip file that is a document of Microsoft's, an e-book or a document of LibreOffice.
+_DOCUMENTS = frozenset(("[Content_Types].xml", "META-INF/container.xml", "META-INF/manifest.xml"))
 
 
 def kind_of(head: bytes) -> str:
     """Return what a file is that begins with these bytes, and what to do; "" for a text."""
-    for offset, magic, kind in KINDS:
-        if head.startswith(magic, offset):
-            return kind
-    return ""
+    return next((f"{kind}, {CONVERT}" for magic, kind in KINDS if head.startswith(magic)), "")
 
 
 def kind_of_zip(names: Iterable[str]) -> str:
     """Return what a zip file is that has these members, and what to do; "" for an archive."""
-    members = set(names)
-    for start, kind in _DOCUMENTS:
-        if any(member.startswith(start) for member in members):
-            return kind if "[Content_Types].xml" in members or start.startswith("META") else ""
-    if members and all(member.endswith(".npy") for member in members):
-        return "arrays of NumPy; write the texts as JSON"
-    if any(member.endswith("data.pkl") for member in members):
-        return "a file of PyTorch, which may run any program; write the texts as JSON"
-    return ""
+    return "" if _DOCUMENTS.isdisjoint(names) else f"a document of an office program, {CONVERT}"
 
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"

@@ -73,7 +73,6 @@ def _word(key: bytes) -> str | None:
 
 CORNELL_FILES = ("movie_lines.txt", "movie_conversations.txt")
 MAX_FILES = 10_000  # of a folder
-LARGE = 8 * 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Source:
     name: str  # for messages
     paths: tuple[Path, ...]
     kind: str  # "file", "parallel", "cornell" or "chatterbot"
-    members: tuple[str, ...] = ()  # of an archive, those to read, () for all; of "cornell", one for each path
+    members: tuple[str, ...] = ()  # of an archive, those to read, () for all
     part: str | None = None  # of a JSON object, the part whose keys are read; None for all keys
 
     @property
@@ -190,33 +189,22 @@ def file_container(path: Path) -> Container:
         return Container(path.name, [source], _of_keys(source, found[0][1]))
     if not found:
         return Container(path.name, [source])
-    keys = dict(found)
-    content = []
-    if cornell := cornell_pair(keys):
-        pair = replace(source, paths=(path, path), kind="cornell", members=cornell)
-        content.append(Container(str(PurePosixPath(cornell[0]).parent), [pair]))
-    for member in _beside_cornell(list(keys), cornell):
-        inner = replace(source, members=(member,))
-        content.append(Container(member, [inner], _of_keys(inner, keys[member])))
-    whole = merged(source for inner in content for source in inner.whole) if cornell else [source]
-    return Container(path.name, whole, content)
+    members = ((member, keys, replace(source, members=(member,))) for member, keys in found)
+    content = [Container(member, [inner], _of_keys(inner, keys)) for member, keys, inner in members]
+    return Container(path.name, [source], content)
 
 
 def _scanned(path: Path) -> list[tuple[str, list[str]]]:
     """Return (name in the archive, part keys of a JSON object) of each file in a file, [] for one that is damaged."""
     try:
-        status = path.stat()
-        scan = _scan_once if status.st_size >= LARGE else _scan
-        return scan(path, status.st_mtime_ns)
+        return _scan(path, path.stat().st_mtime_ns, path.stat().st_size)
     except (UserError, OSError):
         return []
 
 
-def _scan(path: Path, modified: int) -> list[tuple[str, list[str]]]:
+@functools.lru_cache(maxsize=64)  # several commands ask for the same, and a .tar.gz takes seconds
+def _scan(path: Path, modified: int, size: int) -> list[tuple[str, list[str]]]:
     return [(file.member, part_keys(file.stream)) for file in open_files(path, one_line(str(path)), Report())]
-
-
-_scan_once = functools.lru_cache(maxsize=64)(_scan)  # several commands ask for the same, and a .tar.gz takes seconds
 
 
 def _of_keys(source: Source, keys: Iterable[str]) -> list[Container]:

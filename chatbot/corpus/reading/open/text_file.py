@@ -14,7 +14,7 @@ from chatbot.corpus.reading.conversation import Pair, without_lost
 from chatbot.corpus.reading.open.archive import is_tar, tar_members, zip_members
 from chatbot.corpus.reading.open.charset import damage_of, detect_charset
 from chatbot.corpus.reading.open.compression import decompress
-from chatbot.corpus.reading.open.file_kinds import OLE, UNPACK, ZIP, kind_of
+from chatbot.corpus.reading.open.file_kinds import CONVERT, OLE, ZIP, kind_of
 from chatbot.corpus.reading.open.workbooks import is_workbook, sheets
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
@@ -135,7 +135,7 @@ def _text(file: OpenFile, charset: str | None, ending: str) -> TextFile:
     decoded = io.TextIOWrapper(file.stream, codec, errors="replace", newline=newline)
     sample = sample if newline == "\n" else sample.replace("\r\n", "\n").replace("\r", "\n")
     damage = damage_of(sample, head) if codec in ("utf-8", "utf-8-sig") and charset is None else ""
-    binary = kind_of(head) or (f"a tar file, {UNPACK}" if is_tar(head) else "")
+    binary = kind_of(head) or (f"a tar file, {CONVERT}" if is_tar(head) else "")
     return TextFile(file.place, decoded, sample, whole, name, ending, file.member, damage, binary)
 
 

@@ -56,20 +56,15 @@ def test_hostile_texts_take_linear_time(text: str) -> None:
     assert time.process_time() - start < 0.5
 
 
-def test_deep_replies_are_read(tmp_path: Path) -> None:
-    tree: dict[str, object] = {"text": "末", "role": "assistant", "replies": []}
-    for depth in range(60):
-        tree = {"text": f"第{depth}句", "role": "prompter" if depth % 2 == 0 else "assistant", "replies": [tree]}
-    tree = {"text": "初", "role": "prompter", "replies": [tree]}
-    pairs, _ = pairs_of_file(written(tmp_path, "a.jsonl", json.dumps(tree, ensure_ascii=False) + "\n"))
-    assert len(pairs) == 31
-
-
 def test_large_map_of_questions_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatbot.corpus.reading.formats.json_files.MAX_EVENTS", 100)
+    monkeypatch.setattr("chatbot.corpus.reading.formats.json_files.MAX_EVENTS", 200)
     entries = {f"第{number}个问题是什么？": [f"答{number}", "不知道"] for number in range(300)}
-    pairs, _ = pairs_of_file(written(tmp_path, "a.json", json.dumps(entries, ensure_ascii=False, indent=1)))
-    assert pairs == [(question, answer) for question, answers in entries.items() for answer in answers]
+    path = written(tmp_path, "a.json", json.dumps(entries, ensure_ascii=False, indent=1))
+    with pytest.raises(UserError, match="give --columns 1 2"):
+        pairs_of_file(path)
+    expected = [(question, answer) for question, answers in entries.items() for answer in answers]
+    assert pairs_of_file(path, ("1", "2"))[0] == expected
+    assert pairs_of_file(path, ("2", "1"))[0] == [pair[::-1] for pair in expected]
 
 
 def test_first_values_are_looked_at_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +77,12 @@ def test_first_values_are_looked_at_within_bounds(tmp_path: Path, monkeypatch: p
 
 
 def test_doubt_after_the_first_pairs_is_counted(tmp_path: Path) -> None:
-    lines = ['{"input": "甲", "output": "乙"}'] * 5 + ['{"input": ["丙", "丁"], "output": "戊"}']
-    pairs, report = pairs_of_file(written(tmp_path, "a.jsonl", "\n".join(lines)))
-    assert pairs == [("甲", "乙")] * 5
-    assert report.lines() == [f"records whose reading is in doubt: 1 (first: {tmp_path / 'a.jsonl'}, line 6)"]
-    with pytest.raises(UserError, match="Rename it to context"):
-        pairs_of_file(written(tmp_path, "b.jsonl", "\n".join(lines[::-1])))
+    path = written(
+        tmp_path, "a.json", '{"x": [["甲", "乙", "丙", "丁", "戊"]], "y": {"你好": "你好呀", "再见": "慢走"}}'
+    )
+    pairs, report = pairs_of_file(path)
+    assert len(pairs) == 4
+    assert report.lines()[0] == f"records whose reading is in doubt: 1 (first: {path}, line 1)"
 
 
 def test_replies_far_apart_are_found_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,17 +22,10 @@ CONVERSATIONS = (
 PAIRS = [("They do not!", "They do to!"), ("They do to!", "Fine.")]
 
 
-@pytest.mark.parametrize("zipped_together", [False, True])
-def test_cornell_files_and_zip_give_pairs(tmp_path: Path, zipped_together: bool) -> None:
-    files = {"movie_conversations.txt": CONVERSATIONS, "movie_lines.txt": LINES}
-    if zipped_together:
-        members = {f"cornell/{name}": content for name, content in files.items()}
-        path = written(tmp_path, "c.zip", zipped({**members, "cornell/README.txt": "hello", "__MACOSX/x": "x"}))
-    else:
-        path = tmp_path
-        for name, content in files.items():
-            written(tmp_path, name, content)
-    pairs, report = pairs_of(path)
+def test_cornell_files_give_pairs(tmp_path: Path) -> None:
+    written(tmp_path, "movie_conversations.txt", CONVERSATIONS)
+    written(tmp_path, "movie_lines.txt", LINES)
+    pairs, report = pairs_of(tmp_path)
     assert pairs == PAIRS
     assert (report.formats, report.charsets) == (["cornell"], ["UTF-8"])
     assert dropped(report) == {
@@ -50,7 +43,7 @@ def test_other_content_under_cornell_names_is_an_error(tmp_path: Path) -> None:
         pairs_of(tmp_path)
 
 
-def test_zip_with_two_copies_is_read_once(tmp_path: Path) -> None:
-    files = {"movie_conversations.txt": CONVERSATIONS, "movie_lines.txt": LINES}
-    members = {f"{folder}/{name}": content for folder in "ab" for name, content in files.items()}
-    assert pairs_of(written(tmp_path, "c.zip", zipped(members)))[0] == PAIRS
+def test_packed_cornell_files_are_refused(tmp_path: Path) -> None:
+    members = {"c/movie_conversations.txt": CONVERSATIONS, "c/movie_lines.txt": LINES}
+    with pytest.raises(UserError):
+        pairs_of(written(tmp_path, "c.zip", zipped(members)))

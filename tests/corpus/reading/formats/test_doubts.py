@@ -15,7 +15,7 @@ SENTENCES = st.text("你好吗吃了没有今天去哪里我们都很想念天�
 @given(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=60, unique_by=(lambda p: p[0], lambda p: p[1])))
 @settings(deadline=None)
 def test_different_texts_are_pairs(rows: list[tuple[str, str]]) -> None:
-    assert doubt_of(rows) == ("", False)
+    assert doubt_of(rows) == ""
 
 
 @given(
@@ -23,7 +23,7 @@ def test_different_texts_are_pairs(rows: list[tuple[str, str]]) -> None:
 )
 def test_several_answers_to_a_question_stand_together(questions: list[str], answers: int) -> None:
     rows = [(question, f"{question}第{number}种回答") for question in questions for number in range(answers)]
-    assert doubt_of(rows) == ("", False)
+    assert doubt_of(rows) == ""
 
 
 @pytest.mark.parametrize("unit", ["1", "1 ", " ", "a.", "@", "a@", "/", "http://", "2024年", "星期", "[", "是，"])
@@ -40,7 +40,6 @@ def test_hostile_cells_take_linear_time(unit: str) -> None:
         ([["问题 1", "答 1"], ["一", "二"], ["三", "四"]], ""),  # a pair, not a header: it has numbers
         ([["用户", "客服"], ["用户", "客服"], ["三", "四"]], ""),
         ([["name", "city"], ["Ann", "Rome"], ["Ben", "Paris"]], "--columns 1 2"),
-        ([["hello", "hi"], ["你好", "你好呀"], ["在吗", "在的"]], ""),
     ],
 )
 def test_first_rows(rows: list[list[str]], doubt: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.open.charset import CHAT, PROSE, codec_of_names, detect_charset
+from chatbot.corpus.reading.open.charset import CHAT, PROSE, detect_charset
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import dropped, pairs_of, written
 
@@ -153,20 +153,3 @@ def test_every_line_after_the_sample_is_read(tmp_path: Path) -> None:
     pairs, report = pairs_of(path)
     assert pairs == [(f"问{i}", f"答{i}") for i in range(60_000)]
     assert dropped(report) == {}
-
-
-@pytest.mark.parametrize(
-    ("codec", "names"),
-    [
-        ("gb18030", ["训练集", "测试集", "验证集", "开发集", "对话/训练", "客服语料", "小说", "知识"]),
-        ("cp950", ["訓練集", "測試集", "驗證集", "開發集", "對話/訓練", "客服語料"]),
-        ("cp932", ["学習データ", "テスト", "会話", "日本語"]),
-        ("cp949", ["데이터", "학습", "대화", "새 폴더"]),
-        ("cp437", ["für", "Übung", "préférences", "été"]),
-        ("utf-8", ["训练集", "für", "données", "данные", "テスト", "plain"]),
-    ],
-)
-def test_encoding_of_names_is_found_for_each_alone_and_for_all(codec: str, names: list[str]) -> None:
-    encoded = [f"{name}.txt".encode(codec) for name in names]
-    assert codec_of_names(encoded) == codec
-    assert [codec_of_names([name]) for name in encoded] == [codec] * len(names)

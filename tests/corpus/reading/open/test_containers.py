@@ -3,10 +3,7 @@
 import gzip
 import io
 import json
-import struct
 import tarfile
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,7 +21,6 @@ from chatbot.corpus.reading.read import read
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
-from tests.corpus.reading.formats.test_cornell import CONVERSATIONS, LINES
 from tests.corpus.reading.sample_files import (
     COMPRESSORS,
     VALID,
@@ -130,26 +126,11 @@ def test_archive_in_an_archive_is_named(tmp_path: Path, pack: object) -> None:
     assert callable(pack)
     for method, compress in COMPRESSORS.items():
         inner = compress("甲\t乙\n".encode())
-        with pytest.raises(UserError, match=r"t: inner: a \w+ file, which is not unpacked here; unpack it"):
+        with pytest.raises(UserError, match=r"t: inner: a \w+ file, which is not read here; unpack it"):
             pairs_of(written(tmp_path, "t", pack({"inner": inner})))
         pairs, report = pairs_of(written(tmp_path, "t", pack({"a.tsv": "甲\t乙\n", "inner": inner})))
         assert pairs == [("甲", "乙")], method
         assert next(iter(report.dropped.values())).first == f"{tmp_path / 't'}: inner"
-
-
-@pytest.mark.parametrize("pack", [zipped, tarred])
-def test_cornell_in_an_archive_is_one_group_beside_other_files(tmp_path: Path, pack: object) -> None:
-    assert callable(pack)
-    members = {
-        "c/movie_conversations.txt": CONVERSATIONS,
-        "c/movie_lines.txt": LINES,
-        "c/movie_titles_metadata.txt": "m0 +++$+++ a, b",
-        "more/a.tsv": "甲\t乙\n",
-    }
-    path = str(written(tmp_path, "archive", pack(members)))
-    sources = find_sources([path])
-    assert [source.kind for source in sources] == ["cornell", "file"]
-    assert all_pairs(sources) == [("They do not!", "They do to!"), ("They do to!", "Fine."), ("甲", "乙")]
 
 
 @pytest.mark.parametrize(
@@ -244,19 +225,6 @@ def test_names_in_a_zip_without_their_encoding_divide_it(work_dir: Path, codec: 
     parts = find_parts(["c.zip"])
     assert parts.training[0].members == (training,)
     assert (all_pairs(parts.training), all_pairs(parts.test)) == ([("甲", "乙")], [("丙", "丁")])
-
-
-@pytest.mark.parametrize("intact", [True, False])
-def test_unicode_path_is_the_name_of_a_zip_member_unless_that_was_changed(work_dir: Path, intact: bool) -> None:
-    info = zipfile.ZipInfo("???.tsv")
-    path = struct.pack("<BL", 1, zlib.crc32(b"???.tsv") + (not intact)) + "测试集.tsv".encode()
-    info.extra = struct.pack("<HH", 9, 1) + b"x" + struct.pack("<HH", 0x7075, len(path)) + path
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(info, "丙\t丁\n")
-        archive.writestr("train.tsv", "甲\t乙\n")
-    written(work_dir, "c.zip", buffer.getvalue())
-    assert bool(find_parts(["c.zip"]).test) == intact
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

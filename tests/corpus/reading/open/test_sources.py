@@ -8,7 +8,7 @@ import pytest
 
 from chatbot.corpus.reading.open.sources import Source, find_sources
 from chatbot.errors import UserError
-from tests.corpus.reading.sample_files import written, zipped
+from tests.corpus.reading.sample_files import written
 
 
 def test_names_and_globs_give_each_source_once(work_dir: Path) -> None:
@@ -48,8 +48,6 @@ def test_cornell_is_one_source_under_any_of_its_names(work_dir: Path) -> None:
     for names in (["corpus"], ["corpus/movie_lines.txt"], ["corpus/movie_conversations.txt"], ["corpus/*.txt"]):
         (source,) = find_sources(names)
         assert (source.kind, source.paths) == ("cornell", paths)
-    written(work_dir, "c.zip", zipped({"x/movie_lines.txt": "a", "x/movie_conversations.txt": "b"}))
-    assert find_sources(["c.zip"])[0].kind == "cornell"
     paths[1].unlink()
     with pytest.raises(UserError, match=r"movie_conversations.txt: no such file; .*needs both of its files"):
         find_sources(["corpus/movie_lines.txt"])
