@@ -13,7 +13,6 @@ Which thread owns what in a server or a bot:
 
     asyncio.to_thread       loads and closes models, computes attention, makes long JSON, verifies signatures, and
                             appends ratings, under a lock
-    log of conversations    prints the lines of --log-conversations
 
 In a terminal, the main thread does everything, without an engine.
 """

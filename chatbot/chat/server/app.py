@@ -4,11 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
@@ -19,7 +18,7 @@ from chatbot.chat.server.gate import Gate
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
 from chatbot.chat.server.replies import add_reply_routes
-from chatbot.chat.server.state import ConversationLog, Limits, Metrics, ServerState, state_of
+from chatbot.chat.server.state import Limits, Metrics, ServerState, state_of
 from chatbot.chat.service import RateLimit
 from chatbot.version import __version__
 
@@ -50,8 +49,6 @@ def create_app(
             yield
         finally:
             refresh.cancel()
-            if conversations is not None:
-                await asyncio.to_thread(conversations.close)
             await models.close()
 
     app = FastAPI(
@@ -64,8 +61,7 @@ def create_app(
     )
     app.router.route_class = BodyRoute
     metrics = Metrics(lambda: sum(model.engine.waiting for model in models.loaded.values()))
-    conversations = None if log_conversation is None else ConversationLog(log_conversation)
-    state = ServerState(models, limits, metrics, RateLimit(limits.rate), request_timeout, conversations)
+    state = ServerState(models, limits, metrics, RateLimit(limits.rate), request_timeout, log_conversation)
     app.state.server = state
     add_error_handlers(app)
     add_status_routes(app)
@@ -86,29 +82,23 @@ async def _refresh(models: Models) -> None:
         await models.refresh()
 
 
-class Status(BaseModel):
-    """That the server is well."""
-
-    status: str = "ok"
-
-
 def add_status_routes(app: FastAPI) -> None:
     """Add the routes for who operates the server."""
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health", tags=["status"], responses=ERROR_RESPONSES)
-    async def health() -> Status:
+    async def health() -> dict[str, str]:
         """Answer while the process is alive."""
-        return Status()
+        return {"status": "ok"}
 
     @app.head("/ready", include_in_schema=False)
     @app.get("/ready", tags=["status"], responses=ERROR_RESPONSES)
-    async def ready(request: Request) -> Status:
+    async def ready(request: Request) -> dict[str, str]:
         """Answer with 503 before a model is in memory, and while the server stops."""
         state = state_of(request)
         if state.stopping or not state.models.loaded:
             raise ApiError(503, "The server stops" if state.stopping else "No model is loaded yet", code="not_ready")
-        return Status()
+        return {"status": "ok"}
 
     @app.get("/metrics", tags=["status"], responses={200: {"content": {"text/plain": {}}}, **ERROR_RESPONSES})
     async def metrics(request: Request) -> Response:
@@ -116,42 +106,27 @@ def add_status_routes(app: FastAPI) -> None:
         return Response(state_of(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-class ModelObject(BaseModel):
-    """A model. created: when its checkpoint was written, in seconds since 1970."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "chatbot"
-
-
-class ModelList(BaseModel):
-    """All models, the default one first."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelObject]
-
-
 def add_model_routes(app: FastAPI) -> None:
     """Add the routes that list models."""
 
     @app.get("/v1/models", tags=["models"], responses=ERROR_RESPONSES)
-    async def list_models(request: Request) -> ModelList:
-        """List the models."""
+    async def list_models(request: Request) -> dict[str, Any]:
+        """List the models, the default one first."""
         models = await asyncio.to_thread(state_of(request).models.directories)
-        return ModelList(data=[_object(name, directory) for name, directory in models.items()])
+        return {"object": "list", "data": [_object(name, directory) for name, directory in models.items()]}
 
     @app.get("/v1/models/{name:path}", tags=["models"], responses=ERROR_RESPONSES)
-    async def show_model(request: Request, name: str) -> ModelObject:
+    async def show_model(request: Request, name: str) -> dict[str, Any]:
         """Show a model."""
         models = state_of(request).models
         found = models.name_of(name)
         return _object(found, models.directories()[found])
 
 
-def _object(name: str, directory: Path) -> ModelObject:
+def _object(name: str, directory: Path) -> dict[str, Any]:
+    """Return the object of a model. created: when its checkpoint was written, in seconds since 1970."""
     try:
         created = int(pointer_of(directory).stat().st_mtime)
     except OSError:  # the attempt was removed a moment ago
         created = 0
-    return ModelObject(id=name, created=created)
+    return {"id": name, "object": "model", "created": created, "owned_by": "chatbot"}

@@ -1,16 +1,17 @@
 """From the bytes of a body to a value, in a time that leaves other requests their turn.
 
-Python's JSON parser holds the interpreter's lock until it is done, so a thread would not help; its work is bounded, and
-bodies that have arrived together are read one at a time, with a turn for all other requests in between.
+A JSON parser holds the interpreter's lock until it is done, so a thread would not help; its work is bounded, and bodies
+that have arrived together are read one at a time, with a turn for all other requests in between.
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import orjson
 from fastapi import Request
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from chatbot.chat.server.errors import CLIENT_LEFT, ApiError
@@ -19,7 +20,6 @@ from chatbot.chat.service import ClientLeftError, LargeBodyError, read_body
 
 # Commas, and beginnings of lists and objects, outside of texts: several for each of 2,000 messages.
 MOST_VALUES = 20_000
-MOST_DIGITS = 1000  # of a number; the time to read one grows with their square
 
 
 class BodyRequest(Request):
@@ -30,7 +30,7 @@ class BodyRequest(Request):
         if hasattr(self, "_body"):
             return self._body
         limits, length = state_of(self).limits, self.headers.get("content-length", "0")
-        if length.strip("0") or "transfer-encoding" in self.headers:
+        if has_body(self.headers):
             kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
                 raise ApiError(415, "The body must be JSON, with Content-Type: application/json")
@@ -48,12 +48,12 @@ class BodyRequest(Request):
             raise ApiError(CLIENT_LEFT, "The client left") from None
 
     async def json(self) -> Any:
-        """Return the value of the body. Raises ApiError as `check_values`, ValueError or RecursionError for no JSON."""
+        """Return the value of the body. Raises ApiError as `check_values`, ValueError for what is not JSON."""
         body = await self.body()
-        async with state_of(self).turn():
+        async with state_of(self).parsing:
+            await asyncio.sleep(0)  # other requests have their turn
             check_values(body)
-        async with state_of(self).turn():
-            return value_of(body)
+            return orjson.loads(body)
 
 
 class BodyRoute(APIRoute):
@@ -69,6 +69,11 @@ class BodyRoute(APIRoute):
         return handle_bounded
 
 
+def has_body(headers: Headers) -> bool:
+    """Return whether a request has a body."""
+    return headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers
+
+
 def check_values(body: bytes) -> None:
     """Raise ApiError (400) for a body with too many values. It need not be JSON."""
     if _structure(body) <= MOST_VALUES:
@@ -82,28 +87,3 @@ def check_values(body: bytes) -> None:
 
 def _structure(body: bytes) -> int:
     return body.count(b",") + body.count(b"[") + body.count(b"{")
-
-
-def value_of(body: bytes) -> Any:
-    """Return the value of a JSON text, with U+FFFD for halves of characters. Raises ValueError or RecursionError.
-
-    JavaScript makes such halves where it cuts an emoji in two. They cannot be encoded.
-    """
-    value = _DECODER.decode(body.decode("utf-8-sig"))
-    if b"\\ud" not in body and b"\\uD" not in body:
-        return value
-    # In UTF-8, a half has three bytes, each of which is replaced.
-    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    return _DECODER.decode(text.replace("\ufffd" * 3, "\ufffd"))
-
-
-def _number(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    def number(digits: str) -> Any:
-        if len(digits) > MOST_DIGITS:
-            raise ValueError(f"a number of {len(digits):,} digits")
-        return kind(digits)
-
-    return number
-
-
-_DECODER = json.JSONDecoder(parse_int=_number(int), parse_float=_number(float))

@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -23,25 +22,10 @@ CLIENT_LEFT = 499
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
 
 
-class ErrorDetail(BaseModel):
-    """What is wrong. param: the field of the request. code: for programs."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorBody(BaseModel):
-    """The body of every response with a status of at least 400."""
-
-    error: ErrorDetail
-
-
 # For the OpenAPI description of a route. It takes the place of FastAPI's own 422.
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "The request cannot be answered"},
-    "5XX": {"model": ErrorBody, "description": "The server failed, or stops"},
+    "4XX": {"description": "The request cannot be answered"},
+    "5XX": {"description": "The server failed, or stops"},
 }
 
 

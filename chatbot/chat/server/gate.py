@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatbot.chat.page import page_files
+from chatbot.chat.server.bodies import has_body
 from chatbot.chat.server.connection import DRAINED
 from chatbot.chat.server.errors import CLIENT_LEFT, ApiError, api_error_of, too_many
 from chatbot.chat.server.state import ServerState
@@ -56,21 +57,13 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begin, status, headers = time.perf_counter(), 0, Headers(scope=scope)
-        is_unread = headers.get("content-length", "0").strip("0") != "" or "transfer-encoding" in headers  # the body
-
-        async def receive_and_note() -> Message:
-            nonlocal is_unread
-            message = await receive()
-            is_unread = is_unread and message.get("more_body", False)
-            return message
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 there = {name.lower() for name, _ in message.setdefault("headers", [])}
-                added = {**SECURITY_HEADERS, **({b"connection": b"close"} if is_unread else {})}
-                message["headers"] += [(name, value) for name, value in added.items() if name not in there]
+                message["headers"] += [header for header in SECURITY_HEADERS.items() if header[0] not in there]
             await send(message)
 
         with contextlib.ExitStack() as counted:
@@ -78,9 +71,9 @@ class Gate:
                 client = self._admitted(scope, headers)
                 if scope["path"] not in WITHOUT_LIMIT:
                     counted.enter_context(self._counted(client))
-                if is_unread and scope["method"] in {"GET", "HEAD"}:
+                if scope["method"] in {"GET", "HEAD"} and has_body(headers):
                     raise ApiError(400, f"{scope['method']} takes no body here", code="body_not_allowed")
-                await self._app(scope, receive_and_note, send_and_note)
+                await self._app(scope, receive, send_and_note)
             except ClientLeftError:
                 status = status or CLIENT_LEFT
             except Exception as error:  # each request has an answer; a fault is logged

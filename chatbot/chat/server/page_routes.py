@@ -6,10 +6,10 @@ import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from chatbot.chat.conversation import Better, Rating, append_rating, comparison_of, rating_of
@@ -77,47 +77,6 @@ class Comparison(Body):
     replaces: EarlierComparison | None = None
 
 
-class DescribedModel(BaseModel):
-    """A model and its card.
-
-    id: as in /v1/models. name: what readers call it. sources: the names of the data for readers. turns: the number of
-    turns before a question that it reads.
-    """
-
-    id: str
-    name: str
-    sources: list[str]
-    step: int
-    data: list[str]
-    pairs: int | None
-    nats_per_character: float | None
-    validated: bool
-    format: str | None
-    turns: int
-
-
-class DescribedModels(BaseModel):
-    """All models, the default one first. ratings: whether the server collects ratings."""
-
-    models: list[DescribedModel]
-    ratings: bool
-
-
-class Attention(BaseModel):
-    """The attention of a reply. weights: [reply, question], each row adds up to 1; None if the model shows none."""
-
-    question: list[str] = Field(default=[])
-    reply: list[str] = Field(default=[])
-    weights: list[list[float]] | None = None
-
-
-class Recorded(BaseModel):
-    """That a line was appended to the file of ratings, and its time."""
-
-    recorded: Literal[True] = True
-    time: str
-
-
 def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
     """Add the routes of the page. ratings: the file to which ratings are appended; None: none are collected."""
     one_at_a_time = asyncio.Semaphore()  # attention is computed beside the engine, and has no queue
@@ -138,14 +97,14 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
         return Response(file.content, headers=file.headers)
 
     @app.get("/chat/models", tags=["page"], responses=ERROR_RESPONSES)
-    async def describe_models(request: Request) -> DescribedModels:
-        """List the models with what they were trained on, and their quality."""
+    async def describe_models(request: Request) -> dict[str, Any]:
+        """List the models with what they were trained on, and their quality, and say whether ratings are collected."""
         models = state_of(request).models
         described = await asyncio.to_thread(lambda: _described_models(models.directories(), models.loaded))
-        return DescribedModels(models=described, ratings=ratings is not None)
+        return {"models": described, "ratings": ratings is not None}
 
     @app.post("/chat/attention", tags=["page"], responses=ERROR_RESPONSES)
-    async def attention(body: RepliedQuestion, request: Request) -> Attention:
+    async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
         """Show which words of the question each word of a reply looked at."""
         models = state_of(request).models
         async with models.use(models.name_of(body.model)) as model, one_at_a_time:
@@ -158,7 +117,7 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 
 def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
     @app.post("/chat/ratings", tags=["page"], responses=ERROR_RESPONSES)
-    async def rate(body: RatedReply, request: Request) -> Recorded:
+    async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
         """Append a rated reply to the file of ratings, in place of an earlier rating of it."""
         model = state_of(request).models.name_of(body.model)
         replied = body.question, body.reply, body.history
@@ -167,7 +126,7 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
         return await _record(ratings, record, replaced)
 
     @app.post("/chat/comparisons", tags=["page"], responses=ERROR_RESPONSES)
-    async def compare(body: Comparison, request: Request) -> Recorded:
+    async def compare(body: Comparison, request: Request) -> dict[str, Any]:
         """Append the better one of two replies to the file of ratings, in place of an earlier comparison of them."""
         first, second = map(state_of(request).models.name_of, body.models)
         compared = (body.replies[0], first), (body.replies[1], second)
@@ -180,7 +139,7 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
         return await _record(ratings, record, replaced)
 
 
-def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, ServedModel]) -> list[DescribedModel]:
+def _described_models(directories: Mapping[str, Path], loaded: Mapping[str, ServedModel]) -> list[dict[str, Any]]:
     """Return the models that can be described, the default one first. loaded: those in memory."""
     described = []
     for name, directory in directories.items():
@@ -208,23 +167,24 @@ def _card_of(directory: Path, version: object) -> tuple[ModelCard, int]:
     return card_of_attempt(directory, read_pointer(pointer_of(directory))["step"]), turns
 
 
-def _described(name: str, card: ModelCard, turns: int) -> DescribedModel:
-    values = dataclasses.asdict(card)
+def _described(name: str, card: ModelCard, turns: int) -> dict[str, Any]:
+    """Return a model and its card. id: as in /v1/models. name, sources: for readers. turns: that it reads."""
     shown = {"id": name, "name": card.name_for_readers(name), "sources": card.sources, "turns": turns}
-    return DescribedModel(**{**values, **shown, "data": [*card.data]})
+    return {**dataclasses.asdict(card), **shown}
 
 
-def _attention(responder: TextResponder, question: str, reply: str, history: list[str]) -> Attention:
+def _attention(responder: TextResponder, question: str, reply: str, history: list[str]) -> dict[str, Any]:
+    """Return the attention of a reply. weights: [reply, question], each row adds up to 1; None if none is shown."""
     found = responder.attention(question, reply, history) if responder.source(question, history) else None
     if found is None:
-        return Attention()
-    return Attention(question=found.question, reply=found.reply, weights=found.weights.round(4).tolist())
+        return {"question": [], "reply": [], "weights": None}
+    return {"question": found.question, "reply": found.reply, "weights": found.weights.astype(float).round(4).tolist()}
 
 
-async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None) -> Recorded:
+async def _record(path: Path, record: dict[str, Any], replaced: dict[str, Any] | None) -> dict[str, Any]:
     try:
         await asyncio.to_thread(append_rating, path, record, replaced)
     except UserError as error:
         log.error("%s", error)
         raise ApiError(503, "The rating cannot be recorded; the server's log says why", code="ratings") from error
-    return Recorded(time=record["time"])
+    return {"recorded": True, "time": record["time"]}

@@ -1,7 +1,4 @@
-"""/v1/chat/completions and /v1/completions: from a request to the engine, and from its replies to the response.
-
-`Completion` makes the objects of replies; the classes after it describe them in the OpenAPI description.
-"""
+"""/v1/chat/completions and /v1/completions: from a request to the engine, and from its replies to the response."""
 
 import asyncio
 import contextlib
@@ -10,11 +7,10 @@ import itertools
 import random
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
-from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -22,7 +18,7 @@ from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, api_error_of, 
 from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_sizes, questions_of
 from chatbot.chat.server.state import ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers
-from chatbot.inference.questions import FinishReason, Piece, Question, TokenLogProb, Usage
+from chatbot.inference.questions import Piece, Question, TokenLogProb, Usage
 
 
 @dataclasses.dataclass
@@ -174,113 +170,17 @@ def _token(text: str, log_prob: float) -> dict[str, Any]:
     return {"token": text, "logprob": log_prob, "bytes": list(text.encode("utf-8", "replace"))}
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class OtherToken(_Part):
-    """A token with its log-probability in nats."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class Token(OtherToken):
-    """A token of a reply, and the most probable ones at its place."""
-
-    top_logprobs: list[OtherToken]
-
-
-class ChatLogProbs(_Part):
-    """The log-probabilities of a reply's tokens."""
-
-    content: list[Token]
-    refusal: None
-
-
-class ReplyMessage(_Part):
-    """A reply as a message."""
-
-    role: Literal["assistant"]
-    content: str
-    refusal: None
-
-
-class ChatChoice(_Part):
-    """A reply of a chat."""
-
-    index: int
-    message: ReplyMessage
-    logprobs: ChatLogProbs | None
-    finish_reason: FinishReason
-
-
-class TokenUsage(_Part):
-    """Numbers of tokens."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class _Object(_Part):
-    id: str
-    created: int
-    model: str
-    system_fingerprint: str
-    usage: TokenUsage
-
-
-class ChatCompletion(_Object):
-    """The body of a reply of /v1/chat/completions."""
-
-    object: Literal["chat.completion"]
-    choices: list[ChatChoice]
-
-
-class TextLogProbs(_Part):
-    """The log-probabilities of a reply's tokens."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
-
-
-class TextChoice(_Part):
-    """A reply to a prompt."""
-
-    index: int
-    text: str
-    logprobs: TextLogProbs | None
-    finish_reason: FinishReason
-
-
-class TextCompletion(_Object):
-    """The body of a reply of /v1/completions."""
-
-    object: Literal["text_completion"]
-    choices: list[TextChoice]
-
-
-def _responses(model: type[_Object]) -> dict[int | str, dict[str, Any]]:
-    """Return the description of a route's responses."""
-    text = "The replies; with stream, the same as a stream of events that ends with [DONE]"
-    return {200: {"model": model, "description": text, "content": {"text/event-stream": {}}}, **ERROR_RESPONSES}
-
-
 def add_reply_routes(app: FastAPI) -> None:
     """Add the routes that answer questions."""
 
-    @app.post("/v1/chat/completions", tags=["replies"], responses=_responses(ChatCompletion), response_class=Response)
+    @app.post("/v1/chat/completions", tags=["replies"], responses=ERROR_RESPONSES, response_class=Response)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        """Reply to the last message of a chat."""
+        """Reply to the last message of a chat, with a chat completion of OpenAI's, or with `stream` its chunks."""
         return await _respond(request, body)
 
-    @app.post("/v1/completions", tags=["replies"], responses=_responses(TextCompletion), response_class=Response)
+    @app.post("/v1/completions", tags=["replies"], responses=ERROR_RESPONSES, response_class=Response)
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        """Reply to one or more prompts, each without turns before it."""
+        """Reply to prompts, each without turns before it, with a completion of OpenAI's, or its chunks."""
         return await _respond(request, body)
 
 
@@ -381,6 +281,4 @@ def _note(state: ServerState, completion: Completion) -> None:
     state.metrics.replies.labels(completion.model).inc(len(completion.finished))
     state.metrics.tokens.labels(completion.model, "question").inc(completion.usage.question_tokens)
     state.metrics.tokens.labels(completion.model, "reply").inc(completion.usage.reply_tokens)
-    if state.conversations is not None:
-        for line in completion.lines():
-            state.conversations.add(line)
+    state.log_conversations(completion.lines())

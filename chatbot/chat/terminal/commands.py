@@ -1,8 +1,8 @@
 """The commands of the chat in a terminal: lines that begin with a slash."""
 
-import contextlib
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,20 +12,11 @@ from chatbot.attempts.attempt import all_attempts
 from chatbot.chat.conversation import RATINGS, Exchange, Rating, rate_last
 from chatbot.chat.terminal.screen import NO_ATTENTION, attention_table
 from chatbot.chat.terminal.session import Session
-from chatbot.chat.terminal.settings import (
-    DEFAULT,
-    FIELDS,
-    HISTORY,
-    changes_of,
-    explanation,
-    in_names_of_settings,
-    shown,
-)
+from chatbot.chat.terminal.settings import DEFAULT, FIELDS, HISTORY, changes_of, explanation, shown
 from chatbot.chat.terminal.transcript import load, save
 from chatbot.config.decoding import DecodingSettings
 from chatbot.corpus.reading.display import counted, decodable, visible
 from chatbot.errors import UserError
-from chatbot.flags import fields_of
 
 SLASH = "/"
 EXIT = ("exit", "quit")
@@ -85,23 +76,15 @@ def command_of(name: str) -> Command:
 
 
 def _help(session: Session, text: str) -> None:
-    bare = text.removeprefix(SLASH).lower()
-    name = bare.lstrip("-").replace("-", "_")
+    name = text.lower().lstrip("-/").replace("-", "_")
     if not text:
-        session.screen.explained([(command.usage, command.text) for command in COMMANDS.values()])
+        session.screen.table([(command.usage, command.text) for command in COMMANDS.values()])
         session.screen.sentence("A question that begins with a slash is typed with two: //text")
-    elif bare in KNOWN or text.startswith(SLASH):
-        command = command_of(bare)
-        session.screen.explained([(command.usage, command.text)])
-        if command.name == "set":
-            session.screen.explained([(name, explanation(name)) for name in FIELDS])
-    elif name in FIELDS:
-        session.screen.explained([(name, explanation(name))])
+    elif name in FIELDS and name not in KNOWN:
+        session.screen.table([(name, explanation(name))])
     else:
-        nearest = difflib.get_close_matches(name, [*COMMANDS, *FIELDS], n=1, cutoff=NEAR)
-        lists = f"{SLASH}help lists the commands, {SLASH}settings the settings"
-        hint = f"the nearest is {nearest[0]}" if nearest else lists
-        raise UserError(f"{SLASH}help {text}: no such command or setting; {hint}")
+        command = command_of(name)
+        session.screen.table([(command.usage, command.text)])
 
 
 def _set(session: Session, text: str) -> None:
@@ -123,60 +106,37 @@ def _change(session: Session, changes: dict[str, Any]) -> None:
     trained, given = session.current.model.turns, changes.get(HISTORY)
     history = changes.pop(HISTORY, session.history)
     if given is not None and given > trained:
-        if not trained:
-            raise UserError(f"/set {HISTORY}={history}: the model reads one question at a time; leave {HISTORY} out")
+        turns = counted(trained, "turn")
         raise UserError(
-            f"/set {HISTORY}={history}: the model was trained to read {counted(trained, 'turn')} before a question; "
-            f"give at most {trained}"
+            f"/set {HISTORY}={given}: the model was trained to read {turns} before a question; give at most {trained}"
         )
     if changes:
-        with in_names_of_settings([name for name in _changed(session) if name not in changes], "/set "):
-            session.current.set_decoding(dataclasses.replace(session.current.decoding, **changes))
+        session.current.set_decoding(dataclasses.replace(session.current.decoding, **changes))
     session.read(history)
 
 
-def _changed(session: Session) -> list[str]:
-    """Return the names of the settings that have not their defaults, because of flags or of /set.
-
-    The number of turns is not one of them while the model cannot read as many as were chosen.
-    """
-    history = session.history if session.history == session.conversation.read else None
-    chosen = {HISTORY: history, **dataclasses.asdict(session.current.decoding)}
-    return [name for name, field in FIELDS.items() if chosen[name] != field.default]
-
-
 def _settings(session: Session, text: str) -> None:
+    chosen = {HISTORY: session.history, **dataclasses.asdict(session.current.decoding)}
     used = {HISTORY: session.conversation.read, **dataclasses.asdict(session.current.responder().decoding)}
-    changed = _changed(session)
     rows = []
     for name, field in FIELDS.items():
-        source = "set" if name in changed else "model" if used[name] != field.default else ""
-        rows.append([name, shown(used[name]), source])
+        is_set = chosen[name] != field.default and chosen[name] == used[name]
+        rows.append([name, shown(used[name]), "set" if is_set else "model" if used[name] != field.default else ""])
     session.screen.table(rows, ["setting", "value", "from"])
 
 
 def _n(session: Session, text: str) -> None:
     number, last = _number("n", text, BEST), session.last("/n: no reply yet")
-    decoding = session.current.responder().decoding
-    if number > (most := most_replies(decoding)):
-        raise UserError(f"/n {number}: this search finds at most {most:,} replies; ask for at most as many")
+    decoding = with_replies(session.current.responder().decoding, number)
     with session.screen.busy():
-        responder = session.current.responder(with_replies(decoding, number))
-        replies = responder.n_best(last.question, session.conversation.turns_before_last)
+        replies = session.current.responder(decoding).n_best(last.question, session.conversation.turns_before_last)
     session.show(replies)
-
-
-def most_replies(decoding: DecodingSettings) -> int:
-    """Return the maximum number of replies that this kind of search finds."""
-    name = "candidates" if decoding.samples else "beam_size"
-    most: int = fields_of(DecodingSettings)[name].metadata["most"]
-    return most if decoding.samples else most // decoding.diverse_groups * decoding.diverse_groups
 
 
 def with_replies(decoding: DecodingSettings, number: int) -> DecodingSettings:
     """Return settings of the same kind of search that finds this number of replies and shows as many.
 
-    decoding: chooses a search. number: at most `most_replies`.
+    decoding: chooses a search. Raises UserError for more replies than it can find.
     """
     if decoding.hypotheses >= number:
         return dataclasses.replace(decoding, n_best=number)
@@ -215,7 +175,7 @@ def _sample(session: Session, last: Exchange, before: Sequence[str], decoding: D
 
 def _next_best(session: Session, last: Exchange, before: Sequence[str], decoding: DecodingSettings) -> str | None:
     wanted = max(-(-(len(last.found) + 1) // NEXT_BEST) * NEXT_BEST, decoding.hypotheses)
-    responder = session.current.responder(with_replies(decoding, min(wanted, most_replies(decoding))))
+    responder = session.current.responder(with_replies(decoding, wanted))
     replies = [reply.text for reply in responder.n_best(last.question, before)]
     return next((reply for reply in replies if reply not in last.found), None)
 
@@ -226,7 +186,7 @@ def _why(session: Session, text: str) -> None:
     if attention is None:
         session.screen.sentence(NO_ATTENTION)
         return
-    for line in attention_table(attention, session.screen.columns):
+    for line in attention_table(attention):
         session.screen.line(line)
 
 
@@ -235,8 +195,6 @@ def _history(session: Session, text: str) -> None:
     start = max(0, len(exchanges) - _number("history", text, SHOWN))
     if not exchanges:
         session.screen.note("No questions yet.")
-    elif start:
-        session.screen.note(f"{start:,} earlier; {SLASH}history {len(exchanges)} shows all.")
     for number, exchange in enumerate(exchanges[start:], start + 1):
         rated = f"  ({exchange.rating})" if exchange.rating else ""
         session.screen.line(f"{number:>3} > {exchange.question}")
@@ -250,14 +208,9 @@ def _reset(session: Session, text: str) -> None:
 
 def _save(command: str) -> Callable[[Session, str], None]:
     def run(session: Session, text: str) -> None:
-        path, exchanges = _path(command, text), session.conversation.exchanges
-        if not exchanges:
-            raise UserError("no questions yet, nothing to save")
-        saved = save(path, exchanges, overwrite=command == "overwrite")
+        path = _path(command, text)
+        saved = save(path, session.conversation.exchanges, overwrite=command == "overwrite")
         session.screen.note(f"{path}: {counted(saved, 'question')} saved.")
-        if unsaved := len(exchanges) - saved:
-            note = f"Left out: {counted(unsaved, 'question')} with a bad reply. A .jsonl file keeps ratings."
-            session.screen.note(note)
 
     return run
 
@@ -272,8 +225,8 @@ def _load(session: Session, text: str) -> None:
 
 def _model(session: Session, text: str) -> None:
     if text:
-        with session.screen.busy(), in_names_of_settings(_changed(session)):
-            session.current.switch(_expanded(_unquoted(text)))
+        with session.screen.busy():
+            session.current.switch(Path(os.path.expanduser(text)))
         session.read(session.history)
         session.screen.note(session.current.model.card.line())
         if reads := session.reads():
@@ -309,22 +262,9 @@ def _number(name: str, text: str, default: int) -> int:
 
 
 def _path(name: str, text: str) -> Path:
-    path = _unquoted(text)
-    if not path.strip():
+    if not text:
         raise UserError(f"{SLASH}{name}: the name of a file is missing, such as {SLASH}{name} chat.jsonl")
-    return _expanded(path)
-
-
-def _unquoted(text: str) -> str:
-    """Return a name without the pair of quotation marks around it."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
-
-
-def _expanded(path: str) -> Path:
-    """Return a path with the home directory in place of `~`. Raises UserError for a user without one."""
-    with contextlib.suppress(RuntimeError):
-        return Path(path).expanduser()
-    raise UserError(f"{path}: no such home directory; give the whole path")
+    return Path(os.path.expanduser(text))
 
 
 COMMANDS = {

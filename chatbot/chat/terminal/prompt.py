@@ -3,15 +3,13 @@
 The history is a file with the questions of earlier sessions.
 """
 
-import contextlib
-import locale
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from chatbot.chat.terminal.commands import COMMANDS, SLASH, is_command
+from chatbot.chat.terminal.commands import COMMANDS, SLASH
 from chatbot.chat.terminal.settings import DEFAULT, FIELDS
 from chatbot.config.attempts import CHECKPOINTS, CONFIG
 from chatbot.corpus.reading.display import visible
@@ -22,28 +20,11 @@ DUMB = ("dumb", "unknown")
 # Rows that the completions take at most.
 MENU_ROWS = 6
 ReadLine = Callable[[], str]
-LARGEST_HISTORY = 1 << 20  # bytes
-MOST_FILES = 200  # that are offered
 
 
 def line_reader() -> ReadLine:
     """Return the function that reads a line. It raises EOFError at the end and KeyboardInterrupt for Ctrl-C."""
-    if not _is_plain():
-        return _line_editor()
-    if locale.setlocale(locale.LC_CTYPE) not in ("C", "POSIX"):  # where readline drops the eighth bit of UTF-8
-        with contextlib.suppress(ImportError):  # Windows has none
-            import readline  # noqa: F401  (gives input() line editing and history)
-    return _read_plainly
-
-
-def reads_keys() -> bool:
-    """Return whether `line_reader` reads single keys, in contrast to lines that the terminal has edited itself."""
-    return _in_terminal() and (not _is_plain() or "readline" in sys.modules)
-
-
-def _is_plain() -> bool:
-    """Return whether the streams are no terminal in which a line can be edited."""
-    return not _in_terminal() or os.environ.get("TERM", "").lower() in DUMB
+    return _line_editor() if _in_terminal() and os.environ.get("TERM", "").lower() not in DUMB else _read_plainly
 
 
 def _in_terminal() -> bool:
@@ -67,18 +48,11 @@ def _read_plainly() -> str:
 def _line_editor() -> ReadLine:
     """Return a reader with prompt_toolkit, whose import takes a tenth of a second."""
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-    from prompt_toolkit.document import Document
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.formatted_text import FormattedText
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.keys import Keys
     from prompt_toolkit.output.defaults import create_output
-
-    class Completions(Completer):
-        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-            for text, start, about in completions(document.text_before_cursor):
-                yield Completion(text, start, display_meta=visible(about))
 
     keys = KeyBindings()
 
@@ -101,8 +75,8 @@ def _line_editor() -> ReadLine:
         FormattedText([("ansigreen", PROMPT)]),
         output=output,
         history=_history(),
-        completer=Completions(),
-        complete_while_typing=Condition(lambda: session.default_buffer.text.startswith("/")),
+        completer=completer(),
+        complete_while_typing=Condition(lambda: session.default_buffer.text.startswith(SLASH)),
         reserve_space_for_menu=MENU_ROWS,
         key_bindings=keys,
         enable_suspend=True,
@@ -114,122 +88,53 @@ def _history() -> Any:
     """Return the history in a file, or one in memory where the file cannot be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    if (path := history_path()) is not None:
-        try:
-            make_private(path)
-        except OSError as error:
-            print(f"Questions are not kept for the next chat: {path}: {error.strerror}", file=sys.stderr)
-        else:
-            return FileHistory(path)
-    return InMemoryHistory()
-
-
-@contextlib.contextmanager
-def kept_unseen() -> Iterator[None]:
-    """Within the block, keep the keys for the next line that is edited, and do not show them. Ctrl-C interrupts.
-
-    The terminal would show them amid the reply, and would take Ctrl-D as the end of a line that nobody reads. Windows
-    does neither.
-    """
+    path = history_path()
     try:
-        import termios
-        import tty
-    except ImportError:
-        yield
-        return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    tty.setcbreak(terminal, termios.TCSANOW)  # the default would discard keys that were typed already
-    try:
-        yield
-    finally:
-        termios.tcsetattr(terminal, termios.TCSANOW, before)
+        make_private(path)
+    except OSError as error:
+        print(f"Questions are not kept for the next chat: {path}: {error.strerror}", file=sys.stderr)
+        return InMemoryHistory()
+    return FileHistory(path)
 
 
-def history_path() -> Path | None:
-    """Return the path of the file with the questions of earlier sessions, in the user's state folder.
-
-    None without a home directory.
-    """
+def history_path() -> Path:
+    """Return the path of the file with the questions of earlier sessions, in the user's state folder."""
     folder = os.environ.get("LOCALAPPDATA" if os.name == "nt" else "XDG_STATE_HOME", "")
-    try:
-        state = Path(folder) if os.path.isabs(folder) else Path.home() / ".local" / "state"
-    except RuntimeError:
-        return None
-    return state / "chatbot" / "chat_history"
+    state = folder if os.path.isabs(folder) else os.path.expanduser("~/.local/state")
+    return Path(state, "chatbot", "chat_history")
 
 
 def make_private(path: Path) -> None:
-    """Make the file if there is none, readable by its owner only, and keep its newer half if it is large.
-
-    Raises OSError if it cannot be written.
-    """
+    """Make the file if there is none, readable by its owner only. Raises OSError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
-        os.chmod(path, 0o600)
-        if (size := file.seek(0, os.SEEK_END)) > LARGEST_HISTORY:
-            file.seek(size - LARGEST_HISTORY // 2)
-            kept = file.read().partition(b"\n\n")[2]  # entries begin after an empty line
-            file.truncate(0)
-            file.write(b"\n" + kept)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    os.chmod(path, 0o600)
 
 
-class Suggestion(NamedTuple):
-    """A text that replaces the end of the line. start: where, in characters before the cursor, as a negative number."""
+def completer() -> Any:
+    """Return what the Tab key offers, of prompt_toolkit: commands, and their arguments."""
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter, WordCompleter
+    from prompt_toolkit.document import Document
 
-    text: str
-    start: int
-    about: str = ""
+    def words(texts: Any, about: dict[str, str] | None = None) -> WordCompleter:
+        return WordCompleter(texts, ignore_case=True, WORD=True, meta_dict=about)
 
+    commands = {SLASH + name: command.text for name, command in COMMANDS.items()}
+    settings = {f"{name}=": field.metadata["text"] for name, field in FIELDS.items()}
+    files = PathCompleter(expanduser=True)
+    arguments = {
+        "/help": words([*COMMANDS, *FIELDS]),
+        "/set": words([*settings, DEFAULT], settings),
+        "/model": words(lambda: sorted(config.parent.name for config in CHECKPOINTS.glob(f"*/{CONFIG}"))),
+        **dict.fromkeys(("/save", "/overwrite", "/load"), files),
+    }
 
-def completions(line: str) -> Iterator[Suggestion]:
-    """Yield what the Tab key offers: commands, and their arguments. line: the text before the cursor."""
-    if not is_command(line):
-        return
-    name, space, rest = line.removeprefix(SLASH).partition(" ")
-    if not space:
-        for command in COMMANDS.values():
-            if command.name.startswith(name.lower()):
-                yield Suggestion(SLASH + command.name, -len(line), command.text)
-        return
-    found = ARGUMENTS.get(name.lower())
-    if found is not None:
-        yield from found(rest)
+    class Completions(Completer):
+        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+            command, space, text = document.text_before_cursor.partition(" ")
+            if not space:
+                return words([*commands], commands).get_completions(Document(command), complete_event)
+            argument = arguments.get(command.lower())
+            return [] if argument is None else argument.get_completions(Document(text), complete_event)
 
-
-def _help(rest: str) -> Iterator[Suggestion]:
-    for name in (*COMMANDS, *FIELDS):
-        if name.startswith(rest.lower()):
-            yield Suggestion(name, -len(rest))
-
-
-def _settings(rest: str) -> Iterator[Suggestion]:
-    word = rest.rpartition(" ")[2]
-    for name, field in FIELDS.items():
-        if name.startswith(word.lower().replace("-", "_")):
-            yield Suggestion(f"{name}=", -len(word), field.metadata["text"])
-    if rest == word and DEFAULT.startswith(word):
-        yield Suggestion(DEFAULT, -len(word), "all settings as they are without flags")
-
-
-def _files(rest: str) -> Iterator[Suggestion]:
-    folder, name = os.path.split(rest)
-    try:
-        entries = sorted(os.scandir(Path(folder).expanduser()), key=lambda entry: entry.name)
-    except (OSError, ValueError):
-        return
-    matching = [entry for entry in entries if entry.name.startswith(name) and (name or entry.name[0] != ".")]
-    for entry in matching[:MOST_FILES]:
-        if entry.name.isprintable():
-            yield Suggestion(entry.name + (os.sep if entry.is_dir() else ""), -len(name))
-
-
-def _models(rest: str) -> Iterator[Suggestion]:
-    for config in sorted(CHECKPOINTS.glob(f"*/{CONFIG}")):
-        if config.parent.name.startswith(rest):
-            yield Suggestion(config.parent.name, -len(rest))
-    if os.sep in rest:
-        yield from _files(rest)
-
-
-ARGUMENTS = {"help": _help, "set": _settings, "model": _models, "save": _files, "overwrite": _files, "load": _files}
+    return Completions()

@@ -115,7 +115,7 @@ class Session:
     def show(self, replies: list[Reply]) -> None:
         """Show replies with their scores."""
         for number, reply in enumerate(replies, 1):
-            self.screen.scored(f"{number}. {reply.text}", reply.score)
+            self.screen.line(f"{number}. {reply.text}  ({reply.score:.2f})")
 
     def last(self, command: str) -> Exchange:
         """Return the last question and its reply. Raises UserError without one."""

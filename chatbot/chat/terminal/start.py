@@ -1,15 +1,12 @@
 """Starts the chat: in a terminal if standard input is one, otherwise as a pipe."""
 
-import _thread
 import collections
-import contextlib
 import io
 import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from chatbot.chat.loading import LoadedModel
@@ -18,9 +15,6 @@ from chatbot.config.chat import ChatSettings
 from chatbot.corpus.reading.display import visible
 from chatbot.errors import UserError, as_user_errors, in_c_locale
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
-
-# Seconds until an interrupt is raised again.
-INTERRUPT_DELAY = 0.05
 
 
 def chat(model: LoadedModel, settings: ChatSettings) -> int:
@@ -66,7 +60,7 @@ def _answer_pipe(model: LoadedModel, settings: ChatSettings) -> None:
 
 def _converse(model: LoadedModel, settings: ChatSettings) -> None:
     from chatbot.chat.terminal.commands import EXIT, carry_out, is_command, question_of
-    from chatbot.chat.terminal.prompt import kept_unseen, line_reader, reads_keys
+    from chatbot.chat.terminal.prompt import line_reader
     from chatbot.chat.terminal.screen import Screen
     from chatbot.chat.terminal.session import Session
 
@@ -88,7 +82,7 @@ def _converse(model: LoadedModel, settings: ChatSettings) -> None:
             continue
         interrupted = False
         try:
-            with kept_unseen() if reads_keys() else contextlib.nullcontext(), raised_again(), as_user_errors():
+            with as_user_errors():
                 if line.strip().lower() in EXIT:
                     return
                 if is_command(line.strip()):
@@ -129,31 +123,3 @@ def set_encoding(stream: TextIO | None) -> None:
     if isinstance(stream, io.TextIOWrapper):
         keep = (stream.isatty() and not in_c_locale(stream)) or "PYTHONIOENCODING" in os.environ
         stream.reconfigure(encoding=None if keep else "utf-8", errors="replace")
-
-
-@contextlib.contextmanager
-def raised_again() -> Iterator[None]:
-    """Within the block, raise a KeyboardInterrupt again, a moment later or at the end, that a destructor has ended.
-
-    Python prints an exception in a destructor and goes on, and TensorFlow has many.
-    """
-    timer: threading.Timer | None = None
-    before = sys.unraisablehook
-
-    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
-        nonlocal timer
-        if unraisable.exc_type is KeyboardInterrupt:
-            timer = threading.Timer(INTERRUPT_DELAY, _thread.interrupt_main)
-            timer.start()
-        else:
-            before(unraisable)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-        if timer is not None and timer.is_alive():
-            raise KeyboardInterrupt
-    finally:
-        sys.unraisablehook = before
-        if timer is not None:
-            timer.cancel()

@@ -34,10 +34,10 @@ def running(app: Any, request_timeout: float = 10.0, **settings: Any) -> Iterato
         listener.close()
 
 
-def connection(url: str, address: str = "127.0.0.1") -> socket.socket:
-    """A connection to a server, for bytes that no client would send. address: of this side."""
+def connection(url: str) -> socket.socket:
+    """A connection to a server, for bytes that no client would send."""
     host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=10, source_address=(address, 0))
+    return socket.create_connection((host, int(port)), timeout=10)
 
 
 def received(client: socket.socket) -> bytes:

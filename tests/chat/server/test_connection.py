@@ -80,7 +80,7 @@ HEADS = {
     "endless value": (GET + b"X: ", *ENDLESS),
     "endless headers": (GET, *[b"X: x\r\n" * 10_000] * 50),
     "after a body": (CHUNKED + b"1\r\nx\r\n0\r\nX: ", *ENDLESS),
-    "after a request": (GET + b"\r\n" + GET + b"X: ", *ENDLESS),
+    "after a request": (GET + b"\r\n", GET + b"X: ", *ENDLESS),
 }
 
 
@@ -133,15 +133,12 @@ def test_requests_that_are_sent_at_once_are_few(url: str) -> None:
     assert answer.count(b"HTTP/1.1 200 OK") == 11
     answer = sent(url, (GET + b"\r\n") * 10_000)
     assert answer.count(b"HTTP/1.1 200 OK") < 40
-    assert b"too_many_requests" in answer
 
 
 def test_requests_before_a_wrong_one_are_answered(url: str) -> None:
     answer = sent(url, (GET + b"\r\n") * 3 + b"\xff" * 100)
-    assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"HTTP/1.1 400 ")) == (3, 1)
-    assert b"not valid HTTP" in answer
-    answer = sent(url, GET + b"\r\n" + CHUNKED + b"x\r\n")
-    assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"HTTP/1.1 400 ")) == (1, 1)
+    assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"HTTP/1.1 ")) == (3, 3)
+    assert b"not valid HTTP" in sent(url, CHUNKED + b"x\r\n")
 
 
 @pytest.mark.parametrize("path", [b"/large", b"/large?close"])
@@ -173,15 +170,11 @@ def test_body_that_is_not_read_closes_the_connection(url: str, method: bytes) ->
     assert sent(url, head, *[b"x" * 100_000] * 200).startswith((b"HTTP/1.1 200", b""))
 
 
-def test_new_connection_takes_the_place_of_an_idle_one(url: str) -> None:
-    """Of the address that has most of them, so that one client does not keep others out."""
+def test_new_connection_takes_the_place_of_the_oldest_idle_one(url: str) -> None:
     with contextlib.ExitStack() as stack:
-        other = stack.enter_context(connection(url, "127.0.0.2"))
-        assert asked(other).startswith(b"HTTP/1.1 200")
         many = [stack.enter_context(connection(url)) for _ in range(60)]
         assert asked(many[-1]).startswith(b"HTTP/1.1 200")
         assert received(many[0]) == b""
-        assert asked(other).startswith(b"HTTP/1.1 200")
 
 
 def test_connections_beyond_the_limit_are_refused(url: str) -> None:

@@ -10,7 +10,6 @@ from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     negative_data_rejection,
     positive_data_acceptance,
-    response_schema_conformance,
     status_code_conformance,
 )
 
@@ -18,12 +17,7 @@ from chatbot.chat.server.app import create_app
 from tests.chat.server.fake_models import FakeEngine, fake_models, served
 from tests.chat.server.running import running
 
-CHECKS = [
-    schemathesis.checks.not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
+CHECKS = [schemathesis.checks.not_a_server_error, status_code_conformance, content_type_conformance]
 
 
 POSITIVE, NEGATIVE = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
@@ -67,11 +61,7 @@ def test_requests_of_the_description(
 
 
 def test_description_is_whole(described: schemathesis.BaseSchema) -> None:
-    """No 422, which the server does not use, and every error in OpenAI's form."""
+    """No 422, which the server does not use."""
     text = json.dumps(described.raw_schema)
     assert "422" not in text
     assert "HTTPValidationError" not in text
-    for operations in described.raw_schema["paths"].values():
-        for operation in operations.values():
-            content = operation["responses"]["4XX"]["content"]
-            assert content == {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}

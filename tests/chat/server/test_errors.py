@@ -52,8 +52,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
             for name, value, message in (
                 ("temperature", 5, "Input should be less than or equal to 2"),
                 ("temperature", "hot", "Input should be a valid number"),
-                ("temperature", float("nan"), "Input should be a finite number"),
-                ("frequency_penalty", float("-inf"), "Input should be a finite number"),
                 ("top_p", -0.5, "Input should be greater than or equal to 0"),
                 ("top_k", 1.5, "Input should be a valid integer"),
                 ("n", 33, "Input should be less than or equal to 32"),
@@ -70,7 +68,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         (CHAT, {**HELLO, "stop": ["a", 1]}, "stop[1]", "Input should be a valid string"),
         (CHAT, {**HELLO, "stop": ["a", "x" * 10**6]}, "stop[1]", "String should have at most 100 characters"),
         (CHAT, DEEP, "n", "Input should be a valid integer"),
-        (CHAT, b'{"messages": "\\ud800"}', "messages", "Input should be a valid list"),
         (COMPLETIONS, {"prompt": []}, "prompt", "List should have at least 1 item after validation, not 0"),
         (COMPLETIONS, {"prompt": ["x"] * 33}, "prompt", "List should have at most 32 items after validation, not 33"),
         (COMPLETIONS, {"prompt": None}, "prompt", "Input should be a valid string"),

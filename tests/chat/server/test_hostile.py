@@ -32,6 +32,7 @@ def url(silent: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     limits = Limits(body_timeout=SECONDS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Connection, "header_timeout", SECONDS)
+        patch.setattr(Connection, "linger_timeout", SECONDS)
         with running(create_app(models, limits, request_timeout=1.0)) as url, CLIENT:
             yield url
 
@@ -78,7 +79,7 @@ def exchanged(url: str, *parts: bytes, close: bool = False) -> bytes:
         (b'"text"', 400),
         (b"\xff\xfe{}", 400),
         (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400),
-        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 200),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
         (b"[" * 100_000, 400),
         (b'{"messages": ' * 50_000, 400),
         (b'{"messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 400 + b"]" * 400 + b"}", 200),
@@ -142,11 +143,10 @@ def test_large_body_in_chunks_is_refused_while_it_is_read(url: str) -> None:
     ],
 )
 def test_bodies_that_no_route_needs_are_refused_unread(url: str, line: str, start: bytes, head: bytes) -> None:
-    """Before they are sent; the connection is closed."""
+    """Before they are sent; the connection is closed soon."""
     begin = time.monotonic()
     answer = exchanged(url, line.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + head)
     assert answer.startswith(start)
-    assert b"connection: close\r\n" in answer
     assert time.monotonic() - begin < 2
 
 

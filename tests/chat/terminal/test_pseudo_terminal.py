@@ -1,7 +1,6 @@
 """The chat in a real pseudo-terminal, with a model without weights."""
 
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -86,36 +85,6 @@ def test_chat_in_a_simple_terminal(tmp_path: Path, variables: dict[str, str], en
         assert "\x1b[3" not in terminal.received or "NO_COLOR" not in variables
         if variables.get("TERM") == "dumb":
             assert "\x1b" not in terminal.received.replace("\x1b[?2004h", "").replace("\x1b[?2004l", "")
-
-
-@pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
-def test_keys_typed_while_a_reply_is_computed_are_the_next_line(tmp_path: Path, kind: str) -> None:
-    """Also Ctrl-D, which exits. They neither appear in the reply nor leave the sign that one is computed."""
-    with PseudoTerminal(tmp_path, variables={"TERM": kind}) as terminal:
-        terminal.wait_for_prompt()
-        terminal.type(SLOW * 3 + "\r")
-        terminal.wait(f"> {SLOW * 3}\n")
-        for keys in ("a", f"b\r{CTRL_D}"):
-            time.sleep(0.1)
-            terminal.type(keys)
-        assert terminal.end() == 0
-        assert terminal.text.rstrip().endswith(f"\n> {SLOW * 3}\n{SLOW * 3}/1\n> ab\nab/1+2\n>")
-
-
-def test_attempts_and_scores_are_shown_with_whole_words(tmp_path: Path) -> None:
-    name = "weibo-both-directions-2024"
-    for attempt in (name, "x"):
-        (tmp_path / "checkpoints" / attempt).mkdir(parents=True)
-        (tmp_path / "checkpoints" / attempt / "config.json").touch()
-    with PseudoTerminal(tmp_path, columns=39) as terminal:
-        terminal.wait_for_prompt()
-        terminal.ask("/model", f"character on\nheld-out pairs\n{name}\n  state broken\nx\n  state broken")
-        resize(terminal, 40)
-        terminal.ask("/model", f"\n{name}        broken\nx ")
-        terminal.ask("你好吗" * 5, "吗/1")
-        terminal.ask("/n 2", "吗/1\n  (-0.50)\n2.")
-        terminal.type(CTRL_D)
-        assert terminal.end() == 0
 
 
 def test_output_to_a_file_has_the_replies_only(tmp_path: Path) -> None:

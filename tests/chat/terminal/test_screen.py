@@ -31,11 +31,6 @@ def test_table_is_aligned_with_wide_characters() -> None:
     assert lines[1] == "a\ufffd[2J     什么 0.60  ? 0.40   是 0.00"
 
 
-def test_narrow_table_shows_fewer_words_of_the_question() -> None:
-    assert attention_table(ATTENTION, columns=30)[0] == "人工智能  ai 0.70    是 0.20"
-    assert attention_table(ATTENTION, columns=1)[0] == "人工智能  ai 0.70"
-
-
 def responder(**settings: Any) -> Responder:
     """A responder of an untrained model."""
     chosen = compose(Settings, rnn_size=8, embedding_size=6, max_length=4, **settings)

@@ -1,17 +1,14 @@
 """The chat through a pipe, and Ctrl-C while a reply is computed."""
 
 import io
-import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
 
-from chatbot.chat.terminal.start import answer_lines, raised_again, set_encoding
+from chatbot.chat.terminal.start import answer_lines, set_encoding
 from chatbot.config.decoding import DecodingSettings
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import RAW, fake_model
@@ -97,53 +94,6 @@ def test_each_line_is_answered_before_the_next_is_read() -> None:
     answer_lines(lambda: responder, 0, lines(), replies)
     assert received_before == [b"", b"a/1\n"]
     assert received.getvalue() == b"a/1\nb/1\n"
-
-
-class Interrupted:
-    """Ctrl-C arrives in its destructor."""
-
-    def __del__(self) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-
-@pytest.fixture
-def ctrl_c_raises() -> Iterator[None]:
-    """As in a chat. A command in another test may have left the handler of the system, which ends the process."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_raises")
-@pytest.mark.parametrize("more_work", [500, 0], ids=["a moment later", "at the end"])
-def test_interrupt_in_a_destructor_is_raised_again(capfd: pytest.CaptureFixture[str], more_work: int) -> None:
-    def work() -> None:
-        with raised_again():
-            Interrupted()
-            for _ in range(more_work):
-                time.sleep(0.01)
-
-    before = sys.unraisablehook
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert time.monotonic() - start < 4
-    assert sys.unraisablehook is before
-    time.sleep(0.1)  # and not once more
-    assert capfd.readouterr().err == ""
-
-
-def test_other_errors_of_destructors_are_shown() -> None:
-    class Faulty:
-        def __del__(self) -> None:
-            raise ValueError("of a destructor")
-
-    shown: list[object] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.unraisablehook", lambda unraisable: shown.append(unraisable.exc_type))
-        with raised_again():
-            Faulty()
-    assert shown == [ValueError]
 
 
 def test_closed_output_ends_chat_without_traceback(tmp_path: Path) -> None:

@@ -44,54 +44,34 @@ def test_training_reads_no_reply_that_was_rated_bad(tmp_path: Path, name: str, b
         assert load(tmp_path / name) == exchanges
 
 
-@pytest.mark.parametrize(
-    ("content", "turns"),
-    [
-        (b'\xef\xbb\xbf["a", "b", "c", "d"]', [("a", "b"), ("c", "d")]),
-        (b'{"question": "c", "answer": "d", "history": [["a", "b"]]}\r\n', [("a", "b"), ("c", "d")]),
-        (b'{"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "a"}, ', None),
-        (b"a\r\nb\r\n\r\nc\nd", [("a", "b"), ("c", "d")]),
-        (b'["\\ud800", "b"]', [("?", "b")]),
-    ],
-)
-def test_shapes_that_are_loaded(tmp_path: Path, content: bytes, turns: list[tuple[str, str]] | None) -> None:
-    if turns is None:
-        content, turns = content + b'{"role": "assistant", "content": "b"}]}', [("a", "b")]
-    (tmp_path / "file").write_bytes(content)
-    assert turns_of(load(tmp_path / "file")) == turns
+def test_text_of_other_systems_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n\r\nc\nd")
+    assert turns_of(load(tmp_path / "file")) == [("a", "b"), ("c", "d")]
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"\n \n", "empty"),
-        (b"a\nb\nc", "a question without a reply"),
-        (b"\xff\xfe\x00", "not UTF-8 at byte 0"),
-        (b'["a", "b"]\n{', "line 2: not JSON"),
-        (b"[" * 100_000, "line 1: not JSON"),
-        (b'["a"]', "line 1: no questions"),
-        (b'["a", 1]', "line 1: no questions"),
-        (b"[]", "line 1: no questions"),
-        (b'{"question": "a"}', "line 1: no questions"),
-        (b'{"question": "a", "answer": "b", "history": "c"}', "line 1: no questions"),
-        (
-            b'{"messages": [{"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}]}',
-            "line 1: no questions",
-        ),
-        (b'{"messages": ["a", "b"]}', "line 1: no questions"),
-        (b"x" * 101, "larger than 0 MiB"),
+        b"\n \n",
+        b"a\nb\nc",
+        b"\xff\xfe\x00",
+        b'{"messages": []}\n{',
+        b'{"a":' * 50_000,
+        b'{"question": "a"}',
+        b'{"question": "a", "rejected": 1}',
+        b'{"messages": [{"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}]}',
+        b'{"messages": [{"role": "user", "content": "a"}]}',
+        b'{"messages": ["a", "b"]}',
+        b"x" * 101,
     ],
+    ids=lambda content: repr(content[:20]),
 )
-def test_file_that_holds_no_conversation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
-) -> None:
+def test_file_that_holds_no_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     if len(content) == 101:
         monkeypatch.setattr(transcript, "LARGEST_FILE", 100)
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError, match=r"holds no conversation; give a file as /save writes it: .*$"):
         load(tmp_path / "file")
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["chat.jsonl", "chat.txt"])
@@ -99,46 +79,27 @@ def test_saved_conversation_is_continued(capsys: Printed, work_dir: Path, name: 
     lines: list[Line] = ["/save x.txt", "a", "b", f"/save {name}", f"/save {name}", "c", f"/overwrite {name}"]
     _, err = printed(capsys, [*lines, "/save", "/save .", "/overwrite no/x", "/load none", "/load ."], turns=2)
     assert err[:4] == [
-        "error: no questions yet, nothing to save",
+        "error: x.txt: there is no reply to save; a name that ends in .jsonl keeps those rated bad, too",
         f"{name}: 2 questions saved.",
         f"error: {name} exists; /overwrite {name} replaces it",
         f"{name}: 3 questions saved.",
     ]
-    assert err[4:] == [
-        "error: /save: the name of a file is missing, such as /save chat.jsonl",
-        "error: .: a folder; add the name of a file",
-        "error: no/x: there is no folder no; make it first, or give another path",
-        "error: none: no such file; check the path",
-        "error: .: a folder; add the name of a file",
-    ]
+    assert err[4] == "error: /save: the name of a file is missing, such as /save chat.jsonl"
+    assert err[5] == "error: . exists; /overwrite . replaces it"
+    assert ["No such file" in line for line in err[6:8]] == [True, True]
+    assert err[8].startswith("error: .: Is a directory")
     assert [path.name for path in work_dir.iterdir()] == [name]
-    out, err = printed(capsys, ["old", f"/load '{name}'", "d", "/history"], turns=2)
+    out, err = printed(capsys, ["old", f"/load {name}", "d", "/history"], turns=2)
     assert out[1] == "d/1+2"
     assert [line[:7] for line in out[2::2]] == ["  1 > a", "  2 > b", "  3 > c", "  4 > d"]
     assert err == [f"{name}: 3 questions loaded. The conversation continues."]
 
 
-@pytest.mark.parametrize("quote", ["'", '"'])
-def test_name_of_a_file_in_quotation_marks(capsys: Printed, work_dir: Path, quote: str) -> None:
-    lines: list[Line] = ["a", f"/save {quote}my chat.txt{quote}", f"/save {quote} {quote}", f"/load {quote}{quote}"]
-    _, err = printed(capsys, lines)
-    assert [path.name for path in work_dir.iterdir()] == ["my chat.txt"]
-    assert err == [
-        "my chat.txt: 1 question saved.",
-        "error: /save: the name of a file is missing, such as /save chat.jsonl",
-        "error: /load: the name of a file is missing, such as /load chat.jsonl",
-    ]
-
-
 def test_bad_reply_is_left_out_of_text_and_marked_in_json_lines(capsys: Printed, work_dir: Path) -> None:
     lines: list[Line] = ["a", "/bad", "/save all.txt", "b", "/good", "/save chat.txt", "/save chat.jsonl"]
     _, err = printed(capsys, lines)
-    assert err[1].startswith("error: all.txt: all replies are rated bad, nothing to save; ")
-    assert err[3:] == [
-        "chat.txt: 1 question saved.",
-        "Left out: 1 question with a bad reply. A .jsonl file keeps ratings.",
-        "chat.jsonl: 2 questions saved.",
-    ]
+    assert err[1].startswith("error: all.txt: there is no reply to save; ")
+    assert err[3:] == ["chat.txt: 1 question saved.", "chat.jsonl: 2 questions saved."]
     assert Path("chat.txt").read_text() == "b\nb/1\n"
     out, err = printed(capsys, ["/load chat.jsonl", "/history", "/good", "/bad"])
     assert out == ["  1 > a", "      a/1  (bad)", "  2 > b", "      b/1  (good)"]
