@@ -82,7 +82,7 @@ def test_invalid_train_input_is_a_one_line_error(work_dir: Path, arguments: list
     ("arguments", "message"),
     [
         (["--attempt", "nope"], "/checkpoints; none is there; train one with python train.py, or give the path of its"),
-        (["--attempt", "a/b"], "/a/b is not a folder; check the path"),
+        (["--attempt", "a/b"], "/a/b has no config.json; check the path"),
         (["--beam-size", "0"], "--beam-size 0: must be at least 1"),
         (
             ["--beam-size", "5", "--n-best", "6"],

@@ -1,7 +1,6 @@
 """The mean of the weights of several checkpoints, as a new attempt (Vaswani et al. 2017)."""
 
 import dataclasses
-import re
 import shutil
 from pathlib import Path
 
@@ -71,15 +70,12 @@ def average(settings: AverageSettings) -> None:
 
 def chosen_steps(source: Path, names: tuple[str, ...]) -> list[int]:
     """Return the steps of these checkpoints, or of all, in ascending order. Raises UserError for fewer than two."""
-    there = saved_steps(source)[::-1]
-    have = f"there are: {', '.join(f'ckpt-{step}' for step in there) or 'none'}"
-    steps = there
-    if names:
-        found = [re.fullmatch(r"(?:ckpt-)?(\d+)", name) for name in names]
-        steps = sorted({int(match[1]) if match else -1 for match in found})
-        for name, match in zip(names, found, strict=True):
-            if match is None or int(match[1]) not in there:
-                raise UserError(f"average {source.name}: no checkpoint {name}; {have}")
+    there = {f"ckpt-{step}": step for step in saved_steps(source)[::-1]}
+    have = f"there are: {', '.join(there) or 'none'}"
+    for name in names:
+        if name not in there:
+            raise UserError(f"average {source.name}: no checkpoint {name}; {have}")
+    steps = sorted({there[name] for name in names or there})
     if len(steps) < 2:
         raise UserError(f"average {source.name}: give two checkpoints or more; {have}; train.py --keep N keeps more")
     return steps

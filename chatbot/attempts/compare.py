@@ -11,9 +11,6 @@ from chatbot.config.stored import storable, stored_settings
 from chatbot.flags import flag_of
 from chatbot.model.checkpoint import read_pointer
 
-# Beyond so many names, the name of the picture has only their number.
-MOST_NAMES = 4
-
 
 def compare(settings: CompareSettings) -> None:
     """Print the comparison, and draw the curves. Raises UserError for an attempt that cannot be used."""
@@ -36,7 +33,7 @@ def compare(settings: CompareSettings) -> None:
         print("They were validated on different pairs, so their nats per character cannot be compared.")
     if any(records):
         names = [attempt.name for attempt in attempts]
-        path = Path(settings.plot) if settings.plot else default_picture(names)
+        path = Path(settings.plot or f"curves-{'-'.join(names)}.png")
         draw(list(zip(names, records, strict=True)), path)
         print(f"Curves: {path}")
     else:
@@ -65,12 +62,6 @@ def results(attempts: Sequence[Attempt], records: Sequence[Sequence[dict[str, An
         ["last loss, nats per token", *(nats(loss) for loss in losses)],
         ["state", *(attempt.state for attempt in attempts)],
     ]
-
-
-def default_picture(names: Sequence[str]) -> Path:
-    """Return the file of the picture, in the current folder."""
-    shown = [name[:40] for name in names[:MOST_NAMES]]
-    return Path(f"curves-{'-'.join(shown)}{f'-and-{len(names) - MOST_NAMES}' if len(names) > MOST_NAMES else ''}.png")
 
 
 def _shown(value: Any) -> str:

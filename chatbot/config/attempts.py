@@ -50,20 +50,16 @@ def trained_directory(attempt: str, flag: str = "--attempt") -> Path:
 
     attempt: the name of a folder in checkpoints/, or the path of a folder anywhere. flag: the one that names it.
     """
-    path, given, own = Path(attempt), f"{flag} {attempt}", CHECKPOINTS / attempt
+    path, given = Path(attempt), f"{flag} {attempt}"
     is_name = path.name == attempt  # it has no slash
-    for directory in (own, path) if is_name else (path,):
+    for directory in (CHECKPOINTS / attempt, path) if is_name else (path,):
         if (directory / EXPORT).exists():
             use = f"{program('chat.py')} --export {directory}"
             raise UserError(f"{given}: an export, not an attempt; talk to it with {use}")
         if (directory / CONFIG).exists():
             return directory.absolute()
-    if not is_name and not path.is_dir():
-        raise UserError(f"{given}: no such attempt, {path.absolute()} is not a folder; check the path")
     if not is_name:
-        raise UserError(f"{given}: not an attempt, the folder has no {CONFIG}; check the path")
-    if own.is_dir():
-        raise UserError(f"{given}: {own} has no {CONFIG}; train it first, or restore the file from a backup")
+        raise UserError(f"{given}: no attempt, {path.absolute()} has no {CONFIG}; check the path")
     known = sorted(path.parent.name for path in CHECKPOINTS.glob(f"*/{CONFIG}"))
     have = f"there are: {', '.join(known)}" if known else f"none is there; train one with {program('train.py')}"
     none = f"no such attempt in {CHECKPOINTS.absolute()}"

@@ -41,11 +41,8 @@ def inspect_command(arguments: Sequence[str]) -> int:
     from chatbot.corpus.inspection import json_line, measure, report_lines, warnings
 
     corpus_settings = without_word_spaces(settings.corpus)
-    files = training_files(corpus_settings)
     with temporary_folder() as folder:
-        if not files.is_tokenised:
-            files = training_files(dataclasses.replace(corpus_settings, cache=str(folder)))
-        measured = measure(files)
+        measured = measure(training_files(dataclasses.replace(corpus_settings, cache=str(folder))))
     print("\n".join(report_lines(measured, corpus_settings)))
     if validation := validation_files(corpus_settings):
         print("For validation, not counted above: " + ", ".join(source.name for source in validation.sources))

@@ -78,7 +78,7 @@ def make_once(folder: Path) -> Iterator[Path | None]:
                 with interruptible(), _temporary(folder) as part:
                     yield part
                     (part / CACHE_TAG).write_text(CACHE_TAG_CONTENT, encoding="ascii")
-                    files = {path.name: _checksum(path) for path in sorted(part.iterdir())}
+                    files = {path.name: content_key(path) for path in sorted(part.iterdir())}
                     (part / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
                     _replace(folder, part)
                     _hold(folder)
@@ -99,7 +99,7 @@ def is_complete(folder: Path) -> bool:
     """Return whether the folder has a manifest, and every file has its checksum."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return all(_checksum(folder / name) == checksum for name, checksum in manifest["files"].items())
+        return all(content_key(folder / name) == checksum for name, checksum in manifest["files"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -172,10 +172,10 @@ def _remove_unused(cache: Path) -> None:
     """Remove the folders that were not used for MOST_SECONDS, and the least recently used ones beyond MOST_BYTES."""
     used: list[tuple[float, int, Path]] = []
     for folder in cache.iterdir():
-        with suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
-            if NAME.fullmatch(folder.name) and (folder / CACHE_TAG).read_text(encoding="ascii") == CACHE_TAG_CONTENT:
-                files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-                used.append(((folder / MANIFEST).stat().st_mtime, sum(size for size, _ in files.values()), folder))
+        with suppress(OSError):  # another process removes it
+            if NAME.fullmatch(folder.name):
+                size = sum(path.stat().st_size for path in folder.iterdir())
+                used.append(((folder / MANIFEST).stat().st_mtime, size, folder))
     total = sum(size for _, size, _ in used)
     for last, size, folder in sorted(used):
         if total <= MOST_BYTES and time.time() - last <= MOST_SECONDS:
@@ -222,8 +222,3 @@ def _replace(folder: Path, part: Path) -> None:
         shutil.rmtree(folder)
     part.chmod(0o755)
     os.replace(part, folder)
-
-
-def _checksum(path: Path) -> list[Any]:
-    """Return the bytes of a file, and a hash of them."""
-    return [path.stat().st_size, content_key(path)]

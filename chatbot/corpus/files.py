@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatbot.config.corpus import AUTO, NONE, TEXT_RULES, CorpusSettings
-from chatbot.corpus.cache import content_key, is_complete, key_of, make_once
+from chatbot.corpus.cache import content_key, key_of, make_once
 from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_chunk, load_hashes, tokenise_chunk
 from chatbot.corpus.cleaning import cleaner, is_cut_into_words
 from chatbot.corpus.history import pair_hashes, turn_rows
@@ -84,11 +84,6 @@ class CorpusFiles:
     def folder(self) -> Path:
         """The folder with the chunks of tokens."""
         return self.cache / f"tokens-{self.key}"
-
-    @property
-    def is_tokenised(self) -> bool:
-        """Whether the tokens are in the cache."""
-        return is_complete(self.folder)
 
     def check_unchanged(self) -> None:
         """Raise UserError when the files have changed since the key was computed."""

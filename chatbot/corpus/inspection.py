@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +42,6 @@ class File:
     kept: int  # pairs that training would use
 
 
-class Coverage(NamedTuple):
-    """What a vocabulary covers."""
-
-    tokens: float  # share of all tokens that are in it
-    characters: float  # share of all characters that are in it; the others are spelled in bytes
-
-
 @dataclasses.dataclass(frozen=True)
 class Measurements:
     """The measurements. Lengths are in tokens of the suggested vocabulary, EOS counted in the answers."""
@@ -59,7 +51,7 @@ class Measurements:
     lengths: npt.NDArray[np.int64]  # [pairs, 2] of question and answer
     tokens: int  # distinct tokens
     characters: int  # distinct characters
-    coverage: dict[int, "Coverage"]  # by the size of a vocabulary, up to the first that has every token it may have
+    coverage: dict[int, float]  # the share of all tokens in a vocabulary, by its size, up to one with every candidate
     top_replies: list[tuple[str, int]]  # with the number of pairs that have them
     max_length: int  # suggested
     vocabulary_size: int  # suggested
@@ -85,8 +77,7 @@ def measure(files: CorpusFiles) -> Measurements:
         check_not_empty(int(kept.sum()), reports)
         counts = count_tokens(tokenised, kept, pool)
         coverage = _coverage(counts)
-        largest = max(covered.tokens for covered in coverage.values())
-        size = next(size for size, covered in coverage.items() if covered.tokens >= COVERED * largest)
+        size = next(size for size, covered in coverage.items() if covered >= COVERED * max(coverage.values()))
         lengths = _lengths(tokenised, kept, vocabulary_of_counts(tokenised, counts, size), pool)
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
     return Measurements(
@@ -102,18 +93,17 @@ def measure(files: CorpusFiles) -> Measurements:
     )
 
 
-def _coverage(counts: Counts) -> dict[int, Coverage]:
+def _coverage(counts: Counts) -> dict[int, float]:
     """Return what vocabularies of several sizes cover. Sizes beyond the first that has every candidate are left out."""
     candidates = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
     covered = np.concatenate([[0], np.cumsum(candidates)])  # [candidates + 1] occurrences of the first n
-    tokens, characters = counts.single.total() + int(counts.counts.sum()), counts.characters.total()
+    tokens = counts.single.total() + int(counts.counts.sum())
     coverage = {}
     for size in VOCABULARY_SIZES:
         known = frequent_characters(counts.characters, size)
         longer = longer_token_capacity(size, counts.characters)
         single = sum(count for character, count in counts.single.items() if character in known)
-        whole = single + int(covered[min(longer, len(candidates))])
-        coverage[size] = Coverage(whole / tokens, sum(known.values()) / characters)
+        coverage[size] = (single + int(covered[min(longer, len(candidates))])) / tokens
         if longer >= len(candidates):
             break
     return coverage
@@ -189,10 +179,7 @@ def report_lines(measured: Measurements, settings: CorpusSettings) -> list[str]:
         f"Vocabulary: {counted(measured.tokens, 'different token')}, {measured.characters:,} of them characters.",
     ]
     lines += ["Tokens outside the vocabulary are spelled in characters, and characters outside it in bytes."]
-    lines += [
-        f"  {size:>6,} entries cover {cover.tokens:6.1%} of all tokens and {cover.characters:7.2%} of all characters"
-        for size, cover in measured.coverage.items()
-    ]
+    lines += [f"  {size:>6,} entries cover {covered:6.1%} of all tokens" for size, covered in measured.coverage.items()]
     lines += ["", f"The {len(measured.top_replies)} most frequent replies are {measured.top_share:.1%} of all:"]
     lines += [f"  {count:>8,}  {text}" for text, count in measured.top_replies]
     longer = int((measured.lengths.max(axis=1) > MAX_LENGTH).sum())

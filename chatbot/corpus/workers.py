@@ -151,6 +151,7 @@ def _exit_with_parent() -> None:
 
 # The number of batches that are prepared ahead.
 AHEAD = 4
+_END = object()
 
 
 def prefetched(
@@ -160,21 +161,15 @@ def prefetched(
 
     Exceptions of the items and of `prepare` are raised here.
     """
-    iterator = iter(items)
-
-    def next_results() -> list[T]:
-        """Return the next result, or an empty list at the end."""
-        return [prepare(*item) for item in itertools.islice(iterator, 1)]
-
+    results = itertools.starmap(prepare, items)
     pool = ThreadPoolExecutor(1, "prefetch")
     try:
-        pending: collections.deque[Future[list[T]]] = collections.deque()
+        pending: collections.deque[Future[Any]] = collections.deque()
         while True:
             while len(pending) < ahead:
-                pending.append(pool.submit(next_results))
-            results = pending.popleft().result()
-            if not results:
+                pending.append(pool.submit(next, results, _END))
+            if (result := pending.popleft().result()) is _END:
                 return
-            yield from results
+            yield result
     finally:
         pool.shutdown(cancel_futures=True)

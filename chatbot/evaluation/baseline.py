@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.training import Settings
@@ -17,7 +16,6 @@ from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.workers import worker_pool
 from chatbot.errors import UserError
 from chatbot.evaluation.measures import CharacterIndex
-from chatbot.quiet import no_bars
 
 # Of more pairs, this many are drawn by a seed: the index takes about a kilobyte a pair.
 MOST_PAIRS = 200_000
@@ -40,10 +38,7 @@ class Baseline:
 
     def replies(self, questions: Sequence[str]) -> list[str]:
         """Return the reply to each question."""
-        return [
-            self.reply(question)
-            for question in tqdm(questions, desc="Baseline", unit=" questions", leave=False, delay=2, disable=no_bars())
-        ]
+        return [self.reply(question) for question in questions]
 
 
 def training_pairs(settings: Settings, cache: str) -> list[TextPair]:

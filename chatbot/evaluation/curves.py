@@ -110,7 +110,6 @@ def draw(curves: Sequence[tuple[str, Sequence[Record]]], path: Path) -> None:
             panels[0].plot(*validation, linewidth=1.7, marker=".", markersize=4, **style)
             panels[0].plot(*lowest, marker="*", markersize=11, **style)
             labels[number] += f", lowest {lowest.values[0]:.3f} at step {lowest.steps[0]:,.0f}"
-    _limit(panels[-1], np.concatenate([mean.values for mean in means] or [np.empty(0)]))
     _describe(panels[-1], "Training loss", "nats per target token")
     panels[-1].set_xlabel("step")
     if validated:
@@ -133,11 +132,3 @@ def _describe(panel: Any, title: str, unit: str) -> None:
     panel.spines[["top", "right"]].set_visible(False)
     panel.xaxis.set_major_formatter("{x:,.0f}")
     panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-
-
-def _limit(panel: Any, losses: npt.NDArray[np.float64]) -> None:
-    """Let the losses of the first steps, the highest 2%, leave the panel: they would flatten the rest of the curve."""
-    if len(losses) >= POINTS // 2:
-        low, high = losses.min(), np.percentile(losses, 98)
-        margin = max(0.05 * (high - low), 1e-6)
-        panel.set_ylim(low - margin, high + margin)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
 from chatbot.corpus.reading.display import counted
@@ -19,7 +18,6 @@ from chatbot.inference.replier import BATCH
 from chatbot.inference.responder import word_attention
 from chatbot.inference.text_responder import WordAttention
 from chatbot.model.saved import Trained
-from chatbot.quiet import no_bars
 
 # The columns: heading, measure, and the factor and decimals of its values.
 COLUMNS = (
@@ -120,7 +118,7 @@ def _log_probabilities(
     pairs = EncodedPairs.question_to_answer(
         Ragged.from_rows(questions), Ragged.from_rows(replies), np.zeros(len(questions), np.int64)
     )
-    for number in tqdm(range(len(pairs)), desc="Report", unit=" replies", leave=False, delay=2, disable=no_bars()):
+    for number in range(len(pairs)):
         yield -scorer([pairs.select([number])]).nats
 
 

@@ -177,7 +177,7 @@ def test_average_is_the_mean_and_can_talk(run: Run) -> None:
     assert "best" in names("checkpoints/a-average")  # the search of a validated attempt
     assert sorted(line.split()[-1] for line in run().splitlines()[1:]) == ["ready", "weights"]
 
-    run("average", "a", "ckpt-10", "9", "--to", "two")
+    run("average", "a", "ckpt-10", "ckpt-9", "--to", "two")
     trained = load_trained(Path("checkpoints/two"))
     assert {float(value) for weight in weights_of(trained.model) for value in np.unique(weight)} == {1.5}
 

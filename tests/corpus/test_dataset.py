@@ -158,7 +158,7 @@ def test_file_that_changes_while_read_is_not_cached(tmp_path: Path) -> None:
     written(tmp_path / "pairs.tsv", PAIRS[:2])  # like a running download
     with pytest.raises(UserError, match=r"pairs\.tsv: changed while it was read"), worker_pool() as pool:
         tokenise(files, pool)
-    assert not files.is_tokenised
+    assert not files.folder.exists()
     written(tmp_path / "pairs.tsv", PAIRS[:1])
     assert texts(encoded_corpus(chosen)) == PAIRS[:1]
 

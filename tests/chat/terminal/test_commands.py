@@ -163,8 +163,8 @@ def test_model_that_fails_leaves_the_old_one(capsys: Printed, work_dir: Path, mo
     assert err[0].startswith("error: /model none: no such attempt in ")
     assert err[0].endswith("there are: other, or give the path of its folder")
     assert err[1].startswith("other: 1,000 pairs of pairs.tsv; step 1,200; ")
-    assert err[2].startswith("error: /model ~no.such.user/x: no such attempt")
-    assert err[3].startswith("error: /model .: not an attempt, the folder has no config.json; ")
+    assert err[2].startswith("error: /model ~no.such.user/x: no attempt, ")
+    assert err[3].startswith("error: /model .: no attempt, ")
 
 
 def test_ratings_are_stored(capsys: Printed, work_dir: Path) -> None:
