@@ -6,9 +6,14 @@ process. A mistake is noticed if a test fails in the file that mirrors the chang
 """
 
 import argparse
+import contextlib
+import difflib
+import importlib
+import multiprocessing
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,9 +22,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from cosmic_ray.commands.init import init
-from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.mutating import use_mutation
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import MutationSpec, TestOutcome
+from cosmic_ray.work_item import MutationSpec
 from tqdm import tqdm
 
 ROOT = Path(__file__).parents[1]
@@ -57,21 +63,46 @@ def mirrored_tests(path: Path) -> list[str]:
 
 
 def enter_copy(folder: str) -> None:
-    """Make a copy of the tracked files, as they are, the current directory of a worker process."""
+    """Make a copy of the tracked files, as they are, the current directory of a worker process, and import much."""
     copy = Path(folder, str(os.getpid()))
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
     for name in filter(None, tracked.split("\0")):
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
     os.chdir(copy)
+    sys.path[0] = os.environ["PYTHONPATH"] = str(copy)
+    sys.dont_write_bytecode = True  # a file that is changed twice in a second would not be compiled again
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    for module in "pytest", "tensorflow", "jieba":
+        importlib.import_module(module)
+    del sys.modules["tests"]  # that of ROOT
+
+
+def run_tests(files: list[str]) -> None:
+    """Run tests in a process that was forked, and end it with pytest's exit status."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    pytest = importlib.import_module("pytest")
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", FAST, *files]))
 
 
 def try_mistake(mistake: MutationSpec) -> tuple[MutationSpec, bool, str]:
     """Return the mistake, whether the tests noticed it, and its difference."""
-    tests = " ".join(mirrored_tests(mistake.module_path))
-    command = f"{sys.executable} -m pytest -x -q -p no:cacheprovider -m '{FAST}' {tests}"
-    result = mutate_and_test([mistake], command, LONGEST_TESTS)
-    return mistake, result.test_outcome != TestOutcome.SURVIVED, result.diff or result.output or ""
+    operator = get_operator(mistake.operator_name)(**mistake.operator_args)
+    with use_mutation(mistake.module_path, operator, mistake.occurrence) as (before, after):
+        process = multiprocessing.get_context("fork").Process(
+            target=run_tests, args=[mirrored_tests(mistake.module_path)]
+        )
+        process.start()
+        process.join(LONGEST_TESTS)
+        with contextlib.suppress(ProcessLookupError):  # what the tests have left behind
+            os.killpg(process.pid or 0, signal.SIGKILL)
+        process.join()
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(mistake.module_path), n=2, lineterm="")
+    return mistake, process.exitcode != 0, "\n".join(lines)
 
 
 def main() -> None:
