@@ -32,25 +32,26 @@ config.set_logical_device_configuration(
 )
 
 
-LONG = {"gpu", "training", "export"}  # folders whose tests take most of the time
+LONG = {"training", "export"}  # folders whose tests take most of the time
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --all."""
-    parser.addoption("--all", action="store_true", help="also run the tests marked slow, as CI does")
+    parser.addoption("--all", action="store_true", help="also run the tests marked slow or gpu, as CI does")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests out, unless --all or -m is given or each argument names a test.
+    """Leave out the tests marked slow or gpu, unless --all or -m is given or each argument names a test.
 
-    Files with slow tests come first, then those of LONG folders: a long file at the end would keep one process busy.
+    Files with such tests come first, then those of LONG folders: a long file at the end would keep one process busy.
     """
-    slow = [item for item in items if item.get_closest_marker("slow")]
+    long = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("gpu")]
     named = all("::" in argument for argument in config.args)
     if not (config.getoption("--all") or config.getoption("-m") or named):
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-    files = {item.path for item in slow}
+        deselected = set(long)
+        items[:] = [item for item in items if item not in deselected]
+        config.hook.pytest_deselected(items=long)
+    files = {item.path for item in long}
     items.sort(key=lambda item: (item.path not in files, LONG.isdisjoint(item.path.parts)))
 
 

@@ -18,6 +18,7 @@ def _c_locale(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(ENVIRONMENT, name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_c_locale")
 def test_attempt_goes_on_by_its_name_after_it_was_renamed(work_dir: Path) -> None:
     """In a strict C locale, in which Chinese is readable."""

@@ -9,7 +9,6 @@ from benchmarks.ring import LINKS, Link, overlapped_speed_up, plan, ring_bytes, 
 from benchmarks.scaling import scaling_benchmark, tower_devices
 from benchmarks.scaling_flags import ScalingBenchmark
 from chatbot.errors import UserError
-from tests.benchmarks.running import benchmark
 
 SLOW = Link("a byte a second", 1.0, 0.0)
 
@@ -74,24 +73,6 @@ def test_plan_uses_a_given_step_time(capsys: pytest.CaptureFixture[str]) -> None
 def test_plan_without_step_time_is_refused() -> None:
     with pytest.raises(UserError, match="no step was measured"):
         scaling_benchmark(["--plan", "--towers", "0", "--no-processes"])
-
-
-@pytest.mark.slow
-def test_scaling_benchmark_runs() -> None:
-    sizes = ["--rnn-size", "8", "--embedding-size", "8", "--vocabulary-size", "300", "--batch-size", "8"]
-    report = benchmark("scaling", *sizes, "--max-length", "4", "--rounds", "1", "--towers", "2")
-    assert [row["number"] for row in report["towers"]] == [1, 2]
-    assert [row["number"] for row in report["startup"]] == [1, 2]
-    assert all(row["startup_s"] > row["first_step_s"] > row["second_step_s"] > 0 for row in report["startup"])
-    assert {row["traces"] for row in report["startup"]} == {1}
-    assert all(row["peak_gb"] > 0.1 for row in report["startup"])
-    assert [row["number"] for row in report["processes"]] == [1, 2]
-    assert report["least_bytes"] <= report["sent_bytes"] * 1.01
-    assert 0 < report["last_stage_bytes"] < report["gradient_bytes"]
-    assert 0 < report["predicted_speed_up"] <= report["predicted_overlapped_speed_up"]
-    assert [row["efficiency"] for row in report["towers"]] == [row["speed_up"] for row in report["towers"]]
-    assert report["processes"][1]["efficiency"] == pytest.approx(report["processes"][1]["speed_up"] / 2, rel=1e-4)
-    assert "a step of 2 towers takes" in report["verdict"]
 
 
 @pytest.mark.parametrize(("towers", "numbers"), [(0, []), (1, [1]), (6, [1, 2, 4]), (8, [1, 2, 4, 8])])

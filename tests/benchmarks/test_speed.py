@@ -28,16 +28,6 @@ def test_generated_shards_are_planned(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_corpus_benchmark_runs() -> None:
-    report = benchmark("corpus", "--pairs", "3000", "--plan-pairs", "1000", "--no-training")
-    assert {(row["towers"], row["batch_size"]) for row in report["input"]} == {
-        (towers, size) for towers in (1, 8) for size in (64, 256, 1024)
-    }
-    assert all(row["planned_and_padded_per_s"] > 0 and row["gpus_fed"] > 0 for row in report["input"])
-    assert report["plan_shards"] == 1
-
-
-@pytest.mark.slow
 def test_train_benchmark_splits_the_step_time(pairs: str) -> None:
     report = benchmark("train", "--data", pairs, *TINY, "--steps", "2")
     assert report["target_tokens_per_s"].keys() == {"float32", "bfloat16"}

@@ -160,6 +160,7 @@ def test_onnx_answers_in_a_process_without_tensorflow(preset: Path) -> None:
     assert found.splitlines() == attempt.replies(["", *QUESTIONS[:2]])
 
 
+@pytest.mark.slow
 def test_savedmodel_answers_in_a_process_with_tensorflow_alone(preset: Path, tmp_path: Path) -> None:
     """By the program of docs/export.md."""
     document = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")

@@ -133,6 +133,7 @@ def test_run_that_ends_while_starting_leaves_no_process(pairs_folder: Path, numb
     until(lambda: not running_processes(), 10)  # importing may hold Python's lock for a while
 
 
+@pytest.mark.slow
 def test_separately_started_processes_end_with_the_chief(pairs_folder: Path) -> None:
     """A cluster with one worker."""
     write_pairs(Path("held-out.tsv"), 6, "is")

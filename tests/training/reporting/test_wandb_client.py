@@ -22,6 +22,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_offline")
 def test_wandb_has_the_curves_of_tensorboard(pairs_file: Path) -> None:
     """Each start of an attempt is a run of its own, with the steps of this start."""
