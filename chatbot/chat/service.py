@@ -58,21 +58,14 @@ class _Bucket(NamedTuple):
 class RateLimit:
     """Limits each client: at most `per_minute` at once, and as many in each minute after (token bucket).
 
-    A client is forgotten after a minute in which it did nothing, which changes nothing any more. While there are `most`
-    others, a new one waits if `refuses_new`; otherwise, the one that did nothing for the longest time is forgotten.
+    A client is forgotten after a minute in which it did nothing, which changes nothing any more, or when it did nothing
+    for the longest time of `most`.
 
     per_minute: 0 for no limit. clock: returns the time in seconds.
     """
 
-    def __init__(
-        self,
-        per_minute: int,
-        most: int = MOST_CLIENTS,
-        *,
-        refuses_new: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.per_minute, self._most, self._refuses_new, self._clock = per_minute, most, refuses_new, clock
+    def __init__(self, per_minute: int, most: int = MOST_CLIENTS, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_minute, self._most, self._clock = per_minute, most, clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()  # the least recently used first
 
     def wait(self, client: str, number: int = 1) -> int:
@@ -80,11 +73,9 @@ class RateLimit:
         if not self.per_minute:
             return 0
         now = self._clock()
-        while self._buckets and (oldest := next(iter(self._buckets.values()))).time <= now - 60:
+        while self._buckets and next(iter(self._buckets.values())).time <= now - 60:
             self._buckets.popitem(last=False)
         if client not in self._buckets and len(self._buckets) >= self._most:
-            if self._refuses_new:
-                return max(1, math.ceil(oldest.time + 60 - now))
             self._buckets.popitem(last=False)
         left, _, refusals = self._bucket_of(client)
         allowed = left >= number

@@ -1,5 +1,6 @@
 """Writes the export of an attempt: a folder that is complete or absent; and measures the loss of its weights."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -49,8 +50,12 @@ def export(settings: ExportSettings, directory: Path, folder: Path) -> None:
 def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
     """Write all files of an export to an empty folder. Return the line about the loss of its weights."""
     trained = load_trained(directory)
-    held_out = HeldOut(trained, settings)
-    before = None if settings.weights == FLOAT32 else held_out.loss()
+    pairs, scorer = held_out_pairs(trained, settings), Scorer(trained.model)
+
+    def loss() -> float | None:
+        return None if pairs is None else scorer(pairs).nats_per_character
+
+    before = None if settings.weights == FLOAT32 else loss()
     weights = _rounded(trained, settings.weights)
     if settings.format == SAVEDMODEL:
         from chatbot.export.savedmodel_format import write_savedmodel
@@ -63,7 +68,7 @@ def _export_to(folder: Path, settings: ExportSettings, directory: Path) -> str:
         _write_texts(folder, trained)
     manifest = Manifest(settings.format, settings.weights, directory.name, trained.step, is_validated(directory))
     write_manifest(folder, manifest)
-    return held_out.line(held_out.loss(), before)
+    return _line(loss(), before, pairs)
 
 
 def _write_texts(folder: Path, trained: Trained) -> None:
@@ -88,43 +93,28 @@ def _rounded(trained: Trained, kind: str) -> list[Stored]:
     return weights
 
 
-class HeldOut:
-    """Held-out pairs, read once: those of --data, or those that the attempt was validated on.
+def _line(loss: float | None, before: float | None, pairs: Shards | None) -> str:
+    """Return the line about a loss. before: with the weights in float32; None if that is what was measured."""
+    if loss is None or pairs is None:
+        return (
+            "No loss was measured: the attempt has no validation pairs that can be read; give pairs with --data FILE."
+        )
+    change = "" if before is None else f", {loss - before:+.4f} against float32"
+    return f"{loss:.4f} nats per character on {counted(pairs.lengths.pairs, 'held-out pair')}{change}"
+
+
+def held_out_pairs(trained: Trained, settings: ExportSettings) -> Shards | None:
+    """Return held-out pairs: those of --data, or those that the attempt was validated on, None if there are none.
 
     Raises UserError if the files of --data cannot be read.
     """
-
-    def __init__(self, trained: Trained, settings: ExportSettings) -> None:
-        self._trained = trained
-        self._scorer = Scorer(trained.model)
-        self._shards: Shards | None = None
-        self._reason = "the attempt has no validation pairs"
-        try:
-            self._shards = _pairs(trained, settings)
-        except UserError as error:
-            if settings.data:
-                raise
-            self._reason = f"the attempt's validation pairs cannot be read ({error})"
-
-    def loss(self) -> float | None:
-        """Return the nats per character by the weights that the trained model has now; None without pairs."""
-        return None if self._shards is None else self._scorer(self._shards).nats_per_character
-
-    def line(self, loss: float | None, before: float | None) -> str:
-        """Return the line about a loss. before: with the weights in float32; None if that is what was measured."""
-        if loss is None:
-            return f"No loss was measured: {self._reason}; give pairs with --data FILE."
-        assert self._shards is not None
-        change = "" if before is None else f", {loss - before:+.4f} against float32"
-        return f"{loss:.4f} nats per character on {counted(self._shards.lengths.pairs, 'held-out pair')}{change}"
-
-
-def _pairs(trained: Trained, settings: ExportSettings) -> Shards | None:
     attempt: Settings = trained.settings
     vocabulary, max_length = trained.vocabulary, attempt.model.max_length
     if settings.data:
         corpus = dataclasses.replace(without_pair_rules(attempt.corpus), columns=(), encoding=None, format=None)
         files = corpus_files(find_parts(settings.data).measured, corpus)
         return encode(files, Selection(), vocabulary, attempt.encoding.history, max_length).shards
-    held_out = validation_set(attempt.corpus, attempt.encoding, vocabulary, max_length)
-    return None if held_out is None else held_out.shards
+    with contextlib.suppress(UserError):
+        held_out = validation_set(attempt.corpus, attempt.encoding, vocabulary, max_length)
+        return None if held_out is None else held_out.shards
+    return None

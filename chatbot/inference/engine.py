@@ -40,11 +40,11 @@ class Engine:
     the engine's search if it compares hypotheses. The reply to a question does not depend on the other questions. The
     first question of a kind takes seconds longer, since graphs are traced.
 
-    responder: its search is that of questions without settings. most_waiting, most_characters: see `Waiting`.
+    responder: its search is that of questions without settings. most_waiting: of a client, see `Waiting`.
     """
 
-    def __init__(self, responder: TextResponder, most_waiting: int = 256, most_characters: int = 1_000_000) -> None:
-        self._waiting = Waiting(2, most_waiting, most_characters)
+    def __init__(self, responder: TextResponder, most_waiting: int = 256) -> None:
+        self._waiting = Waiting(2, most_waiting)
         self._own_lane = SEARCHES if responder.decoding.hypotheses > 1 else ROWS
         self._rows = RowLane(responder, self._waiting, ROWS)
         self._searches = [SearchLane(responder, self._waiting, SEARCHES) for _ in range(SEARCH_THREADS)]
@@ -113,25 +113,13 @@ class RowLane:
     def step(self, taken: Sequence[Asked]) -> None:
         """Begin replies to these questions, and add a token to each unfinished reply."""
         try:
-            self._add([started for asked in taken if (started := self._started(asked)) is not None])
+            self._batch.change([started for asked in taken if (started := self._started(asked)) is not None])
             if self._batch.unfinished:
                 self._batch.advance()
         except Exception as error:  # the next questions are answered
             for asked in [*self._batch.asked, *taken]:
                 asked.give(error)
             self._batch.clear()
-
-    def _add(self, started: list[Started]) -> None:
-        try:
-            self._batch.change(started)
-        except Exception as error:
-            if len(started) == 0:
-                raise
-            if len(started) == 1:
-                started[0].replies[0].asked.give(error)
-            else:  # one of them may be the reason
-                for one in started:
-                    self._add([one])
 
     def _started(self, asked: Asked) -> Started | None:
         """Return the replies to a question before their first id; None if it is answered."""
@@ -179,19 +167,13 @@ class SearchLane:
             tickets = [one.ticket for one, question in zip(asked, questions, strict=True) if question]
             found = iter(self._responder.replier.candidates([question for question in questions if question], tickets))
             for one, question in zip(asked, questions, strict=True):
-                if one.is_over:
-                    _ = next(found) if question else None
-                elif question:
+                if question:
                     self._give(one, question[: self._max_length], next(found))
                 else:
                     give_empty_question_replies(one)
-        except Exception as error:
-            if len(asked) == 1:
-                asked[0].give(error)
-            else:  # one of them may be the reason
-                for one in asked:
-                    if not one.is_over:
-                        self._answer([one])
+        except Exception as error:  # the next questions are answered
+            for one in asked:
+                one.give(error)
 
     def _give(self, asked: Asked, source: Sequence[int], found: Sequence[Reply]) -> None:
         """Give the best replies, as many as the question wants. Their tokens are those of their texts."""

@@ -1,13 +1,11 @@
 """The questions that wait for the engine."""
 
-import dataclasses
 import threading
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
 
 from chatbot.inference.questions import Asked
 
-# All clients together may use this many times what one client may use while nobody else waits.
+# All clients together may use this many times what one client may.
 SHARES = 4
 
 
@@ -18,13 +16,14 @@ class BusyError(Exception):
 class Waiting:
     """Questions that wait; of several lanes, whose threads take them.
 
-    Clients are served in turn (`Lane`), and leave room for others (`Budget`). most, characters: the number of questions
-    of a client that may wait while nobody else's do, and of their characters, histories included.
+    The clients of a lane are served in turn, with one question each. most: the number of questions of a client that may
+    wait; of all clients together, four times as many.
     """
 
-    def __init__(self, lanes: int, most: int, characters: int) -> None:
-        self._number, self._characters = Budget(most), Budget(characters)
-        self._lanes = tuple(Lane(self._give_back) for _ in range(lanes))
+    def __init__(self, lanes: int, most: int) -> None:
+        self._most = most
+        # The questions of each client, the one whose turn is next first.
+        self._lanes = tuple(OrderedDict[str, deque[Asked]]() for _ in range(lanes))
         self._lock = threading.RLock()
         self._arrived = tuple(threading.Condition(self._lock) for _ in range(lanes))  # or `close` was called
         self._is_closed = False
@@ -32,23 +31,22 @@ class Waiting:
     def __len__(self) -> int:
         with self._lock:
             self._drop_cancelled()
-            return sum(lane.number for lane in self._lanes)
+            return sum(map(self.number, range(len(self._lanes))))
 
     def number(self, lane: int) -> int:
         """Return the number of questions of a lane, those that nobody waits for any more included."""
-        return self._lanes[lane].number
+        with self._lock:
+            return sum(map(len, self._lanes[lane].values()))
 
     def put(self, lane: int, asked: Asked) -> None:
         """Add a question. Raises BusyError if there are too many, or after `close`."""
         client = asked.question.client
         with self._lock:
-            if self._is_closed or not self._has_room(asked):
+            if self._is_full(client):
                 self._drop_cancelled()
-                if self._is_closed or not self._has_room(asked):
-                    raise BusyError
-            self._number.use(client, 1)
-            self._characters.use(client, asked.characters)
-            self._lanes[lane].add(asked)
+            if self._is_closed or self._is_full(client):
+                raise BusyError
+            self._lanes[lane].setdefault(client, deque()).append(asked)
             self._arrived[lane].notify_all()  # one of several threads may wait for more questions than this
 
     def take(self, lane: int, replies: int, blocks: bool, wanted: int = 1, patience: float = 0.0) -> list[Asked] | None:
@@ -57,20 +55,34 @@ class Waiting:
         blocks: whether to wait for a question. Then None is returned after `close` when none is left. wanted, patience:
         wait until there are so many questions, but at most so many seconds.
         """
-        waiting, arrived = self._lanes[lane], self._arrived[lane]
+        arrived = self._arrived[lane]
         with self._lock:
             if wanted > 1:
-                arrived.wait_for(lambda: self._is_closed or waiting.number >= wanted, patience)
+                arrived.wait_for(lambda: self._is_closed or self.number(lane) >= wanted, patience)
             while True:
-                taken: list[Asked] = []
-                while (asked := waiting.next()) and (asked.question.replies <= replies or (blocks and not taken)):
-                    taken.append(waiting.take_next())
-                    replies -= asked.question.replies
+                taken = self._taken(lane, replies, blocks)
                 if taken or not blocks:
                     return taken
                 if self._is_closed:
                     return None
                 arrived.wait()
+
+    def _taken(self, lane: int, replies: int, at_least_one: bool) -> list[Asked]:
+        """Remove and return the next questions with at most as many replies in all."""
+        clients, taken = self._lanes[lane], list[Asked]()
+        while clients:
+            client, questions = next(iter(clients.items()))
+            if questions[0].is_over:
+                questions.popleft()
+            elif questions[0].question.replies > replies and (taken or not at_least_one):
+                break
+            else:
+                taken.append(questions.popleft())
+                replies -= taken[-1].question.replies
+                clients.move_to_end(client)
+            if not questions:
+                del clients[client]
+        return taken
 
     def close(self) -> None:
         """Take no more questions."""
@@ -79,106 +91,13 @@ class Waiting:
             for arrived in self._arrived:
                 arrived.notify_all()
 
-    def _has_room(self, asked: Asked) -> bool:
-        if not self._number.all:
-            return True
-        client = asked.question.client
-        return self._number.admits(client, 1) and self._characters.admits(client, asked.characters)
-
-    def _give_back(self, asked: Asked) -> None:
-        self._number.use(asked.question.client, -1)
-        self._characters.use(asked.question.client, -asked.characters)
+    def _is_full(self, client: str) -> bool:
+        everyone = sum(map(self.number, range(len(self._lanes))))
+        return everyone >= SHARES * self._most or sum(len(lane.get(client, ())) for lane in self._lanes) >= self._most
 
     def _drop_cancelled(self) -> None:
-        for lane in self._lanes:
-            lane.drop_cancelled()
-
-
-class Budget:
-    """Something of which clients may use only so much.
-
-    A client may use a part of what is free (Choudhury and Hahne, 1998). most: while nobody else uses any.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._used, self.all = most, Counter[str](), 0
-
-    def admits(self, client: str, amount: int) -> bool:
-        """Return whether a client may use so much more."""
-        free = SHARES * self._most - self.all - amount
-        return (SHARES - 1) * (self._used[client] + amount) <= free
-
-    def use(self, client: str, amount: int) -> None:
-        """Count what a client uses; a negative amount is given back."""
-        self._used[client] += amount
-        self.all += amount
-        if not self._used[client]:
-            del self._used[client]
-
-
-@dataclasses.dataclass
-class _Client:
-    """The questions of a client. debt: the turns that are left out for the replies of the last question."""
-
-    questions: deque[Asked] = dataclasses.field(default_factory=deque)
-    debt: int = 0
-
-
-class Lane:
-    """The questions of a lane, which are taken from its clients in turn.
-
-    A turn is one question. Each of its replies beyond the first costs the client a later turn, so that the clients get
-    equally many replies, while a new one waits for at most one question of each other.
-
-    leave: called with each question that waits no more.
-    """
-
-    def __init__(self, leave: Callable[[Asked], None]) -> None:
-        self._leave = leave
-        self._clients: OrderedDict[str, _Client] = OrderedDict()  # the one whose turn is next first
-        self.number = 0  # of questions
-
-    def add(self, asked: Asked) -> None:
-        """Add a question. A new client has its turn after all others."""
-        self._clients.setdefault(asked.question.client, _Client()).questions.append(asked)
-        self.number += 1
-
-    def next(self) -> Asked | None:
-        """Return the next question for which somebody waits, None if there is none. It stays in the lane."""
-        while self.number:
-            name, client = next(iter(self._clients.items()))
-            while client.questions and client.questions[0].is_over:
-                self._remove(client)
-            if client.debt:
-                client.debt -= 1
-                self._clients.move_to_end(name)
-            elif client.questions:
-                return client.questions[0]
-            else:
-                del self._clients[name]
-        self._clients.clear()  # without others, nobody waited for a client's replies
-        return None
-
-    def take_next(self) -> Asked:
-        """Remove the question that `next` has returned, and end the client's turn."""
-        name, client = next(iter(self._clients.items()))
-        asked = self._remove(client)
-        client.debt = asked.question.replies - 1
-        self._clients.move_to_end(name)
-        return asked
-
-    def drop_cancelled(self) -> None:
-        """Remove the questions for which nobody waits."""
-        for client in self._clients.values():
-            left = deque(asked for asked in client.questions if not asked.is_over)
-            for asked in client.questions:
-                if asked.is_over:
-                    self._leave(asked)
-            self.number -= len(client.questions) - len(left)
-            client.questions = left
-
-    def _remove(self, client: _Client) -> Asked:
-        asked = client.questions.popleft()
-        self.number -= 1
-        self._leave(asked)
-        return asked
+        for clients in self._lanes:
+            for client, questions in [*clients.items()]:
+                clients[client] = deque(asked for asked in questions if not asked.is_over)
+                if not clients[client]:
+                    del clients[client]

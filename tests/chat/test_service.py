@@ -31,12 +31,3 @@ def test_limit_recovers_with_time() -> None:
     assert limit.is_first_refusal("a")
     now = 1000.0
     assert [limit.wait("a") for _ in range(4)] == [0, 0, 0, 20]
-
-
-def test_new_client_waits_while_there_are_most() -> None:
-    now = 0.0
-    limit = RateLimit(1, 2, refuses_new=True, clock=lambda: now)
-    assert [limit.wait(name) for name in "abca"] == [0, 0, 60, 60]
-    assert limit.is_first_refusal("c")
-    now = 60.0
-    assert [limit.wait(name) for name in "cba"] == [0, 0, 60]

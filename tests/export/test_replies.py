@@ -106,7 +106,7 @@ def test_attention_is_that_of_the_attempt(preset: Path) -> None:
 def test_engine_answers_in_batches_as_the_responder_alone(preset: Path) -> None:
     decoding = DecodingSettings(**{**SAMPLING, "anti_lm": 0.5, "anti_lm_tokens": 2})
     responder = ExportedResponder(load_export(preset.with_name("onnx")), decoding)
-    lane = RowLane(responder, Waiting(1, 1, 1), 0)
+    lane = RowLane(responder, Waiting(1, 1), 0)
     messages: list[list[Message]] = [[] for _ in QUESTIONS]
     waiting = [asked(Question(text), own) for text, own in zip(QUESTIONS, messages, strict=True)]
     for step in range(15):  # two arrive at each step

@@ -9,10 +9,11 @@ from chatbot.config.export import ExportSettings
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.vocabulary import BOS, EOS
 from chatbot.decoding.array_functions import NumpyFunctions
+from chatbot.evaluation.likelihood import Scorer
 from chatbot.export.manifest import size_of
 from chatbot.export.model import restored, stored
 from chatbot.export.runtime import OnnxModel, load_export
-from chatbot.export.write import HeldOut, export
+from chatbot.export.write import export, held_out_pairs
 from chatbot.model.saved import load_trained
 from tests.export.untrained import write_attempt
 
@@ -64,10 +65,10 @@ def test_printed_loss_is_that_of_the_export(attempt: Path, capsys: pytest.Captur
     export(settings, attempt, folder)
     size, loss = capsys.readouterr().out.splitlines()
     assert size == f"{folder}: onnx, weights in int8, {size_of(folder) / 1e6:.1f} MB"
-    held_out = HeldOut(load_trained(attempt), settings)
-    exact, shards = held_out.loss(), held_out._shards
-    assert exact is not None
+    trained = load_trained(attempt)
+    shards = held_out_pairs(trained, settings)
     assert shards is not None
+    exact = Scorer(trained.model)(shards).nats_per_character
     of_export = loss_of(load_export(folder).model, shards)
     assert loss == f"{of_export:.4f} nats per character on 4 held-out pairs, {of_export - exact:+.4f} against float32"
     assert 1e-4 < abs(of_export - exact) < 0.1

@@ -79,7 +79,7 @@ def test_replies_are_those_of_chat_whatever_else_is_asked_and_when(
     data: st.DataObject,
 ) -> None:
     """wanted: question, settings, replies, and the step at which it arrives. Some of those who ask leave."""
-    lane = RowLane(Responder(trained, SAMPLED, model), Waiting(1, 1, 1), 0)
+    lane = RowLane(Responder(trained, SAMPLED, model), Waiting(1, 1), 0)
     messages: list[list[Message]] = [[] for _ in wanted]
     questions = [Question(q, decoding=d, replies=n, streams=n < 3) for q, d, n, _ in wanted]
     everyone = [asked(question, own) for question, own in zip(questions, messages, strict=True)]
@@ -234,15 +234,13 @@ class HeldResponder(Responder):
 
 
 def test_waiting_questions_are_bounded_and_answered_at_the_end(trained: Trained) -> None:
-    """Bounded in number and characters. Those whose asker left are not counted, and closing answers the rest."""
+    """Those whose asker left are not counted, and closing answers the rest."""
     responder = HeldResponder(trained, GREEDY)
-    engine = Engine(responder, most_waiting=3, most_characters=20)
+    engine = Engine(responder, most_waiting=3)
     messages: list[list[Message]] = [[] for _ in range(6)]
     engine.submit(Question("你好"), messages[0].append)
     assert responder.reads.wait(60)
     tickets = [engine.submit(Question("你好"), own.append) for own in messages[1:3]]
-    with pytest.raises(BusyError):
-        engine.submit(Question("你好", ("历史" * 10,)), messages[3].append)
     engine.submit(Question("你好"), messages[3].append)
     with pytest.raises(BusyError):
         engine.submit(Question("你好"), messages[4].append)

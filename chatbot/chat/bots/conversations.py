@@ -78,7 +78,7 @@ class Conversations:
         self._submit, self._settings = submit, settings
         self._model, self._pairs, self._turns = model, pairs, turns
         # It outlives the conversations.
-        self._rate_limit = RateLimit(settings.messages_per_minute, MOST_CONVERSATIONS, refuses_new=True)
+        self._rate_limit = RateLimit(settings.messages_per_minute, MOST_CONVERSATIONS)
         self._chats: collections.OrderedDict[str, _Chat] = collections.OrderedDict()
 
     async def answer(self, conversation_id: str, text: str) -> str:

@@ -11,7 +11,7 @@ import urllib.parse
 import weakref
 from typing import Any
 
-from telegram import LinkPreviewOptions, Message, MessageEntity, ReplyParameters, Update
+from telegram import LinkPreviewOptions, Message, ReplyParameters, Update
 from telegram.constants import ChatAction, ChatType, MessageLimit
 from telegram.error import BadRequest, InvalidToken, NetworkError, RetryAfter, TelegramError, TimedOut
 from telegram.ext import Application, ApplicationBuilder, CallbackContext, MessageHandler, filters
@@ -132,7 +132,7 @@ async def _handle(message: Message, answer: Answer, locks: Locks) -> None:
     # Replies are sent in the order in which they are found: nothing is awaited before the lock.
     async with locks.setdefault(conversation, asyncio.Lock()):
         if reply:
-            await _send(message, cut(reply))
+            await _send(message, reply[: MessageLimit.MAX_TEXT_LENGTH])
 
 
 def text_for_bot(message: Message) -> str | None:
@@ -140,35 +140,11 @@ def text_for_bot(message: Message) -> str | None:
 
     A message of a group is for the bot if it has the bot's name, as in "@name" and "/reset@name", or replies to it.
     """
-    bot, text = message.get_bot(), message.text or ""
-    name = f"@{bot.username}".lower()
-    units = text.encode("utf-16-le")  # entities count these
-    replied = message.reply_to_message
-    is_for_bot = replied is not None and replied.from_user is not None and replied.from_user.id == bot.id
-    for entity in sorted(message.entities, key=lambda entity: entity.offset, reverse=True):
-        start, end = 2 * entity.offset, 2 * (entity.offset + entity.length)
-        part = units[start:end].decode("utf-16-le", "replace").lower()
-        if entity.type == MessageEntity.BOT_COMMAND and part.endswith(name):
-            start = end - 2 * len(name)
-        elif not (
-            (entity.type == MessageEntity.MENTION and part == name)
-            or (entity.type == MessageEntity.TEXT_MENTION and entity.user is not None and entity.user.id == bot.id)
-        ):
-            continue
-        is_for_bot = True
-        units = units[:start] + units[end:]
-    if not is_for_bot and message.chat.type != ChatType.PRIVATE:
-        return None
-    return units.decode("utf-16-le", "replace").strip()
-
-
-def cut(reply: str) -> str:
-    """Return the reply, or as much of it as Telegram takes in a message, with an ellipsis."""
-    most = int(MessageLimit.MAX_TEXT_LENGTH)
-    units = reply.encode("utf-16-le", "replace")
-    if len(units) <= 2 * most:
-        return reply
-    return units[: 2 * (most - 1)].decode("utf-16-le", "ignore") + "…"
+    bot, replied = message.get_bot(), message.reply_to_message
+    name = re.compile(rf"@{re.escape(bot.username)}(?!\w)", re.IGNORECASE)
+    text, number = name.subn("", message.text or "")
+    is_reply = replied is not None and replied.from_user is not None and replied.from_user.id == bot.id
+    return text.strip() if number or is_reply or message.chat.type == ChatType.PRIVATE else None
 
 
 async def _send(message: Message, text: str) -> None:

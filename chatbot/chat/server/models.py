@@ -8,7 +8,6 @@ import dataclasses
 import gc
 import importlib.util
 import logging
-import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -178,7 +177,6 @@ class Models:
     def put(self, name: str, directory: Path, model: ServedModel) -> None:
         """Add a model that was loaded before the event loop runs. Raises OSError."""
         size = estimated_bytes(directory)
-        self._warn_of(name, size)
         self._bytes += size
         self._entries[name] = _Entry(model, directory, version_of(directory), size)
 
@@ -220,39 +218,43 @@ class Models:
 
     async def _load(self, name: str) -> None:
         async with self._lock:
-            if name in self._entries:  # `_replace` removed it, and has put another one in its place
-                return
             if self._is_closed:
                 raise ApiError(503, "The server stops")
-            directory = self.directories().get(self.name_of(name))
-            assert directory is not None
+            directory = self.directories()[self.name_of(name)]
             size = await asyncio.to_thread(estimated_bytes, directory)
             if not await self._make_room(size):
                 raise ApiError(503, "Other models use all memory; try again in 5 seconds", code="memory", retry_after=5)
-            self._warn_of(name, size)
             try:
-                await self._add(name, directory, size, self._open)
+                await self._add(name, directory, size)
             except (UserError, OSError) as error:
                 log.error("%s: %s", name, error)
                 raise ApiError(
                     503, f"The model {name!r} cannot be loaded; the server's log says why", code="model_unavailable"
                 ) from error
 
-    async def _add(self, name: str, directory: Path, size: int, open_model: Open, used: float = 0.0) -> _Entry:
-        """Load a model in another thread, in place of the one with this name, if any. Raises what `open_model` does."""
+    async def _add(
+        self, name: str, directory: Path, size: int, step: int | None = None, used: float = 0.0
+    ) -> ServedModel:
+        """Load a model in another thread, in place of the one with this name, if any.
+
+        Raises what `open_model` does, and UserError for a model of another step.
+        """
         self._bytes += size
         try:
             version = version_of(directory)
-            model = await asyncio.to_thread(open_model, directory)
+            model = await asyncio.to_thread(self._open, directory)
+            if step not in (None, model.loaded.card.step):
+                model.engine.close()
+                raise UserError(f"{directory}: the checkpoint of step {step:,} is missing or damaged")
         except BaseException:
             self._bytes -= size
             raise
         if name in self._entries:
             self._retire(name)
-        entry = self._entries[name] = _Entry(model, directory, version, size, used=used)
+        self._entries[name] = _Entry(model, directory, version, size, used=used)
         if self._is_closed:
             self._retire(name)
-        return entry
+        return model
 
     async def _make_room(self, size: int, kept: _Entry | None = None) -> bool:
         """Remove the models that were used least recently, until one of this size fits or is alone.
@@ -270,37 +272,22 @@ class Models:
             self._retire(min(idle, key=lambda name: idle[name].used))
         return True
 
-    def _warn_of(self, name: str, size: int) -> None:
-        """Log that a model is larger than all memory."""
-        if size > self._limit:
-            needed, limit = math.ceil(size / 10**6), self._limit // 10**6
-            log.warning("%s: needs about %d MB, more than --serve-memory %d, and is loaded alone", name, needed, limit)
-
     async def _replace(self, name: str, old: _Entry, version: Any) -> None:
-        """Load a newer checkpoint beside the old one, or after it where there is no room for both.
+        """Load a newer checkpoint beside the old one.
 
-        In that case, it is loaded only while nobody uses the old one.
+        Where there is no room for both, the old one is removed as soon as nobody uses it; the next use loads the newer.
         """
         try:
-            await asyncio.to_thread(checked_step, old.directory)
+            step = await asyncio.to_thread(checked_step, old.directory)
             size = await asyncio.to_thread(estimated_bytes, old.directory)
-            if not await self._make_room(size, kept=old) and (old.users or not await self._make_room(size)):
-                return  # until the next refresh
-            entry = await self._add(name, old.directory, size, self._open_pointed, old.used)
+            if await self._make_room(size, kept=old):
+                model = await self._add(name, old.directory, size, step, old.used)
+                log.warning("%s: now at step %s", name, f"{model.loaded.card.step:,}")
+            elif not old.users:
+                self._retire(name)
         except Exception as error:  # whatever is wrong with it, the old one answers, if need be loaded again
             old.refused = version
             log.warning("%s: the newer checkpoint is not used: %s", name, error)
-            return
-        log.warning("%s: now at step %s", name, f"{entry.model.loaded.card.step:,}")
-
-    def _open_pointed(self, directory: Path) -> ServedModel:
-        """Load the newest checkpoint of a model. Raises UserError if it is damaged: another one is not loaded."""
-        step = checked_step(directory)
-        model = self._open(directory)
-        if step not in (None, model.loaded.card.step):
-            model.engine.close()
-            raise UserError(f"{directory}: the checkpoint of step {step:,} is missing or damaged")
-        return model
 
     def _retire(self, name: str) -> None:
         """Give no more questions to a model, and close it when it has answered all."""

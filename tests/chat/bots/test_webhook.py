@@ -21,6 +21,7 @@ from chatbot.chat.bots import webhook
 from chatbot.chat.bots.conversations import Answer, RefusedError
 from chatbot.chat.bots.webhook import (
     LARGEST_BODY,
+    SHAPE,
     SIGNATURE,
     TIMESTAMP,
     Verifier,
@@ -64,9 +65,9 @@ def signed(body: bytes, answer: Answer = repeat) -> httpx.Response:
 
 
 def test_signed_message_is_answered() -> None:
-    response = signed('{"conversation": "群 1", "text": "<b>你好\\ud83d", "else": 1}'.encode())
+    response = signed('{"conversation": "群 1", "text": "<b>你好", "else": 1}'.encode())
     assert response.status_code == 200
-    assert response.json() == {"reply": "webhook/群 1: <b>你好?"}  # half a character is replaced
+    assert response.json() == {"reply": "webhook/群 1: <b>你好"}
     assert response.headers["content-type"] == "application/json"
 
 
@@ -81,13 +82,13 @@ def test_signatures_are_the_documented_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({SIGNATURE: ""}, f"{SIGNATURE}: the header is missing"),
+        ({SIGNATURE: ""}, "not the signature"),
         ({SIGNATURE: signature_of(b"another secret", "request", "1000", HELLO)}, "not the signature"),
         ({SIGNATURE: signature_of(SECRET, "request", "1000", HELLO + b" ")}, "not the signature"),
         ({SIGNATURE: signature_of(SECRET, "callback", "1000", HELLO)}, "not the signature"),
         ({TIMESTAMP: "1001"}, "not the signature"),
         ({TIMESTAMP: "one"}, "seconds since 1970"),
-        ({TIMESTAMP: ""}, f"{TIMESTAMP}: the header is missing"),
+        ({TIMESTAMP: ""}, "seconds since 1970"),
         ({TIMESTAMP: "9" * 5000}, "seconds since 1970"),
     ],
 )
@@ -140,24 +141,25 @@ def test_requests_that_cannot_be_remembered_are_refused(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("body", "error"),
+    "body",
     [
-        (b"", "not valid JSON in UTF-8"),
-        (b"\xff", "not valid JSON in UTF-8"),
-        (b"[" * 60000, "not valid JSON in UTF-8"),
-        (b"[]", 'not a JSON object; send {"conversation"'),
-        (b'{"text": "a"}', '"conversation": required, but missing'),
-        (b'{"conversation": "bob"}', '"text": required, but missing'),
-        (b'{"conversation": 5, "text": "a"}', '"conversation": expected a text of 1 to 200 characters'),
-        (b'{"conversation": "", "text": "a"}', "conversation"),
-        (json.dumps({"conversation": "a" * 201, "text": "a"}).encode(), "conversation"),
-        (b'{"conversation": "a", "text": null}', "text"),
+        b"",
+        b"\xff",
+        b"[" * 60000,
+        b"[]",
+        b'{"text": "a"}',
+        b'{"conversation": "bob"}',
+        b'{"conversation": 5, "text": "a"}',
+        b'{"conversation": "", "text": "a"}',
+        json.dumps({"conversation": "a" * 201, "text": "a"}).encode(),
+        b'{"conversation": "a", "text": null}',
+        b'{"conversation": "a", "text": "\\ud83d"}',
     ],
+    ids=lambda body: repr(body[:40]),
 )
-def test_bodies_that_are_no_message_are_refused(body: bytes, error: str) -> None:
+def test_bodies_that_are_no_message_are_refused(body: bytes) -> None:
     response = signed(body)
-    assert response.status_code == 400
-    assert error in response.json()["error"]
+    assert (response.status_code, response.json()) == (400, {"error": SHAPE})
 
 
 def test_large_slow_and_other_requests_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
