@@ -1,6 +1,7 @@
 """A model for the faces of the chat: an attempt or an export, with what a user should know about it."""
 
 import dataclasses
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -104,6 +105,7 @@ def load_attempt(directory: Path) -> LoadedModel:
 
     import_tensorflow()
     let_gpu_memory_grow()
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each setting has its own
     from chatbot.inference.responder import Responder, TensorFlowModel
     from chatbot.model.saved import load_trained
 

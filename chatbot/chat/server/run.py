@@ -1,6 +1,7 @@
 """chat.py --serve: the server as a process, until a signal ends it."""
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -54,7 +55,7 @@ def serve(settings: ChatSettings) -> int:
             limits,
             request_timeout=server.request_timeout,
             cors_origins=server.cors_origin,
-            log_conversation=print_line if server.log_conversations else None,
+            log_conversation=functools.partial(print, flush=True) if server.log_conversations else None,
             ratings=RATINGS,
         )
         names = list(directories())
@@ -64,13 +65,6 @@ def serve(settings: ChatSettings) -> int:
             print(warning, file=sys.stderr, flush=True)
         _Server(server_config(app, server.request_timeout, server.queue), app.state.server).run(sockets=[listener])
     return 0
-
-
-def print_line(line: str) -> None:
-    """Print a line of the log of conversations. Raises OSError or ValueError if standard output cannot be written."""
-    if sys.stdout is None:
-        raise OSError("standard output is closed")
-    print(line, flush=True)
 
 
 def _named(settings: ChatSettings) -> Path | None:
@@ -128,7 +122,6 @@ def _log_to_standard_error() -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(message)s")
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # it warns of many graphs, but each model has its own
 
 
 class _Server(uvicorn.Server):

@@ -2,7 +2,6 @@
 
 import collections
 import io
-import logging
 import os
 import signal
 import sys
@@ -27,9 +26,6 @@ def chat(model: LoadedModel, settings: ChatSettings) -> int:
     set_encoding(sys.stdin)
     set_encoding(sys.stdout)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    tensorflow = logging.getLogger("tensorflow")
-    level = tensorflow.level
-    tensorflow.setLevel(logging.ERROR)  # it warns of many graphs, but other settings need others
     try:
         if sys.stdin.isatty():
             _converse(model, settings)
@@ -39,8 +35,6 @@ def chat(model: LoadedModel, settings: ChatSettings) -> int:
             _answer_pipe(model, settings)
     except KeyboardInterrupt:
         print(file=sys.stderr)
-    finally:
-        tensorflow.setLevel(level)
     return 0
 
 

@@ -1,8 +1,6 @@
 """The commands of the chat in a terminal."""
 
-import dataclasses
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ from chatbot.chat.terminal import commands
 from chatbot.chat.terminal.commands import COMMANDS
 from chatbot.chat.terminal.prompt import completer
 from chatbot.chat.terminal.settings import FIELDS
-from chatbot.config.decoding import DecodingSettings
-from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
+from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY
 from tests.chat.terminal.fake_model import fake_model
 from tests.chat.terminal.typed import Line, Printed, printed, typed
 
@@ -84,17 +81,6 @@ def test_responders_are_kept_for_settings_that_come_again() -> None:
     lines = ["a", "/n 3", "/n 3", "/set temperature=1", "b", "/retry", "/set seed=4", "b", "/set temperature=", "c"]
     typed(fake_model(made=made), lines)
     assert made == ["None", "3", "1.0"]
-
-
-def test_warnings_of_tensorflow_about_many_graphs_are_not_shown() -> None:
-    def responder_of(decoding: DecodingSettings) -> TextResponder:
-        levels.append(logging.getLogger("tensorflow").level)
-        return fake_model().responder_of(decoding)
-
-    levels: list[int] = []
-    typed(dataclasses.replace(fake_model(), responder_of=responder_of), [])
-    assert levels == [logging.ERROR]
-    assert logging.getLogger("tensorflow").level != logging.ERROR
 
 
 def test_history_and_reset(capsys: Printed) -> None:
