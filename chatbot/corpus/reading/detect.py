@@ -14,7 +14,7 @@ from chatbot.corpus.reading.formats import chat_logs, corpora, line_pairs, quest
 from chatbot.corpus.reading.formats.dialect import dialect_of
 from chatbot.corpus.reading.formats.json_files import is_json, is_json_lines, read_json, read_json_lines
 from chatbot.corpus.reading.formats.message_rows import is_messages, read_message_rows
-from chatbot.corpus.reading.formats.tables import is_csv, is_tsv, read_csv, read_tsv
+from chatbot.corpus.reading.formats.tables import is_csv, is_tsv, may_be_csv, read_csv, read_tsv
 from chatbot.corpus.reading.formats.telegram import is_telegram, read_telegram
 from chatbot.corpus.reading.formats.yaml_files import is_yaml, read_yaml
 from chatbot.corpus.reading.open.text_file import TextFile
@@ -61,6 +61,7 @@ OTHERS = (
     Format("lines", line_pairs.read_line_pairs, line_pairs.is_line_pairs),
     Format("csv", read_csv, is_csv),
     Format("speakers", chat_logs.read_speakers, chat_logs.is_speakers),
+    Format("csv", read_csv, may_be_csv),
     Format("lines", line_pairs.read_line_pairs, line_pairs.may_be_line_pairs),
 )
 FORMATS = {each.name: each for each in (*MARKED, *OTHERS)}
@@ -81,7 +82,7 @@ def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> tuple[str,
                 f"{text.place}: named .{text.ending}, but {PROMISES[text.ending]}: it begins with "
                 f"{one_line(filled[0].strip(), 30)!r}; give --format"
             )
-        if options.columns and each.name == "csv" and dialect_of(text.first_lines, sure=True):
+        if options.columns and each.name == "csv" and dialect_of(text.first_lines, 0):
             return "csv", ""
         if found := each.matches(text):
             return each.name, found if isinstance(found, str) else ""
@@ -89,7 +90,9 @@ def detect_format(text: TextFile, options: ReadOptions = DETECTED) -> tuple[str,
 
 
 def refusal(text: TextFile) -> UserError:
-    """Return the error about a file of unknown format."""
+    """Return the error about a text that is left out: of unknown format, damaged, or no text."""
     begins = one_line(text.sample.strip(), 30)
     remedy = "write one pair on each line: question, tab, answer; or give --format"
-    return UserError(f"{text.place}: {text.binary or f'unknown format, it begins with {begins!r}; {remedy}'}")
+    return UserError(
+        f"{text.place}: {text.binary or text.damage or f'unknown format, it begins with {begins!r}; {remedy}'}"
+    )

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 
 from chatbot.corpus.reading.conversation import Pair
@@ -62,8 +62,7 @@ def _pairs(source: Source, report: Report, options: ReadOptions) -> Iterator[Pai
 
 
 def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Iterator[Pair]:
-    refused: list[UserError] = []  # raised if no file can be read
-    errors: list[UserError] = []  # of the sheets of workbooks, and of files without question and answer
+    refused: list[UserError] = []  # about files that are left out; the first is raised if no file has pairs
     before = report.pairs
     for path in source.paths:
         name = source.name if len(source.paths) == 1 else one_line(str(path))
@@ -77,7 +76,12 @@ def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Ite
             workbook = is_workbook(path)
             headed = _headed_sheets(path, source, options) if workbook and not options.columns else set()
             for text in open_text_files(path, name, report, source.members, options.charset):
-                format_name = _format_of(text, options, headed, report, refused)
+                if text.whole and not text.sample.strip():
+                    continue
+                if headed and text.member not in headed:
+                    report.drop(NO_PAIRS, text.place)
+                    continue
+                format_name = _format_of(text, options, report, refused)
                 if not format_name:
                     continue
                 report.note(format_name, text.charset)
@@ -89,13 +93,11 @@ def _pairs_of_files(source: Source, report: Report, options: ReadOptions) -> Ite
                     if not workbook and not isinstance(error, UnknownFieldsError):
                         raise
                     report.drop(NO_PAIRS if workbook else NO_FIELDS, text.place)
-                    errors.append(error)
+                    refused.append(error)
                 else:
                     yield from first
                     yield from pairs
-    if errors and report.pairs == before:
-        raise errors[0]
-    if refused and not report.formats:
+    if refused and report.pairs == before:
         raise refused[0]
 
 
@@ -105,48 +107,36 @@ def _headed_sheets(path: Path, source: Source, options: ReadOptions) -> set[str]
     return {text.member for text in texts if header_row([line.split("\t") for line in text.first_lines])[1]}
 
 
-def _format_of(text: TextFile, options: ReadOptions, headed: Set[str], report: Report, refused: list[UserError]) -> str:
-    """Return the name of the format, "" for a text that is left out.
-
-    headed: the sheets of a workbook with a header, beside which others are left out, such as a cover.
-    refused: is given the errors about texts that are left out unless they are the only ones.
-    """
-    if text.whole and not text.sample.strip():
-        return ""
-    try:
-        reason, name = _detected(text, options, report)
-    except UserError as error:
-        reason, name = "files whose format is in doubt", ""
-        refused.append(error)
-    else:
-        if not name:
-            refused.append(UserError(f"{text.place}: {text.damage}") if text.damage else refusal(text))
-        elif headed and name == "tsv" and text.member not in headed:
-            reason, name = NO_PAIRS, ""
-    if reason:
-        report.drop(reason, text.place)
-    return name
-
-
-def _detected(text: TextFile, options: ReadOptions, report: Report) -> tuple[str, str]:
-    """Return (why a text is left out, the name of its format); one of them is "".
-
-    Raises UserError, with the first pairs, for a format in doubt.
-    """
+def _format_of(text: TextFile, options: ReadOptions, report: Report, refused: list[UserError]) -> str:
+    """Return the name of the format; "" for a text that is left out, with an error about it in `refused`."""
     if text.member and is_no_data(text.member):
-        return NO_DATA, ""
-    if text.binary:
-        return "files that are no text", ""
-    if text.damage:
-        return "damaged files", ""
-    if options.format:
-        return "", options.format
+        reason = NO_DATA
+    elif text.binary or text.damage:
+        reason = "files that are no text" if text.binary else "damaged files"
+    elif options.format:
+        return options.format
+    else:
+        reason = UNKNOWN
+    error = refusal(text)
+    if reason == UNKNOWN:
+        try:
+            if name := _detected(text, options, report):
+                return name
+        except UserError as doubt:
+            reason, error = "files whose format is in doubt", doubt
+    report.drop(reason, text.place)
+    refused.append(error)
+    return ""
+
+
+def _detected(text: TextFile, options: ReadOptions, report: Report) -> str:
+    """Return the name of the format, "" without any. Raises UserError, with the first pairs, for one in doubt."""
     name, doubt = detect_format(text, options)
     if not doubt:
-        return "" if name else UNKNOWN, name
+        return name
     for _ in _settled(FORMATS[name].read(text, options, Report()), name, text.place, text.charset, report, doubt):
         pass
-    return UNKNOWN, ""  # it has no pairs in this format
+    return ""  # it has no pairs in this format
 
 
 def _settled(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from chatbot.corpus.reading.conversation import Pair, Turn, pairs_of_turns
 from chatbot.corpus.reading.display import CHINESE_OR_KANA, listing, one_line
 from chatbot.corpus.reading.open.text_file import TextFile, lines
-from chatbot.corpus.reading.report import UNUSED_TURNS, ReadOptions, Report
+from chatbot.corpus.reading.report import ReadOptions, Report
 from chatbot.errors import UserError
 
 PAUSE = 3 * 60 * 60  # seconds without a message, after which the next one begins a conversation
@@ -94,32 +94,26 @@ def pairs_of_messages(
     me = options.me.strip().casefold() if options.me else None
     people: dict[str, None] = {}  # their names, in order of appearance
     found = False
-    pairs = alone = 0  # turns that are alone in their conversation
+    pairs = 0
 
     def turns() -> Iterator[Turn | None]:
-        nonlocal found, alone
-        length = 0  # of the conversation, in turns
+        nonlocal found
         for turn in _turns(_oldest_first(messages), report, place):
             if turn is None:
-                alone, length = alone + (length == 1), 0
                 yield None
                 continue
             names, text = turn
-            length += 1
             if len(people) < MAX_NAMES:
                 people.setdefault(names[0])
             mine = me is None or me in map(str.casefold, names)
             found = found or mine
             yield Turn(text, answers=mine)
-        alone += length == 1
 
     for pair in pairs_of_turns(turns()):
         pairs += 1
         yield pair
     if found and not pairs:
         report.drop("chats in which nobody answers", place)
-    elif alone and me is None:  # with `me`, turns in no pair were not asked for
-        report.drop(UNUSED_TURNS, place, alone)
     if people and not found:
         problem = f"{place}: nobody is called {one_line(options.me or '', 30)}; give --me one of: "
         raise UserError(listing(problem, [one_line(name, 30) for name in people]))

@@ -2,7 +2,7 @@
 
 conv      "E" begins a conversation, "M text" is an utterance; several corpora have slashes between words
 douban    the Douban Conversation Corpus (Wu et al., 2017) and the Ubuntu corpus V1: label, turns, response, with tabs
-eou       DailyDialog: turns that end in __eou__, a conversation on each line or in a column of a table
+eou       DailyDialog: turns that end in __eou__, a conversation on each line
 ubuntu    the Ubuntu corpus V2: a table of a context with the turns, the utterance after them, and a label
 template  turns between the marks of a language model's template
 cornell   the Cornell Movie-Dialogs Corpus (Danescu-Niculescu-Mizil and Lee, 2011): utterances by id, and lists of ids
@@ -51,23 +51,16 @@ def read_conv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[
 
 def _conv_turns(text: TextFile, report: Report) -> Iterator[Turn | None]:
     slashed = is_slashed(text.sample)
-    count, start = 0, 1  # utterances and first line of the conversation
     for number, line in lines(text, report):
         if line is None:
             yield None  # an utterance is missing, so the next one does not answer the previous one
         elif line[:2] == "M " or line == "M":
-            count += 1
             yield Turn(line[2:].replace("/", "") if slashed else line[2:])
         elif line.rstrip() == "E":
-            if count == 1:
-                report.drop(ALONE, f"{text.place}, line {start}")
-            count, start = 0, number
             yield None
         elif line.strip():
             report.drop("lines that begin with neither E nor M", f"{text.place}, line {number}")
             yield None
-    if count == 1:
-        report.drop(ALONE, f"{text.place}, line {start}")
 
 
 def is_slashed(sample: str) -> bool:
@@ -103,35 +96,22 @@ def read_douban(text: TextFile, options: ReadOptions, report: Report) -> Iterato
 
 
 def is_eou(text: TextFile) -> bool:
-    """Return whether the lines are conversations whose turns end in __eou__."""
-    filled = [line for line in text.first_lines if line.strip()]
-    return sum(END in line for line in filled) >= MARKED * len(filled)
+    """Return whether the lines are conversations whose turns end in __eou__. Raises UserError for a table of them."""
+    filled = [line.rstrip() for line in text.first_lines if line.strip()]
+    if sum(END in line for line in filled) < MARKED * len(filled):
+        return False
+    if sum(line.endswith(END) for line in filled) < MARKED * len(filled):
+        raise UserError(f"{text.place}: a table with {END} in a column; give that column alone, without quotes")
+    return True
 
 
 def read_eou(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the adjacent turns of each line, or of each row of a table."""
-    column = _column_of_eou(text.first_lines)
-    for number, dialogue in lines(text, report) if column is None else _cells(text, column, report):
+    """Yield the adjacent turns of each line."""
+    for number, dialogue in lines(text, report):
         if dialogue and (turns := separated(dialogue)):
             yield from pairs_of_texts(turns)
         elif dialogue and dialogue.strip():
             report.drop("lines without two turns", f"{text.place}, line {number}")
-
-
-def _column_of_eou(sample: Sequence[str]) -> int | None:
-    """Return the column with the conversations of a CSV table; None for lines that are no table."""
-    broken: list[int] = []
-    rows = [row for _, row, _ in rows_of(sample, COMMAS, broken.append) if row]
-    columns = {index for row in rows for index, cell in enumerate(row) if END in cell}
-    quoted = any(line.startswith('"') or ',"' in line for line in sample)
-    is_table = quoted and not broken and len(columns) == 1 and len({*map(len, rows)}) == 1
-    return columns.pop() if is_table else None
-
-
-def _cells(text: TextFile, column: int, report: Report) -> Iterator[tuple[int, str | None]]:
-    for number, row, _ in rows_of_text(text, report, COMMAS, (column,)):
-        if len(row) > column and (number > 1 or END in row[column]):  # not of the header
-            yield number, row[column]
 
 
 def is_ubuntu(text: TextFile) -> bool:

@@ -1,8 +1,4 @@
-"""The dialect of a CSV text, detected from its beginning: the separator, the quotes, and whether it is a table at all.
-
-Prose has commas, too. Without a header that names the question and the answer, a text is a table only if nearly all of
-its lines have the same number of columns, or if quotes enclose separators as no prose has them.
-"""
+"""The dialect of a CSV text, detected from its beginning: the separator, and how quotes within quotes are written."""
 
 import csv
 import re
@@ -15,14 +11,6 @@ from chatbot.corpus.reading.open.text_file import UNDECODABLE, TextFile, raw_lin
 from chatbot.corpus.reading.report import Report
 
 SEPARATORS = "|;,"  # the rarer in text first: of two that fit equally well, the first is taken
-SAME_WIDTH = 0.95  # the least share of the rows with the same number of columns
-SAME_WIDTH_QUOTED = 0.6  # the same, if some of the rows have quotes around a separator or around all cells
-QUOTED = 0.05  # the least share of such rows
-SPACED = 0.5  # of the commas and semicolons: more are followed by a space in prose only
-FINAL = "。．.！!？?…”」』）);；{}"
-# A line of a chat or of a log: a time, or the name of a speaker.
-SPOKEN = re.compile(r"\W?\d{1,4}[-/.:年]\d{1,2}[-/.:月]?\d*\W|[^\s,:：]{1,20}( [^\s,:：]{1,20})?[:：]")
-ENDING = 0.95  # in prose, this share of the lines ends a sentence, and hardly any first clause does
 TABLE_ENDINGS = ("csv", "tsv", "tab")  # of names of files
 
 
@@ -31,7 +19,6 @@ class Dialect:
     """The characters of a table that are not text."""
 
     separator: str
-    quote: str = '"'
     escape: str | None = None  # the character before a quote inside quotes, beside a second quote
 
 
@@ -79,7 +66,6 @@ def rows_of(
         return csv.reader(
             feed(),
             delimiter=dialect.separator,
-            quotechar=dialect.quote,
             escapechar=dialect.escape,
             strict=True,
             skipinitialspace=dialect.separator != "\t",
@@ -130,21 +116,17 @@ def rows_of_text(
     refuse_if_mostly_bad(text, report, bad, count)
 
 
-def dialect_of(sample: Sequence[str], sure: bool = False, named: bool = False) -> Dialect | None:
+def dialect_of(sample: Sequence[str], least: float = 2.0) -> Dialect | None:
     """Return the dialect of the table that begins with these lines, None if it is no table.
 
-    sure: whether the user has said that it is a table, so that only the dialect is in question. named: whether the name
-    of the file says so, which the same number of columns in nearly all rows proves.
+    Its header names the question and the answer, or at least this share of its rows has the same number of columns.
     """
     shapes = [shape for shape in _shapes(sample) if shape.rows]
     for shape in shapes:
         if _header_of(shape) is not None:
             return shape.dialect
-    wide = [shape for shape in shapes if shape.width > 1]
-    tables = [shape for shape in wide if _is_table(shape, sample)]
-    if not tables and (sure or named):
-        tables = [shape for shape in wide if sure or shape.share >= SAME_WIDTH]
-    return max(tables, key=lambda shape: shape.same).dialect if tables else None
+    wide = [shape for shape in shapes if shape.width > 1 and shape.share >= least]
+    return max(wide, key=lambda shape: shape.same).dialect if wide else None
 
 
 def _shapes(sample: Sequence[str]) -> list[Shape]:
@@ -158,8 +140,6 @@ def _shapes(sample: Sequence[str]) -> list[Shape]:
         if '\\"' in text:  # of two dialects that fit equally well, the first is taken
             doubled = re.search(r'(?<![\\,;|\n])""(?![,;|\r\n])', text) is not None
             dialects.insert(int(doubled), Dialect(separator, escape="\\"))
-        if _has_single_quotes(sample, separator):
-            dialects.insert(0, Dialect(separator, "'", "\\" if "\\'" in text else None))
         shapes = [_shape(sample, dialect) for dialect in dialects]
         escaped = dialects[0].escape is not None and shapes[0].share == 1  # its rows may be fewer, of more lines
         found.append(shapes[0] if escaped else max(shapes, key=lambda shape: shape.same))
@@ -182,52 +162,8 @@ def _has_width(row: Sequence[str], width: int) -> bool:
     return len(row) >= width and not any(row[width:]) and sum(map(bool, row)) > 1
 
 
-def _has_single_quotes(sample: Sequence[str], separator: str) -> bool:
-    lines = [line.strip() for line in sample if line.strip()]
-    quoted = sum(line[0] == line[-1] == "'" and f"'{separator}'" in line.replace(" ", "") for line in lines)
-    return quoted >= SAME_WIDTH * len(lines)
-
-
 def _header_of(shape: Shape) -> tuple[int, int] | None:
     """Return the places of question and answer in the header, if the rows below it have as many columns."""
     start, known = header_row(shape.rows)
     below = [row for row in shape.rows[start + 1 :] if len(row) > 1]
     return known if known and len(below) * 2 >= len(shape.rows) - start - 1 else None
-
-
-def _is_table(shape: Shape, sample: Sequence[str]) -> bool:
-    separator = shape.dialect.separator
-    if shape.dialect.quote == "'":
-        return True  # around all cells
-    unquoted = _unquoted(sample)
-    if sum(separator in line and not line.strip(f" {separator}\r\n") for line in unquoted) >= SAME_WIDTH * len(sample):
-        return True  # quotes around all cells
-    if _is_prose(shape, sample):
-        return False
-    both = f'"{separator}"'
-    quoted = sum(any(separator in cell or "\n" in cell for cell in row) for row in shape.rows)
-    quoted = max(quoted, sum(line.startswith('"') and both in line for line in sample))
-    if quoted >= QUOTED * shape.total and shape.share >= SAME_WIDTH_QUOTED:
-        return True
-    return shape.share >= SAME_WIDTH and not _ends_sentences(shape)
-
-
-def _unquoted(sample: Sequence[str]) -> list[str]:
-    return [re.sub(r'"(?:[^"]|"")*"', "", line) for line in sample]
-
-
-def _is_prose(shape: Shape, sample: Sequence[str]) -> bool:
-    """Return whether the commas of the lines are those of sentences, or the lines those of a chat or a log."""
-    separator, unquoted = shape.dialect.separator, _unquoted(sample)
-    spaced = sum(line.count(separator + " ") for line in unquoted)
-    if separator != "|" and spaced > SPACED * sum(line.count(separator) for line in unquoted):
-        return True
-    return sum(SPOKEN.match(line) is not None for line in sample) >= SAME_WIDTH * shape.total
-
-
-def _ends_sentences(shape: Shape) -> bool:
-    """Return whether the lines are sentences or statements: all of them end like one, and no first clause does."""
-    cells = [[cell.rstrip() for cell in row if cell.strip()] for row in shape.rows]
-    ending = sum(row[-1][-1] in FINAL for row in cells if row)
-    first_ending = sum(row[0][-1] in FINAL for row in cells if row)
-    return ending >= ENDING * len(cells) and first_ending <= (1 - ENDING) * len(cells)

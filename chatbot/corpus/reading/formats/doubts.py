@@ -54,7 +54,9 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
             return f"the {side} {column} has numbers, addresses or ids"
         values = len(set(cells))
         if _repeats(cells, others, NAMES if side == "first" else LABELS) and (side == "first" or values <= FEW_LABELS):
-            chat = "; if it is a chat, give --format messages" if side == "first" and values > 1 else ""
+            chat = (
+                "; if it is a chat, add a first line such as sender,content" if side == "first" and values > 1 else ""
+            )
             return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{chat}"
     return f"the {column}s are in two languages" if _differ_in_script(firsts, seconds) else ""
 

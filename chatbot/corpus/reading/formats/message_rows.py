@@ -18,8 +18,7 @@ from chatbot.corpus.reading.formats.chat import (
     time_of,
 )
 from chatbot.corpus.reading.formats.columns import key_of, named
-from chatbot.corpus.reading.formats.dialect import Dialect, dialect_of, rows_of, rows_of_text
-from chatbot.corpus.reading.formats.doubts import is_date
+from chatbot.corpus.reading.formats.dialect import Dialect, rows_of, rows_of_text
 from chatbot.corpus.reading.formats.fields import CHATS, TIMES
 from chatbot.corpus.reading.open.text_file import UNDECODABLE, TextFile, refuse_if_mostly_bad
 from chatbot.corpus.reading.report import ReadOptions, Report
@@ -77,14 +76,6 @@ def message_columns(header: Sequence[str]) -> _Columns | None:
     return _Columns(text, mine, name, others, find(TIMES), find(KINDS), chat)
 
 
-def _without_header(first: Sequence[str]) -> _Columns | None:
-    """Return the columns of a table whose first row is a message: name and text, or time, name and text."""
-    timed = len(first) == 3 and is_date(first[0].strip())
-    if len(first) != 2 and not timed:
-        return None
-    return _Columns(len(first) - 1, None, int(timed), (), 0 if timed else None, None, None)
-
-
 def is_messages(text: TextFile) -> bool:
     """Return whether the text is a table with a header of messages."""
     return delimiter_of_messages(text.first_lines) is not None
@@ -99,11 +90,6 @@ def delimiter_of_messages(sample: Sequence[str]) -> str | None:
     return None
 
 
-def _separator_of_rows(sample: Sequence[str]) -> str:
-    dialect = None if any("\t" in line for line in sample[:20]) else dialect_of(sample, sure=True)
-    return dialect.separator if dialect else "\t"
-
-
 def read_message_rows(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of all chats. Raises UserError if `options.me` wrote no message."""
     return pairs_of_messages(_by_chat(_messages(text, report)), options, report, text.place)
@@ -112,7 +98,7 @@ def read_message_rows(text: TextFile, options: ReadOptions, report: Report) -> I
 def _messages(text: TextFile, report: Report) -> Iterator[tuple[str, Message | None]]:
     """Yield (chat, message), with None where a row is missing."""
     sample = text.first_lines
-    delimiter = delimiter_of_messages(sample) or _separator_of_rows(sample)
+    delimiter = delimiter_of_messages(sample) or "\t"
     columns: _Columns | None = None
     needed = bad = count = 0
 
@@ -120,16 +106,14 @@ def _messages(text: TextFile, report: Report) -> Iterator[tuple[str, Message | N
         count += 1
         place = f"{text.place}, line {number}"
         if columns is None:
-            header = message_columns(row)
-            columns = header or _without_header(row)
+            columns = message_columns(row)
             if columns is None:
                 raise UserError(
                     f"{place}: no header names the text of messages and who sent them; add a first line such as "
                     "time,sender,content"
                 )
             needed = 1 + max(columns.text, columns.mine or 0, columns.name or 0, columns.chat or 0)
-            if header:
-                continue
+            continue
         if len(row) < needed:
             report.drop("rows with too few columns", place)
         elif UNDECODABLE in row[columns.text]:

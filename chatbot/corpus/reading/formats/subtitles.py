@@ -22,7 +22,6 @@ from chatbot.errors import UserError
 PAUSE = 8.0  # seconds between two cues, after which the second begins a conversation
 MAX_LINES = 20  # of a cue
 NO_SPEECH = "cues without speech"
-MAX_CHARACTERS = 64 * 2**20  # of an .ass file, whose cues are held in memory to be sorted; a film has 100,000
 ROLLING = 0.3  # of the cues begin with the last line of the one before: youtube.vtt
 BILINGUAL = 0.5  # of the cues have lines with and without Chinese
 
@@ -75,7 +74,7 @@ def read_srt(text: TextFile, options: ReadOptions, report: Report) -> Iterator[P
 
 
 def read_ass(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of an .ass or .ssa file. Raises UserError for a file with far more cues than a film."""
+    """Yield the pairs of an .ass or .ssa file."""
     cues = sorted(_ass_cues(text, report), key=lambda cue: cue.start)
     together = [
         _Cue(start, max(cue.end for cue in same), list(dict.fromkeys(line for cue in same for line in cue.lines)))
@@ -113,7 +112,6 @@ def _srt_cues(numbered: Iterable[tuple[int, str | None]], place: str, report: Re
 def _ass_cues(text: TextFile, report: Report) -> Iterator[_Cue]:
     fields = [field.casefold() for field in _ASS_FIELDS]
     in_events = True
-    characters = 0
     for number, line in lines(text, report):
         name, colon, rest = (line or "").partition(":")
         name = name.strip().casefold()
@@ -122,11 +120,6 @@ def _ass_cues(text: TextFile, report: Report) -> Iterator[_Cue]:
         elif colon and in_events and name == "format":
             fields = [field.strip().casefold() for field in rest.split(",")]
         elif colon and in_events and name == "dialogue":
-            characters += len(rest)
-            if characters > MAX_CHARACTERS:
-                raise UserError(
-                    f"{text.place}: more than {MAX_CHARACTERS // 2**20} MiB of cues; give a file for each film"
-                )
             values = dict(zip(fields, rest.split(",", len(fields) - 1), strict=False))
             times = [_ASS_CLOCK.fullmatch(values.get(field, "")) for field in ("start", "end")]
             if times[0] and times[1] and "text" in values:

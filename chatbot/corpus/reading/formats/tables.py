@@ -20,6 +20,8 @@ from chatbot.corpus.reading.formats.dialect import (
 from chatbot.corpus.reading.open.text_file import TextFile, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
 
+# The least share of the rows with the same number of columns, by the name of a table and without it.
+NAMED, SAME_WIDTH = 0.6, 0.95
 EXCEL = "UTF-16 LE"  # the charset of its "Unicode text", whose quotes enclose cells
 
 
@@ -30,13 +32,19 @@ def is_tsv(text: TextFile) -> bool:
 
 
 def is_csv(text: TextFile) -> bool:
-    """Return whether the lines are a table in a dialect of CSV."""
-    return dialect_of(text.first_lines, named=text.ending in TABLE_ENDINGS) is not None
+    """Return whether a header or the name of the file says that it is a table, in a dialect of CSV."""
+    return dialect_of(text.first_lines, NAMED if text.ending in TABLE_ENDINGS else 2) is not None
+
+
+def may_be_csv(text: TextFile) -> str:
+    """Return why these lines may be a table; "" for other lines. Prose has commas, too."""
+    table = dialect_of(text.first_lines, SAME_WIDTH)
+    return "nearly all lines have the same number of columns, as a table or prose may have" if table else ""
 
 
 def read_csv(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
     """Yield the pairs of a CSV file, from its two columns or those named by its header or `options.columns`."""
-    return _read_rows(text, dialect_of(text.first_lines, sure=True) or COMMAS, options, report)
+    return _read_rows(text, dialect_of(text.first_lines, 0) or COMMAS, options, report)
 
 
 def _read_rows(text: TextFile, dialect: Dialect, options: ReadOptions, report: Report) -> Iterator[Pair]:

@@ -80,19 +80,12 @@ def pairs_of_columns(value: dict[str, object], walk: Walk, alone: bool) -> list[
 
 
 def records_of_columns(value: Mapping[str, object]) -> list[object] | None:
-    """Return the records of a table as pandas writes it by columns or split; None for any other object."""
-    if "columns" not in value and not isinstance(next(iter(value.values()), None), dict):
-        return None
+    """Return the records of a table as pandas writes it split; None for any other object."""
     columns, rows = value.get("columns"), value.get("data", value.get("rows"))
     if isinstance(columns, list) and isinstance(rows, list) and rows and all(isinstance(row, list) for row in rows):
         names = [column.get("name") if isinstance(column, dict) else column for column in columns]
         if all(isinstance(name, str) for name in names):
             return [dict(zip(names, row, strict=False)) for row in rows]
-    if len(value) > 1 and named(tuple(value)) and all(isinstance(part, dict) and part for part in value.values()):
-        sides = [part for part in value.values() if isinstance(part, dict)]
-        keys = [*sides[0]]
-        if keys == [str(number) for number in range(len(keys))] and all([*side] == keys for side in sides):
-            return [{name: side[key] for name, side in zip(value, sides, strict=True)} for key in keys]
     return None
 
 

@@ -21,7 +21,6 @@ from chatbot.errors import UserError
 
 SAMPLE = 256 * 2**10  # bytes
 FIRST_LINES = 2000
-SEPARATORS = "\t,;|"
 BYTE_ORDER_MARK = "\ufeff"
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
@@ -104,21 +103,6 @@ def _buffered(stream: io.RawIOBase) -> io.BufferedReader:
     return buffered
 
 
-def _newline_of(sample: str) -> str | None:
-    """Return how lines end, as io.TextIOWrapper wants it; None for line feeds and carriage returns in one table.
-
-    Old Macintosh files end their lines with a carriage return alone. Among line feeds, one is text, or white space,
-    unless the pieces on either side have as many columns as the other lines.
-    """
-    if "\r" not in sample or "\n" not in sample:
-        return "\r" if "\r" in sample else "\n"
-    lines = [line for line in sample.replace("\r\n", "\n").split("\n")[:FIRST_LINES] if line.strip()]
-    pieces = [piece for line in lines if "\r" in line for piece in line.split("\r")]
-    counts = {tuple(map(piece.count, SEPARATORS)) for piece in pieces if piece.strip()}
-    others = {tuple(map(line.count, SEPARATORS)) for line in lines if "\r" not in line}
-    return None if len(counts) == 1 and any(*counts) and counts & others else "\n"
-
-
 def _text(file: OpenFile, charset: str | None, ending: str) -> TextFile:
     head = file.stream.peek()
     whole = len(head) < SAMPLE
@@ -131,7 +115,7 @@ def _text(file: OpenFile, charset: str | None, ending: str) -> TextFile:
     if sample.startswith(BYTE_ORDER_MARK):  # the codec of a charset that was given may keep it
         file.stream.read(len(BYTE_ORDER_MARK.encode(codec)) - len("".encode(codec)))
         sample = sample[1:]
-    newline = _newline_of(sample)
+    newline = "\n" if "\n" in sample else None  # old Macintosh files end their lines with a carriage return
     decoded = io.TextIOWrapper(file.stream, codec, errors="replace", newline=newline)
     sample = sample if newline == "\n" else sample.replace("\r\n", "\n").replace("\r", "\n")
     damage = damage_of(sample, head) if codec in ("utf-8", "utf-8-sig") and charset is None else ""

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from chatbot.corpus.reading.formats import json_files, message_rows
-from chatbot.corpus.reading.report import UNUSED_TURNS
 from chatbot.errors import UserError
 from tests.corpus.reading.sample_files import conversations_of, dropped, written
 
@@ -176,7 +175,7 @@ EXPORTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         "whatsapp",
         "1/2/20, 11:50 AM - A: a\n1/2/20, 1:10 PM - B: b\n1/2/20, 1:15 PM - A: c\n1/3/20, 12:10 AM - B: d\n",
         [["a", "b", "c"]],
-        {UNUSED_TURNS: 1},
+        {},
     ),
     "a dot after the time": (
         "whatsapp",
@@ -240,7 +239,7 @@ EXPORTS: dict[str, tuple[str, str, list[list[str]], dict[str, int]]] = {
         "whatsapp",
         "1.1.20, 08:00 - A: a\n1.1.20, 12:00 - A: b\n1.1.20, 12:01 - B: c\n1.1.20, 18:00 - B: d\n",
         [["b", "c"]],
-        {UNUSED_TURNS: 2},
+        {},
     ),
     "the newest message first": (
         "whatsapp",

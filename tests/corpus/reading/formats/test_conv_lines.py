@@ -29,7 +29,6 @@ def test_invalid_conv_lines_are_dropped_and_counted(tmp_path: Path) -> None:
     pairs, report = pairs_of(path)
     assert pairs == [("甲", "乙"), ("丁", "戊")] + [("己", "庚")] * 5
     assert sorted(report.lines()) == [
-        f"conversations of one utterance: 2 (first: {path}, line 3)",
         f"lines not UTF-8: 1 (first: {path}, line 27)",
         f"lines that begin with neither E nor M: 1 (first: {path}, line 7)",
     ]
