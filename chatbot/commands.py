@@ -27,7 +27,7 @@ def data() -> int:
 
 
 def attempts() -> int:
-    """List, compare, prune, rename or average attempts; equal to `python -m chatbot.attempts`."""
+    """List, compare, prune or rename attempts; equal to `python -m chatbot.attempts`."""
     from chatbot.attempts.__main__ import main
 
     return exit_code_of(main)

@@ -1,4 +1,4 @@
-"""python -m chatbot.attempts [compare | prune | rename | average]: a table of all attempts, and commands for them."""
+"""python -m chatbot.attempts [compare | prune | rename]: a table of all attempts, and commands for them."""
 
 import json
 import sys
@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chatbot.attempts.attempt import all_attempts, as_json
-from chatbot.attempts.average import average
 from chatbot.attempts.compare import compare
 from chatbot.attempts.folders import prune, rename
 from chatbot.attempts.table import table
 from chatbot.config.attempts import (
     CHECKPOINTS,
-    AverageSettings,
     CompareSettings,
     ListSettings,
     PruneSettings,
@@ -24,8 +22,7 @@ from chatbot.flags import parse, program
 MODULE = "-m chatbot.attempts"
 ABOUT = """List the attempts in checkpoints/. Further commands, each with its own --help:
 compare ATTEMPT ATTEMPT ... (settings that differ, sizes, best values, and a picture of the curves);
-prune [ATTEMPT ...] (lists what no attempt needs, and removes it with --yes); rename OLD NEW;
-average ATTEMPT [CHECKPOINT ...] (a new attempt with the mean of the weights of checkpoints)."""
+prune [ATTEMPT ...] (lists what no attempt needs, and removes it with --yes); rename OLD NEW."""
 
 
 def main() -> int:
@@ -64,7 +61,6 @@ COMMANDS: dict[str, tuple[Callable[[Any], None], type[Any], str]] = {
     "compare": (compare, CompareSettings, "attempts"),
     "prune": (prune, PruneSettings, "attempts"),
     "rename": (rename, RenameSettings, "names"),
-    "average": (average, AverageSettings, "checkpoints"),
 }
 
 if __name__ == "__main__":

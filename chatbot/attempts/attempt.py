@@ -19,9 +19,9 @@ from chatbot.corpus.vocabulary import load_vocabulary
 from chatbot.errors import UserError
 from chatbot.model.checkpoint import first_whole, group_sizes, pointed_steps, read_pointer, resumable_steps, saved_steps
 
-# The states of an attempt. READY: it can be resumed. WEIGHTS: it has no state of the optimizer to be resumed with.
+# The states of an attempt. READY: it can be resumed.
 # EMPTY: no checkpoint was saved yet. DAMAGED: so is a checkpoint, and another one takes its place.
-READY, TRAINING, WEIGHTS, EMPTY, DAMAGED, BROKEN = "ready", "training", "weights", "empty", "damaged", "broken"
+READY, TRAINING, EMPTY, DAMAGED, BROKEN = "ready", "training", "empty", "damaged", "broken"
 DEFAULT_CORPUS = "ChatterBot"
 
 
@@ -92,11 +92,8 @@ def _read(directory: Path, attempt: Attempt) -> str:
     if isinstance(nats, int | float) and math.isfinite(nats):
         attempt.best_nats_per_character, attempt.best_step = nats, int(last.get("best_step", 0))
     _read_words(directory, settings, attempt)
-    sizes = _read_checkpoints(directory, attempt)
-    attempt.weights = sizes["weights"]
-    if attempt.problem:
-        return DAMAGED
-    return READY if "optimizer" in sizes else WEIGHTS
+    attempt.weights = _read_checkpoints(directory, attempt)["weights"]
+    return DAMAGED if attempt.problem else READY
 
 
 def _read_checkpoints(directory: Path, attempt: Attempt) -> Counter[str]:

@@ -131,29 +131,3 @@ class RenameSettings(Flags):
             raise UserError(f"rename {' '.join(self.names)}".rstrip() + ": give the old name and the new one")
         for name in self.names:
             attempt_directory(name, "rename")
-
-
-@dataclasses.dataclass(frozen=True)
-class AverageSettings(Flags):
-    """Write a new attempt whose weights are the mean of those of an attempt's checkpoints. Chat, evaluation and
-    --init-from can use it; without a state of the optimizer, it cannot be resumed."""
-
-    checkpoints: tuple[str, ...] = setting(
-        (),
-        "the name of an attempt, then those of its checkpoints, such as ckpt-1000; default: all of its checkpoints",
-        group=ATTEMPTS,
-        metavar="ATTEMPT",
-    )
-    to: str | None = setting(None, "name of the new attempt; default: ATTEMPT-average", metavar="NAME")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.checkpoints:
-            raise UserError("average: give an attempt")
-        attempt_directory(self.checkpoints[0], "average")
-        attempt_directory(self.target, "--to")
-
-    @property
-    def target(self) -> str:
-        """The name of the new attempt."""
-        return self.to or f"{self.checkpoints[0]}-average"

@@ -1,4 +1,4 @@
-"""compare, prune, rename and average, run as commands."""
+"""compare, prune and rename, run as commands."""
 
 import json
 import shutil
@@ -6,15 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import filelock
-import numpy as np
 import pytest
 
 from chatbot.attempts.__main__ import main
 from chatbot.durable import write_json
-from chatbot.errors import UserError, exit_code_of
-from chatbot.model.saved import load_trained, weights_of
-from chatbot.training.checkpoints.store import read_checkpoint
-from chatbot.training.replica import TrainState
+from chatbot.errors import exit_code_of
+from chatbot.model.saved import load_trained
 from tests.attempts.folders import save_attempt
 
 Run = Callable[..., str]
@@ -148,14 +145,6 @@ def test_prune_keeps_what_a_damaged_checkpoint_is_replaced_by(run: Run, cut: boo
     assert "ckpt-1.safetensors" in names("checkpoints/a")
 
 
-def test_average_of_a_broken_attempt_is_refused(run: Run) -> None:
-    save_attempt("a", {1: 1.0, 2: 1.0})
-    vocabulary = Path("checkpoints/a/vocabulary.txt")
-    vocabulary.write_bytes(vocabulary.read_bytes()[:-20])
-    assert run("average", "a").startswith("error: average a: vocabulary.txt: vocabulary damaged")
-    assert names("checkpoints") == ["a"]
-
-
 def test_rename_moves_both_folders(run: Run) -> None:
     save_attempt("a", {1: 1.0})
     Path("tensorboard/a/all").mkdir(parents=True)
@@ -165,57 +154,16 @@ def test_rename_moves_both_folders(run: Run) -> None:
     assert load_trained(Path("checkpoints/微博")).step == 1
 
 
-def test_average_is_the_mean_and_can_talk(run: Run) -> None:
-    save_attempt("a", {9: 1.0, 10: 2.0, 100: 6.0}, best=10)
-    out = run("average", "a")
-    assert out.startswith("checkpoints/a-average: the mean of the weights of a at the steps 9, 10, 100.\n")
-    trained = load_trained(Path("checkpoints/a-average"))
-    assert trained.step == 100
-    assert {float(value) for weight in weights_of(trained.model) for value in np.unique(weight)} == {3.0}
-    assert trained.settings.run.attempt == "a-average"
-    assert names("checkpoints") == ["a", "a-average"]
-    assert "best" in names("checkpoints/a-average")  # the search of a validated attempt
-    assert sorted(line.split()[-1] for line in run().splitlines()[1:]) == ["ready", "weights"]
-
-    run("average", "a", "ckpt-10", "ckpt-9", "--to", "two")
-    trained = load_trained(Path("checkpoints/two"))
-    assert {float(value) for weight in weights_of(trained.model) for value in np.unique(weight)} == {1.5}
-
-
-def test_average_cannot_be_resumed_and_damage_is_not_averaged(run: Run) -> None:
-    save_attempt("a", {1: 1.0, 2: 2.0})
-    run("average", "a", "--to", "b")
-    prefix = Path("checkpoints/b/ckpt-2")
-    shapes = [weight.shape for weight in weights_of(load_trained(prefix.parent).model)]
-    with pytest.raises(UserError, match=r"it has no optimizer state.* begin another attempt with --init-from b"):
-        read_checkpoint(prefix, shapes, TrainState([np.zeros(())]), None)
-
-    data = Path("checkpoints/a/ckpt-1.safetensors")
-    data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
-    assert "ckpt-1: checkpoint damaged (ckpt-1.safetensors does not have the checksum" in run("average", "a")
-    assert names("checkpoints") == ["a", "b"]
-
-
-def test_average_of_different_weights_is_refused(run: Run) -> None:
-    save_attempt("a", {1: 1.0})
-    other = save_attempt("b", {2: 1.0}, rnn_size=8)
-    for path in other.glob("ckpt-2*"):
-        shutil.copy(path, "checkpoints/a")
-    assert "ckpt-2 does not have the weights of ckpt-1" in run("average", "a")
-    assert names("checkpoints") == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cmpare"], "cmpare: no such command; choose compare, prune, rename or average"),
+        (["cmpare"], "cmpare: no such command; choose compare, prune or rename"),
         (["compare", "a"], "compare a: give two different attempts or more"),
         (["compare", "a", "none"], "compare none: no such attempt in "),
         (["compare", "a", "broken"], "compare broken: vocabulary.txt: vocabulary damaged"),
         (["compare", "a", "b", "--plot", "x.gif"], "--plot x.gif: give the name of a file that ends in .png"),
         (["compare", "a", "b", "--plot", "none/x.png"], "--plot none/x.png: give the name of a file in an existing"),
         (["compare", "a", "empty"], "compare empty: no checkpoint was saved yet; train it first"),
-        (["average", "empty"], "average empty: no checkpoint was saved yet; train it first"),
         (["prune", ""], "ATTEMPT '': expected printable text"),
         (["rename", "", "x"], "NAME '': expected printable text"),
         (["prune", "none"], "prune none: no such attempt in "),
@@ -226,11 +174,6 @@ def test_average_of_different_weights_is_refused(run: Run) -> None:
         (["rename", "a", "x/y"], "rename 'x/y': a short name"),
         (["rename", "none", "x"], "rename none: no such attempt in "),
         (["rename", "locked", "x"], "locked: another process is training it"),
-        (["average"], "average: give an attempt"),
-        (["average", "a"], "average a: give two checkpoints or more; there are: ckpt-1; train.py --keep N keeps more"),
-        (["average", "a", "ckpt-2"], "average a: no checkpoint ckpt-2; there are: ckpt-1"),
-        (["average", "a", "--to", "b"], "average a: checkpoints/b exists already; give another name with --to"),
-        (["average", "a", "--to", "/b"], "--to '/b': a short name"),
     ],
 )
 def test_invalid_input_is_a_one_line_error(run: Run, arguments: list[str], message: str) -> None:

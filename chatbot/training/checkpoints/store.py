@@ -301,15 +301,12 @@ def read_checkpoint(
     """Read a checkpoint; return also what has changed since it was written, one change a line.
 
     shapes: of the weights. new: of a new run, which has the loss scale that the checkpoint lacks. Raises DamagedError;
-    UserError for a damaged pointer to it, for a checkpoint of another run, or without a state of the optimizer.
+    UserError for a damaged pointer to it, for a checkpoint of another run.
     """
     manifest = verified_manifest(path)
     changes = provenance.check(manifest, path) if provenance else []
     progress = _progress_at(path, manifest)
     groups = group_sizes(path)
-    if OPTIMIZER not in groups:
-        problem = f"{path}: it has no optimizer state, as after `attempts average`, and cannot be resumed"
-        raise UserError(f"{problem}; begin another attempt with --init-from {path.parent.name}")
     state = TrainState(
         read_group(path, OPTIMIZER, [value.shape for value in new.optimizer]),
         read_group(path, TRAINED, shapes) if TRAINED in groups else [],
