@@ -128,15 +128,11 @@ def _columns(schema: Any, wanted: Sequence[str], place: str) -> tuple[list[str],
     only one, if it contains lists.
     """
     names = list(schema.names)
-    places = {name.casefold(): name for name in reversed(names)}
     if wanted:
-        numbers = [int(column) - 1 if column.isdecimal() else -1 for column in wanted]
-        found = [
-            names[number] if 0 <= number < len(names) else places.get(column.casefold())
-            for column, number in zip(wanted, numbers, strict=True)
-        ]
-        if None not in found:
-            return [name for name in found if name], ["question", "answer"]
+        by_number = all(column.isdecimal() for column in wanted)
+        places = [int(column) - 1 for column in wanted] if by_number else named(tuple(names), tuple(wanted))
+        if places and max(places) < len(names):
+            return [names[place] for place in places], ["question", "answer"]
         problem = f"no columns {' and '.join(wanted)}"
     else:
         texts = [name for name in names if _has_text(schema.field(name).type)]

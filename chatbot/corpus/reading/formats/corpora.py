@@ -35,7 +35,6 @@ UTTERANCES = ("ground truth utterance", "utterance")
 TRUE = ("1", "1.0")
 TEMPLATES = ("<|", "### ", "[INST]", "<s>", "<start_of_turn>", "[Human]")  # the beginnings of models' templates
 SEPARATOR = " +++$+++ "
-MAX_CORNELL = 256 * 2**20  # characters of the utterances, which are held in memory; the corpus has 17 million
 
 
 def is_conv(text: TextFile) -> bool:
@@ -160,7 +159,7 @@ def read_template(text: TextFile, options: ReadOptions, report: Report) -> Itera
 def read_cornell(source: Source, report: Report, charset: str | None = None) -> Iterator[Pair]:
     """Yield the pairs of movie_lines.txt and movie_conversations.txt.
 
-    Raises UserError if movie_lines.txt has no line of the expected format, or is too large.
+    Raises UserError if movie_lines.txt has no line of the expected format.
     """
     utterances: dict[str, str] = {}
     for path in source.paths:
@@ -174,18 +173,14 @@ def read_cornell(source: Source, report: Report, charset: str | None = None) -> 
 
 def _cornell_utterances(text: TextFile, report: Report) -> dict[str, str]:
     utterances: dict[str, str] = {}
-    characters = 0
     for number, line in lines(text, report):
         if not line:
             continue
         fields = line.split(SEPARATOR, 4)
         if len(fields) == 5:
             utterances[fields[0].strip()] = fields[4]
-            characters += len(fields[4])
         else:
             report.drop("rows with too few columns", f"{text.place} ({CORNELL_FILES[0]}), line {number}")
-        if characters > MAX_CORNELL:
-            raise UserError(f"{text.place}: too large to be Cornell's {CORNELL_FILES[0]}; give the pairs as TSV")
     if not utterances:
         raise UserError(
             f"{text.place}: no line of {CORNELL_FILES[0]} has Cornell's format, L1{SEPARATOR}u0 ...; "

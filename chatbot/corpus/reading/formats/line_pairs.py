@@ -13,9 +13,6 @@ from chatbot.corpus.reading.formats.doubts import doubt_of
 from chatbot.corpus.reading.open.text_file import TextFile, is_rule, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
 
-_VERSE = re.compile(
-    r"[,，;；].*[。.,，;；]$|^\W|^\d+[.、)）]|\d{2}:\d{2}"
-)  # a sentence of several clauses, an item of a list, a time
 BLOCKS = 2  # at least
 REGULAR = 0.95  # of the blocks have two lines
 LONGEST = 60  # characters of most first lines; the lines of prose are longer
@@ -58,7 +55,7 @@ def is_marked(line: str) -> bool:
 def may_be_line_pairs(text: TextFile) -> str:
     """Return why these may be pairs: short lines without blank ones; "" for other lines."""
     lines = [*map(_text_of, text.first_lines)]
-    plain = sum(len(line) <= LONGEST and _VERSE.search(line) is None and not is_marked(line) for line in lines)
+    plain = sum(len(line) <= LONGEST and not is_marked(line) for line in lines)
     fits = len(lines) >= 2 * BLOCKS and all(lines) and plain * 2 > len(lines)
     return "each two lines may be a pair" if fits else ""
 

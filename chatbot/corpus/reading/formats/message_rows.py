@@ -141,7 +141,10 @@ def _message(row: Sequence[str], columns: _Columns, number: int) -> Message:
 
 
 def _by_chat(messages: Iterable[tuple[str, Message | None]]) -> Iterator[Message | None]:
-    """Yield the messages of each conversation together, with None after it; at most MAX_OPEN are held."""
+    """Yield the messages of each conversation together, with None after it.
+
+    When MAX_OPEN messages are held, those of all chats but the present one are yielded.
+    """
     waiting: dict[str, list[Message]] = {}  # by chat, in order of their first message
     held = 0
     for chat, message in messages:
@@ -160,10 +163,6 @@ def _by_chat(messages: Iterable[tuple[str, Message | None]]) -> Iterator[Message
             for other in [other for other in waiting if other != chat]:
                 held -= len(waiting[other])
                 yield from (*waiting.pop(other), None)
-        if held > MAX_OPEN:
-            yield from own
-            own.clear()
-            held = 0
     for own in waiting.values():
         yield from (*own, None)
 

@@ -7,11 +7,8 @@ from typing import NamedTuple
 
 from chatbot.corpus.reading.conversation import NEW, Pair, Turn, pairs_of_turns
 from chatbot.corpus.reading.formats.chat import joined
-from chatbot.corpus.reading.formats.dialect import dialect_of
-from chatbot.corpus.reading.open.file_kinds import MARKUP
 from chatbot.corpus.reading.open.text_file import TextFile, is_rule, lines
 from chatbot.corpus.reading.report import ReadOptions, Report
-from chatbot.errors import UserError
 
 _QUESTION = (
     r"Q|\uff31|Question|问|問|问题|問題|提问|提問|提问者|提問者|追问|追問"
@@ -191,32 +188,22 @@ def _heading_of(line: str) -> _Heading | None:
 
 
 def is_headings(text: TextFile) -> bool | str:
-    """Return whether headings are questions; if in doubt, why.
-
-    Raises UserError for a file of Markdown or Org without questions, unless it is a table.
-    """
-    headings = questions = answered = choices = 0
+    """Return whether headings are questions; if in doubt, why."""
+    headings = answered = choices = 0
     open_question = False
     for line in text.first_lines:
         if found := _heading_of(line):
             headings += 1
-            questions += found.asks
             open_question = found.asks
         elif line.strip():
             answered += open_question
             open_question = False
             choices += _CHOICE.match(line) is not None or _LABEL.match(line) is not None
-    few = f"only {answered:,} of {headings:,} headings are questions"
-    if answered >= QUESTIONS:
-        if choices >= QUESTIONS:
-            return "the answers begin with labels, as choices do"
-        return few if answered * 2 < headings else True
-    if text.ending not in MARKUP or not headings or dialect_of(text.first_lines) is not None:  # a table of Markdown
+    if answered < QUESTIONS:
         return False
-    if not answered:
-        problem = f"no question is a heading of this .{text.ending}"
-        raise UserError(f"{text.place}: {problem}; give a table alone, or lines with Q: and A:")
-    return few
+    if choices >= QUESTIONS:
+        return "the answers begin with labels, as choices do"
+    return f"only {answered:,} of {headings:,} headings are questions" if answered * 2 < headings else True
 
 
 def read_headings(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:

@@ -45,7 +45,7 @@ def is_yaml(text: TextFile) -> bool:
 
 
 def read_yaml(text: TextFile, options: ReadOptions, report: Report) -> Iterator[Pair]:
-    """Yield the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and non-text values."""
+    """Yield the pairs of a YAML file. Raises UserError, with the line, for invalid YAML and aliases."""
     content = whole_text(text, "YAML")
     walk = Walk(options, report, text.place, lambda: text.place)
 
@@ -69,11 +69,6 @@ def _events(content: str, place: str) -> Iterator[tuple[str, object]]:
             raise UserError(
                 f"{place}, line {line}: an alias (*{one_line(str(event.anchor))}) is not supported; "
                 "write the text itself, in quotes"
-            )
-        tag = str(getattr(event, "tag", ""))
-        if tag.startswith("tag:yaml.org,2002:python/"):
-            raise UserError(
-                f"{place}, line {line}: a Python object ({one_line(tag)}) is not supported; give plain text"
             )
         if name := EVENTS.get(type(event)):
             yield name, getattr(event, "value", None)

@@ -17,34 +17,6 @@ CHAT = (
     "也和可以还很真多少谁怎样点做给让吃喜欢爱谢见早晚安今明后年月工作学家心事话起问回再把被从前老师朋友高兴开关中国"
     "們這個來說會著沒過麼為嗎裡時對還樣點給讓歡愛謝見後學話問從師興開關國覺買賣聽讀寫電無現號錢請幾誰長當嘿哈，。？！"
 )
-# Of other texts: the most frequent characters of words in general, and those of verse and of everyday objects.
-PROSE = (
-    "民成行于发之主长分方用部市等业全公经本而政法面门动进区代同北定产其军然种所如现理机体表力外与文当两实重新三只山水"
-    "化平建又制南内西此将员名手最东头者间无各城十相但已些正口通度加第合院物性战由位常海意场武使次二向治因立数身情入原"
-    "路并利石教万级量任江及应省资委务元美特期世湖系比气汉总展电科金先声提品设或义王社统处四首共马形儿司太目基领队直计"
-    "别女权流命至报米打变果书清活几州华解议更称程决张导术府才保交放管结便走达族反题色五京河接条规式县白它改风光运信受"
-    "组听布百济党指论强取技黄神选记斯却职号界件花类何眼兵传带空干农边据集联古广完质阳难增历史专官每住商即步认车台林必"
-    "死游举线言皇土团收考求德叫近备研争非具李众连调感转笑革该持始英克士尔拉思根格造较际亲单朝红型价校约器字段周亚深候"
-    "则功属积快图火千准究往极育装许参半令观鱼精办像帝八复影告远群包整构料随划算象容示投势热值夫网望源息语股铁断派速需"
-    "片律纪支况病境证编越局推满且列觉服双未居除乐企引标确织初青志率项飞球节察龙响药站施均消客失轻存低甚般击曾防请离落"
-    "显罗营足素视护副食创余照占巴虽洲村费易试星木黑左宝置跟央识维采六底宫房音环案批切斗富乡另倒若按查故突责严桥模仅胜"
-    "杀围席态破承招杨负层须父供续状域似依银范修找九致密终血旅钱赛独细效玉冲获习医演毛尽脸弹楼艺航陆右协七攻镇检写苏宗"
-    "章注阿抗弟坐验封紧劳户优财养适陈卫排射哥油刻留急降念云微伤例景拿绝阶座刘刚害印亿沙母酒助闻超审待压升送监策略限竟"
-    "香配藏敌差仍兰温园树征善波哪词岛止预怕继皮执味份角草男普答益船惊核街夏宣掌田久画辑奇尼剑谈背免孩礼材愿洋春架筑括"
-    "乱乎讲尚良临激刀夜室既敢邦挥昌板胡欧福港叶简苦担句岁荆贵娘守辖威宜衣帮块堂额错剧充够孙班呼阵销坚练脚退读测吴希宁"
-    "换版异某顾曲楚典朱毒菜判救宋茶洪含顺鲜败货矿端兄归冷忙买险康评肉厂永沉散遗停笔假输牛洞松渐顶训录否述毕督控丰献姑"
-    "忽爷互亮纳襄登咱钟伯臣雄季脑介鄂召饭暗扩祖齐短烈赶牌恩诉移诗础露届蒙静喝盘卖植授伊湾博痛减穿逐秘庭陵固禁票灵杂姓"
-    "泽吸侧庆妈遇追甲馆补唐炮沿殿刺怪彩俄旧警索岸轮妇载靠附毫怀软骨探雷旁罪枪牙迎序慢盛雨墙恶谷顿危稳熟您爸姐妹猫狗睡"
-    "饿累困聊嗯呀啦嘛哎唉嘻呵哭祝梦醒帅丑胖瘦懂猜陪伴疼痒歌舞唱跳煮炒汤咖啡蛋糖糕苹梨桃瓜葱蒜椒盐醋锅碗筷床灯窗锁钥匙"
-    "裤鞋帽袜裙衫杯瓶雪秋冬霜烟霞竹梅菊柳杏荷莲燕雁莺鹤鸟虫琴棋舟帆亭阁愁恨泪溪泉潭峰岭岩野枝映残孤寒暖幽浅绿紫碧翠苍"
-    "晓暮夕晨辰於發業經門動進區產軍種機體與兩實內將員東頭間戰場數並萬級應資務氣漢總聲設義統處馬兒領隊計別權報變書華議"
-    "稱決張導術結達題條規縣風運組濟黨論強黃選記卻職類傳帶幹農邊據聯廣質陽難歷專認車臺遊舉線團備爭衆連調轉該爾較際親單"
-    "紅價約亞則屬積圖準極裝許參觀魚辦復遠羣構隨劃勢熱網語鐵斷紀況證編滿雙樂標確織項飛節龍響藥輕擊離顯羅營視護創餘佔雖"
-    "費試寶識維採宮環鬥鄉責嚴橋僅勝殺圍態楊負層須續狀銀範終賽獨細衝獲習醫盡臉彈樓藝陸協鎮檢蘇驗緊勞戶優財養適陳衛雲傷"
-    "絕階劉剛億聞審壓監敵蘭溫園樹徵詞島預繼執驚畫輯劍談禮願築亂講臨揮歐葉簡擔歲荊貴轄幫塊額錯劇夠孫陣銷堅練腳測吳寧換"
-    "異顧順鮮敗貨礦歸險評廠遺筆輸漸頂訓錄畢豐獻爺納鍾腦飯擴齊趕訴詩礎屆靜盤灣減祕靈雜澤側慶媽館補舊輪婦載懷軟槍牆惡頓"
-    "穩貓餓夢帥醜癢湯蘋蔥鹽鍋牀燈鎖鑰褲襪煙蓮鶯鶴鳥蟲閣淚峯嶺巖殘淺綠蒼曉裏喫爲"
-)
 HANGUL = (
     "이다는을에가의하고지를은한로사기아리어나들도대시인그자서라수해만게일정보스상제전있면부장주구여조원안네요없거것내"
     "너우와오저무뭐야왜좋말생각니까세습죠데과으마음려러씨녕감반갑잘먹었했겠같못모두또더때간년월동성화소관신위경국계공"
@@ -151,17 +123,16 @@ def _log_probability(sample: bytes, candidate: Candidate) -> float:
 def _candidates() -> tuple[Candidate, ...]:
     hiragana, katakana = _rows("euc_jp", 0xA4, 0xA4), _rows("euc_jp", 0xA5, 0xA5) + "ー"
     kana = frozenset(hiragana + katakana)
-    frequent = ((0.4, CHAT), (0.35, PROSE))
     simplified = _known(
-        *frequent,
-        (0.12, _rows("gb2312", 0xB0, 0xD7)),  # ordered by pronunciation: the 3,755 characters of common use
+        (0.4, CHAT),
+        (0.47, _rows("gb2312", 0xB0, 0xD7)),  # ordered by pronunciation: the 3,755 characters of common use
         (0.09, _rows("gb2312", 0xA1, 0xA3)),  # punctuation and full-width forms
         (0.02, _rows("gb2312", 0xD8, 0xF7)),
         (0.01, hiragana + katakana),
     )
     traditional = _known(
-        *frequent,
-        (0.12, _rows("big5", 0xA4, 0xC6)),  # the 5,401 characters of common use
+        (0.4, CHAT),
+        (0.47, _rows("big5", 0xA4, 0xC6)),  # the 5,401 characters of common use
         (0.09, _rows("big5", 0xA1, 0xA3)),
         (0.03, _rows("big5", 0xC9, 0xF9)),
     )
@@ -259,10 +230,14 @@ FREQUENT = 0.6  # of the repaired characters are frequent Chinese ones: mojibake
 LOST = 0.5  # of the lines have characters that were replaced: lost_characters.tsv
 
 _REPLACED = ("\ufffd".encode(), "锟斤".encode(), "斤拷".encode())  # Chinese: the bytes of two U+FFFD, read as GBK
-_FREQUENT = frozenset(CHAT + PROSE)
 # The bytes of Latin-1, and of cp1252 where it has another character.
 _BYTES = {chr(byte): byte for byte in range(256)}
 _BYTES |= {bytes([byte]).decode("cp1252"): byte for byte in range(256) if byte not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
+
+
+@functools.cache
+def _frequent() -> frozenset[str]:
+    return frozenset(_rows("gb2312", 0xB0, 0xD7) + _rows("big5", 0xA4, 0xC6))
 
 
 def damage_of(text: str, content: bytes) -> str:
@@ -278,7 +253,7 @@ def damage_of(text: str, content: bytes) -> str:
         return _message("Latin-1", *from_latin[0])
     from_gbk = [line.encode("gb18030", "replace").decode("utf-8", "replace") for line in beyond]
     kept = [character for line in from_gbk for character in line if not character.isascii()]
-    if len(kept) >= 8 and sum(character in _FREQUENT for character in kept) >= FREQUENT * len(kept):
+    if len(kept) >= 8 and sum(character in _frequent() for character in kept) >= FREQUENT * len(kept):
         return _message("GB18030", beyond[0], from_gbk[0])
     # In the text, bytes that cannot be decoded are U+FFFD as well: such lines are in another charset.
     written = [line for line in content[:COMPARED].split(b"\n") if line.strip()]

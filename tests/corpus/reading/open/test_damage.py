@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus.reading.open.charset import CHAT, PROSE, damage_of
+from chatbot.corpus.reading.open.charset import CHAT, damage_of
 from tests.corpus.reading.open.test_charset import COUPLETS, SIMPLIFIED, TRADITIONAL, dialogue
 
-CHARACTERS = sorted({*CHAT, *PROSE} - {*"，。？！"})
+CHARACTERS = sorted({*CHAT} - {*"，。？！"})
 LINES = st.lists(st.text(CHARACTERS, min_size=4, max_size=12), min_size=2, max_size=8).map("\n".join)
 
 
