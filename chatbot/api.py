@@ -86,7 +86,7 @@ class Bot:
         >>> len(bot.n_best("你好")) in (1, 2, 3)
         True
         """
-        return [(text, score) for text, score in self._responder.n_best(question, _turns(history))]
+        return [(reply.text, reply.score) for reply in self._responder.n_best(question, _turns(history))]
 
 
 def _turns(history: Sequence[str]) -> Sequence[str]:

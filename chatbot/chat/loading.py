@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,10 +17,6 @@ from chatbot.export.manifest import MANIFEST, Manifest
 from chatbot.export.runtime import ExportedResponder, load_export
 from chatbot.inference.text_responder import TextResponder
 
-# The ends of names of files that say nothing to readers, such as .conv.gz.
-ENDINGS = re.compile(
-    r"(\.(gz|bz2|xz|zst|zip|tar|tgz|7z|csv|tsv|txt|text|conv|jsonl?|ndjson|ya?ml|parquet|arrow))+$", re.I
-)
 THREADS_VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 
@@ -51,7 +46,7 @@ class ModelCard:
     @property
     def sources(self) -> list[str]:
         """The names of the data for readers: those of the files without endings."""
-        return [ENDINGS.sub("", name) or name for name in self.data]
+        return [name.removesuffix(".gz").rpartition(".")[0] or name for name in self.data]
 
     def name_for_readers(self, name: str) -> str:
         """Return what readers call the model: `name`, or the data's name where nobody has chosen one."""

@@ -180,8 +180,8 @@ class SearchLane:
         question, responder = asked.question, self._responder
         best = found[: question.replies]
         asked.question_tokens, asked.reply_tokens, asked.unfinished = len(source), 0, len(best)
-        for number, (text, _) in enumerate(best):
-            ids = responder.ids(text)
+        for number, reply in enumerate(best):
+            text, ids = reply.text, responder.ids(reply.text)
             is_cut = question.max_tokens is not None and len(ids) > question.max_tokens
             if is_cut:
                 ids = ids[: question.max_tokens]

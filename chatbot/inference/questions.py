@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -115,11 +114,6 @@ class Asked:
     def is_over(self) -> bool:
         """Whether nobody waits for more."""
         return self.ticket.cancelled.is_set()
-
-    @functools.cached_property
-    def characters(self) -> int:
-        """The length of the question and its history."""
-        return len(self.question.text) + sum(map(len, self.question.history))
 
     def give(self, message: Piece | Usage | Exception) -> None:
         """Give a message to who asked, unless nobody waits for it. It ends with a usage or an exception."""

@@ -76,21 +76,14 @@ class Model(RowModel, Protocol):
 
 
 class Reply(NamedTuple):
-    """A reply and its score; larger is better.
+    """A reply that a search has found, and its score; larger is better.
 
     The score is the log-probability in nats; of several replies, with the penalties and the score of `--rerank`.
     """
 
     text: str
     score: float
-
-
-class Candidate(NamedTuple):
-    """A reply that a search has found."""
-
-    text: str
-    score: float
-    ids: list[int]  # without the end
+    ids: Sequence[int] = ()  # without the end
 
 
 class Replier:
@@ -140,9 +133,9 @@ class Replier:
         ]
         if self.decoding.rerank:
             found = self._reranked(questions, found, tickets)
-        return [[Reply(text, score) for text, score, _ in replies] for replies in found]
+        return found
 
-    def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: Floats) -> list[Candidate]:
+    def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: Floats) -> list[Reply]:
         """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
 
         An empty text, before a stop text, is left out if there is another.
@@ -151,16 +144,16 @@ class Replier:
         """
         if self.decoding.compares_samples:  # beam search has applied it
             scores = scores / length_penalty((hypotheses != PAD).sum(axis=-1), self.decoding)
-        texts: dict[str, Candidate] = {}
+        texts: dict[str, Reply] = {}
         for index in np.argsort(-scores, kind="stable").tolist():
             if np.isfinite(scores[index]):  # -inf if there are fewer hypotheses than beams
                 ids = [i for i in hypotheses[index].tolist() if i not in (PAD, EOS)]
                 text = before_stop(self._vocabulary.text(ids), self.decoding.stop)
-                texts.setdefault(text, Candidate(text, float(scores[index]), ids))
+                texts.setdefault(text, Reply(text, float(scores[index]), ids))
         found = list(texts.values())
         return [reply for reply in found if reply.text] or found
 
-    def _reranked(self, questions: Rows, found: list[list[Candidate]], tickets: Sequence[Ticket]) -> Any:
+    def _reranked(self, questions: Rows, found: list[list[Reply]], tickets: Sequence[Ticket]) -> Any:
         """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
 
         It is divided by the length penalty of the question, so that one weight serves questions of all lengths.
@@ -175,7 +168,7 @@ class Replier:
         scored = [[reply._replace(score=reply.score + next(added)) for reply in of_question] for of_question in found]
         return [sorted(of_question, key=lambda reply: -reply.score) for of_question in scored]
 
-    def _before_stop(self, reply: Candidate) -> list[int]:
+    def _before_stop(self, reply: Reply) -> Sequence[int]:
         """Return the ids of a reply before a stop text, at least one."""
         text = ReplyText(self._vocabulary, self.decoding.stop)
         text.add(reply.ids)

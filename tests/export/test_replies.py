@@ -56,8 +56,8 @@ def check_replies(trained: Trained, found: Export, decoding: DecodingSettings) -
     batch = responder.replier.candidates(sources)
     alone = [responder.replier.candidates([source])[0] for source in sources]
     for given in (batch, alone):
-        assert [[text for text, _ in row] for row in given] == [[text for text, _ in row] for row in expected]
-        scores, others = ([score for row in x for _, score in row] for x in (given, expected))
+        assert [[text for text, *_ in row] for row in given] == [[text for text, *_ in row] for row in expected]
+        scores, others = ([score for row in x for _, score, _ in row] for x in (given, expected))
         np.testing.assert_allclose(scores, others, rtol=1e-3, atol=1e-4)
     for question, replies in zip(QUESTIONS, batch, strict=True):
         assert "".join(responder.stream(question, HISTORY)) == replies[0].text
@@ -123,7 +123,7 @@ GRU = {
     "ngrams": 2,
 }
 # With more than ten tensors of state, their names are not in the order of their numbers.
-FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False, "num_layers": 6}
+FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": False, "num_layers": 5}
 NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": "off"}
 
 

@@ -76,13 +76,15 @@ def test_all_settings_together_and_replies_do_not_depend_on_the_batch(
     found = replier.candidates(QUESTIONS)
     for question, replies in zip(QUESTIONS, found, strict=True):
         (alone,) = replier.candidates([question])
-        assert [text for text, _ in alone] == [text for text, _ in replies]
-        np.testing.assert_allclose([score for _, score in alone], [score for _, score in replies], rtol=1e-3, atol=1e-4)
-        for text, score in replies:
+        assert [text for text, *_ in alone] == [text for text, *_ in replies]
+        np.testing.assert_allclose(
+            [score for _, score, _ in alone], [score for _, score, _ in replies], rtol=1e-3, atol=1e-4
+        )
+        for text, score, _ in replies:
             assert "我" not in text
             assert "他好" not in text
             assert np.isfinite(score)
-        assert [score for _, score in replies] == sorted((score for _, score in replies), reverse=True)
+        assert [score for _, score, _ in replies] == sorted((score for _, score, _ in replies), reverse=True)
     rows = [replier.search([([question[:7]], ())], 0)[0][0][0] for question in QUESTIONS]
     for row in np.concatenate(rows):
         tokens = [i for i in row.tolist() if i not in (PAD, EOS)]

@@ -62,7 +62,7 @@ def test_candidates_are_distinct_and_sorted_by_score(model: Seq2Seq) -> None:
         TensorFlowModel(model), VOCABULARY, dataclasses.replace(SETTINGS, max_length=3), DecodingSettings(beam_size=40)
     )
     (candidates,) = replier.candidates([VOCABULARY.ids(["你好"])])
-    texts, scores = zip(*candidates, strict=True)
+    texts, scores, _ = zip(*candidates, strict=True)
     assert "你好" in texts
     assert len(set(texts)) == len(texts)
     assert list(scores) == sorted(scores, reverse=True)
@@ -100,7 +100,7 @@ def test_characters_in_bytes_are_complete(model: Seq2Seq, beam_size: int, seed: 
         TensorFlowModel(model), VOCABULARY, SETTINGS, DecodingSettings(beam_size=beam_size)
     ).candidates([[5, 6]])
     assert candidates
-    for text, _ in candidates:
+    for text, *_ in candidates:
         assert text.strip()
         assert "\ufffd" not in text
         assert text.splitlines() == [text]
@@ -144,6 +144,6 @@ def test_a_search_ends_within_a_few_tokens_when_nobody_waits(
         else:
             assert (len(steps), set(steps[3 + STEPS :])) == (length, {replier.decoding.hypotheses})
             assert found[:2] == [[], []]
-            assert [text for text, _ in found[2]] == [text for text, _ in expected[2]]
+            assert [text for text, *_ in found[2]] == [text for text, *_ in expected[2]]
         assert not any(ticket._callbacks for ticket in tickets)
     assert replier.search.graph.traces == 1  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import urllib.parse
 import weakref
 from typing import Any
 
-from telegram import LinkPreviewOptions, Message, ReplyParameters, Update
+from telegram import Message, ReplyParameters, Update
 from telegram.constants import ChatAction, ChatType, MessageLimit
 from telegram.error import BadRequest, InvalidToken, NetworkError, RetryAfter, TelegramError, TimedOut
 from telegram.ext import Application, ApplicationBuilder, CallbackContext, MessageHandler, filters
@@ -29,12 +29,6 @@ TYPING_SECONDS = 4.0  # Telegram shows it for five seconds
 SENDS = 4  # of a reply, the first one included
 LONGEST_WAIT = 30.0
 ONLY_TEXT = "I can read only text. 我只能看懂文字。"
-COMMANDS = (
-    ("help", "what this bot does 使用说明"),
-    ("reset", "begin a new conversation 开始新的对话"),
-    ("good", "the last reply was good 上一条回复好"),
-    ("bad", "the last reply was bad 上一条回复不好"),
-)
 # The library then gives the seconds of RetryAfter as timedelta, without a warning that it will.
 os.environ.setdefault("PTB_TIMEDELTA", "true")
 
@@ -94,11 +88,10 @@ async def run(application: App, stop: asyncio.Event, retry_seconds: float = 1.0)
 
 
 async def _connect(application: App, stop: asyncio.Event, seconds: float) -> None:
-    """Get the bot's name and set its commands, again and again until it succeeds or `stop` is set."""
+    """Get the bot's name, again and again until it succeeds or `stop` is set."""
     while not stop.is_set():
         try:
             await application.initialize()
-            await application.bot.set_my_commands(COMMANDS)
             return
         except InvalidToken:
             raise UserError("--token-file: Telegram refuses this token; get a new one from @BotFather") from None
@@ -158,12 +151,7 @@ async def _send(message: Message, text: str) -> None:
     seconds = 1.0
     for number in range(1, SENDS + 1):
         try:
-            await message.reply_text(
-                text,
-                parse_mode=None,
-                reply_parameters=quoted,
-                link_preview_options=LinkPreviewOptions(is_disabled=True),
-            )
+            await message.reply_text(text, parse_mode=None, reply_parameters=quoted)
             return
         except (BadRequest, TimedOut):  # both are an error of the network for the library
             raise

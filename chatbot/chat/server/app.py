@@ -58,6 +58,7 @@ def create_app(
         docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
+        responses=ERROR_RESPONSES,
     )
     app.router.route_class = BodyRoute
     metrics = Metrics(lambda: sum(model.engine.waiting for model in models.loaded.values()))
@@ -86,13 +87,13 @@ def add_status_routes(app: FastAPI) -> None:
     """Add the routes for who operates the server."""
 
     @app.head("/health", include_in_schema=False)
-    @app.get("/health", tags=["status"], responses=ERROR_RESPONSES)
+    @app.get("/health", tags=["status"])
     async def health() -> dict[str, str]:
         """Answer while the process is alive."""
         return {"status": "ok"}
 
     @app.head("/ready", include_in_schema=False)
-    @app.get("/ready", tags=["status"], responses=ERROR_RESPONSES)
+    @app.get("/ready", tags=["status"])
     async def ready(request: Request) -> dict[str, str]:
         """Answer with 503 before a model is in memory, and while the server stops."""
         state = state_of(request)
@@ -100,7 +101,7 @@ def add_status_routes(app: FastAPI) -> None:
             raise ApiError(503, "The server stops" if state.stopping else "No model is loaded yet", code="not_ready")
         return {"status": "ok"}
 
-    @app.get("/metrics", tags=["status"], responses={200: {"content": {"text/plain": {}}}, **ERROR_RESPONSES})
+    @app.get("/metrics", tags=["status"], responses={200: {"content": {"text/plain": {}}}})
     async def metrics(request: Request) -> Response:
         """Answer with the metrics of Prometheus."""
         return Response(state_of(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -109,13 +110,13 @@ def add_status_routes(app: FastAPI) -> None:
 def add_model_routes(app: FastAPI) -> None:
     """Add the routes that list models."""
 
-    @app.get("/v1/models", tags=["models"], responses=ERROR_RESPONSES)
+    @app.get("/v1/models", tags=["models"])
     async def list_models(request: Request) -> dict[str, Any]:
         """List the models, the default one first."""
         models = await asyncio.to_thread(state_of(request).models.directories)
         return {"object": "list", "data": [_object(name, directory) for name, directory in models.items()]}
 
-    @app.get("/v1/models/{name:path}", tags=["models"], responses=ERROR_RESPONSES)
+    @app.get("/v1/models/{name:path}", tags=["models"])
     async def show_model(request: Request, name: str) -> dict[str, Any]:
         """Show a model."""
         models = state_of(request).models

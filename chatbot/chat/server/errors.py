@@ -22,7 +22,7 @@ CLIENT_LEFT = 499
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error", 503: "server_error"}
 
 
-# For the OpenAPI description of a route. It takes the place of FastAPI's own 422.
+# For the OpenAPI description of all routes. They take the place of FastAPI's own 422.
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {"description": "The request cannot be answered"},
     "5XX": {"description": "The server failed, or stops"},

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from chatbot.chat.conversation import Better, Rating, append_rating, comparison_of, rating_of
 from chatbot.chat.loading import ModelCard, card_of_attempt, card_of_export, pointer_of, version_of
 from chatbot.chat.page import page_files
-from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError
+from chatbot.chat.server.errors import ApiError
 from chatbot.chat.server.models import ServedModel
 from chatbot.chat.server.questions import Body
 from chatbot.chat.server.state import state_of
@@ -96,14 +96,14 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
             return Response(file.compressed, headers={**file.headers, "Content-Encoding": "gzip"})
         return Response(file.content, headers=file.headers)
 
-    @app.get("/chat/models", tags=["page"], responses=ERROR_RESPONSES)
+    @app.get("/chat/models", tags=["page"])
     async def describe_models(request: Request) -> dict[str, Any]:
         """List the models with what they were trained on, and their quality, and say whether ratings are collected."""
         models = state_of(request).models
         described = await asyncio.to_thread(lambda: _described_models(models.directories(), models.loaded))
         return {"models": described, "ratings": ratings is not None}
 
-    @app.post("/chat/attention", tags=["page"], responses=ERROR_RESPONSES)
+    @app.post("/chat/attention", tags=["page"])
     async def attention(body: RepliedQuestion, request: Request) -> dict[str, Any]:
         """Show which words of the question each word of a reply looked at."""
         models = state_of(request).models
@@ -116,7 +116,7 @@ def add_page_routes(app: FastAPI, ratings: Path | None) -> None:
 
 
 def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
-    @app.post("/chat/ratings", tags=["page"], responses=ERROR_RESPONSES)
+    @app.post("/chat/ratings", tags=["page"])
     async def rate(body: RatedReply, request: Request) -> dict[str, Any]:
         """Append a rated reply to the file of ratings, in place of an earlier rating of it."""
         model = state_of(request).models.name_of(body.model)
@@ -125,7 +125,7 @@ def _add_rating_routes(app: FastAPI, ratings: Path) -> None:
         replaced = None if earlier is None else rating_of(*replied, earlier.rating, model, earlier.time)
         return await _record(ratings, record, replaced)
 
-    @app.post("/chat/comparisons", tags=["page"], responses=ERROR_RESPONSES)
+    @app.post("/chat/comparisons", tags=["page"])
     async def compare(body: Comparison, request: Request) -> dict[str, Any]:
         """Append the better one of two replies to the file of ratings, in place of an earlier comparison of them."""
         first, second = map(state_of(request).models.name_of, body.models)

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from chatbot.chat.server.errors import ERROR_RESPONSES, ApiError, api_error_of, too_many
+from chatbot.chat.server.errors import ApiError, api_error_of, too_many
 from chatbot.chat.server.questions import ChatRequest, CompletionRequest, check_sizes, questions_of
 from chatbot.chat.server.state import ServerState, state_of
 from chatbot.chat.service import ClientLeftError, RateLimit, answers
@@ -173,12 +173,12 @@ def _token(text: str, log_prob: float) -> dict[str, Any]:
 def add_reply_routes(app: FastAPI) -> None:
     """Add the routes that answer questions."""
 
-    @app.post("/v1/chat/completions", tags=["replies"], responses=ERROR_RESPONSES, response_class=Response)
+    @app.post("/v1/chat/completions", tags=["replies"], response_class=Response)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Reply to the last message of a chat, with a chat completion of OpenAI's, or with `stream` its chunks."""
         return await _respond(request, body)
 
-    @app.post("/v1/completions", tags=["replies"], responses=ERROR_RESPONSES, response_class=Response)
+    @app.post("/v1/completions", tags=["replies"], response_class=Response)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         """Reply to prompts, each without turns before it, with a completion of OpenAI's, or its chunks."""
         return await _respond(request, body)

@@ -55,23 +55,27 @@ class CurrentModel:
         model = load_exported(name) if exported else load_attempt(trained_directory(str(name), "/model"))
         self._take(model, self.decoding)
 
-    def update(self) -> str | None:
-        """Take a newer checkpoint if there is one. Returns the line that says so, None without one.
+    def update(self, say: Callable[[str], None]) -> None:
+        """Take a newer checkpoint if there is one. say: gets the line that says so, or why it cannot be loaded.
 
-        Raises UserError for one that cannot be loaded; the old one stays, and the next call does not try it again.
+        Then the old one stays, and the next call does not try it again.
         """
         directory, step = self.model.directory, self.model.card.step
         if not self._follow or (directory / MANIFEST).exists() or self._version == (version := version_of(directory)):
-            return None
+            return
         self._version = version
-        if read_pointer(pointer_of(directory))["step"] == step:
-            return None
-        model = load_attempt(directory)
-        if model.card.step == step:  # the newer one is damaged, as a warning has said
-            return None
-        self._take(model, self.decoding)
+        try:
+            if read_pointer(pointer_of(directory))["step"] == step:
+                return
+            model = load_attempt(directory)
+            if model.card.step == step:  # the newer one is damaged, as a warning has said
+                return
+            self._take(model, self.decoding)
+        except UserError as error:
+            say(f"Warning: {error}")
+            return
         self._version = version
-        return f"The checkpoint of step {model.card.step:,} answers now, instead of that of step {step:,}."
+        say(f"The checkpoint of step {model.card.step:,} answers now, instead of that of step {step:,}.")
 
     def _take(self, model: LoadedModel, decoding: DecodingSettings) -> None:
         """Raises UserError, before anything is changed, for settings that the model does not admit."""
@@ -99,7 +103,7 @@ class Session:
 
     def answer(self, question: str) -> None:
         """Show the reply to a question, or the best ones with their scores, and remember it."""
-        self._update()
+        self.current.update(self.screen.note)
         question, turns = decodable(question), self.conversation.turns
         responder = self.current.responder()
         if responder.decoding.n_best > 1:
@@ -132,11 +136,3 @@ class Session:
         """Return the sentence about the turns that are read; an empty one if there are none."""
         read = self.conversation.read
         return f"It reads {counted(read, 'turn')} before a question." if read else ""
-
-    def _update(self) -> None:
-        """Take a newer checkpoint with --follow, and show the line that says so."""
-        try:
-            if line := self.current.update():
-                self.screen.note(line)
-        except UserError as error:
-            self.screen.error(error)

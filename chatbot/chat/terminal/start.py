@@ -1,6 +1,7 @@
 """Starts the chat: in a terminal if standard input is one, otherwise as a pipe."""
 
 import collections
+import functools
 import io
 import os
 import signal
@@ -42,11 +43,7 @@ def _answer_pipe(model: LoadedModel, settings: ChatSettings) -> None:
     current = CurrentModel(model, settings.decoding, settings.follow)
 
     def responder() -> TextResponder:
-        try:
-            if line := current.update():
-                print(line, file=sys.stderr, flush=True)
-        except UserError as error:
-            print(f"Warning: {error}", file=sys.stderr, flush=True)
+        current.update(functools.partial(print, file=sys.stderr, flush=True))
         return current.responder()
 
     answer_lines(responder, settings.turns_of(model.turns), sys.stdin, sys.stdout)

@@ -53,12 +53,9 @@ def test_replies_are_plain_text_after_typing(api: StandIn) -> None:
         assert message["chat_id"] == "1"
         assert "parse_mode" not in message
         assert "reply_parameters" not in message
-        assert json.loads(message["link_preview_options"]) == {"is_disabled": True}
         assert api.sent(1, "sendChatAction")[0]["action"] == "typing"
 
     serve(api, repeat, session)
-    (commands,) = api.sent(1, "setMyCommands")
-    assert [command["command"] for command in json.loads(commands["commands"])] == ["help", "reset", "good", "bad"]
     assert json.loads(api.sent(1, "getUpdates")[0]["allowed_updates"]) == ["message"]
 
 
@@ -151,7 +148,7 @@ def test_errors_of_the_network_are_retried(
         await sleep(min(seconds, 0.01))
 
     monkeypatch.setattr(telegram_bot.asyncio, "sleep", short_sleep)
-    api.failures += [("getMe", 502, {}), ("setMyCommands", 502, {}), ("getUpdates", 502, {})]
+    api.failures += [("getMe", 502, {}), ("getUpdates", 502, {})]
     api.failures += [("sendMessage", 502, {}), ("sendMessage", 429, {"retry_after": 3}), ("sendMessage", 400, {})]
 
     def session() -> list[str]:
@@ -166,7 +163,7 @@ def test_errors_of_the_network_are_retried(
     assert serve(api, number, session) == ["1", "1", "1", "2"]
     assert {1.0, 3.0} <= set(waits)
     printed = capsys.readouterr().err
-    assert printed.count("error: Telegram: ") == 4  # getMe, setMyCommands, getUpdates, and the refused message
+    assert printed.count("error: Telegram: ") == 3  # getMe, getUpdates, and the refused message
     assert TOKEN not in printed
 
 

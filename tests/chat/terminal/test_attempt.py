@@ -56,14 +56,16 @@ def test_newer_checkpoint_of_a_run_answers_and_a_damaged_one_does_not(
     shutil.copytree(attempt, work_dir, dirs_exist_ok=True)
     folder = Path("checkpoints/default").absolute()
     greedy = DecodingSettings(beam_size=1)
-    current = CurrentModel(load_attempt(folder), greedy, follow=True)
-    assert current.update() is None
+    current, said = CurrentModel(load_attempt(folder), greedy, follow=True), list[str]()
+    current.update(said.append)
     train_small(1, data=("pairs.tsv",), steps=3)
-    assert current.update() == "The checkpoint of step 3 answers now, instead of that of step 2."
+    current.update(said.append)
+    assert said == ["The checkpoint of step 3 answers now, instead of that of step 2."]
     assert current.responder().reply("你好") == load_attempt(folder).responder_of(greedy).reply("你好")
     (folder / "last").write_text('{"checkpoint": "ckpt-4", "step": 4}')
     capfd.readouterr()
-    assert current.update() is None
+    current.update(said.append)
+    assert len(said) == 1
     assert "ckpt-4: checkpoint missing" in capfd.readouterr().err
     assert current.model.card.step == 3
 
