@@ -49,7 +49,6 @@ from chatbot.durable import read_json, remove_unfinished, write_file, write_json
 from chatbot.errors import UserError
 from chatbot.flags import flatten, program, replace
 from chatbot.model.checkpoint import check_model_size
-from chatbot.training.display import print_wrapped
 
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
@@ -151,7 +150,7 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
         changed = changed_settings(stored_settings(settings.run.directory / CONFIG), settings, OF_PAIRS)
         few = abs(now["pairs"] - pairs) <= MOST_CHANGED_PAIRS * pairs
         if few and not changed and then.get("version") != now["version"]:
-            print_wrapped(
+            print(
                 f"--attempt {settings.run.attempt} was begun by an earlier version, which cleaned some pairs otherwise "
                 f"({counted(pairs, 'pair')} then, {now['pairs']:,} now); it goes on with the pairs as they are cleaned "
                 "now."
@@ -205,9 +204,7 @@ def grown_vocabulary(directory: Path, new: Vocabulary) -> Vocabulary:
     known = set(tokens)
     kept = [token for token in old.tokens[len(SPECIALS) : old.first_byte] if token not in known]
     added = f"{counted(len(known - set(old.tokens)), 'new token')} of the pairs"
-    print_wrapped(
-        f"Beginning with the weights of {directory}: {added}, and {len(kept):,} kept that the pairs do not have."
-    )
+    print(f"Beginning with the weights of {directory}: {added}, and {len(kept):,} kept that the pairs do not have.")
     return Vocabulary([*tokens, *kept, *BYTES])
 
 
@@ -234,7 +231,7 @@ def preset_values(settings: Settings, pairs: int, validated: bool) -> dict[str, 
             chosen[setting] = value
     values = as_flags({key: value for key, value in chosen.items() if key != "preset"}) or "sets nothing"
     without = f"; without {as_flags(excluded)}, which other settings exclude" if excluded else ""
-    print_wrapped(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
+    print(f"Preset {name}, for {counted(pairs, 'pair')} (--preset): {values}{without}.")
     return chosen
 
 

@@ -35,7 +35,6 @@ from chatbot.training.attempt import (
     other_attempt,
     preset_values,
 )
-from chatbot.training.display import output_columns, print_wrapped, question_line
 
 SAMPLES = 3
 # Replies to this many validation questions are measured, in about a sixth of the time that scoring 2,000 pairs takes.
@@ -120,14 +119,14 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         parts = source == AUTO and validation_files(settings.corpus) is not None
         _describe_validation(source, validation, parts, encoding.history)
     if names := left_out(settings.corpus):
-        print_wrapped(f"Left out: {', '.join(names)}.")
+        print(f"Left out: {', '.join(names)}.")
     _describe(settings, corpus, shards)
     if not resumed:
         preset = preset_values(settings, pairs, validation is not None)
         settings = replace(settings, **preset)
     if encoding.history:
         later = sum(with_history(part.sources, vocabulary.first_mark) for part in shards)
-        print_wrapped(f"--history {encoding.history}: {later:,} of these pairs with turns before the question.")
+        print(f"--history {encoding.history}: {later:,} of these pairs with turns before the question.")
     # Without validation the aim is to memorise the pairs; the reverse direction would slow this down.
     few = validation is not None and validation.pairs >= FEWEST_DECIDING and pairs < MOST_PAIRS_BOTH_DIRECTIONS
     both = settings.learning.both_directions == "on" or (settings.learning.both_directions == "auto" and few)
@@ -145,7 +144,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
             f"--best-by {QUESTION_NATS}: only one direction is learned; add --both-directions on to a new attempt"
         )
     if both:
-        print_wrapped("Each pair is learned in both directions (--both-directions).")
+        print("Each pair is learned in both directions (--both-directions).")
     samples = _samples(validation.shards if validation else shards, SAMPLES, vocabulary)
     measured = _samples(validation.shards, MEASURED, vocabulary) if validation else []
     training, clean = dataclasses.replace(shards, both_directions=both), settings.corpus.clean
@@ -166,14 +165,13 @@ def _describe(settings: Settings, corpus: Corpus, shards: Shards) -> None:
     if len(corpus.reports) > FILES_SHOWN:
         names += f" and {counted(len(corpus.reports) - FILES_SHOWN, 'other file')}"
     tokens, longest = counted(len(corpus.vocabulary), "token"), settings.model.max_length
-    print_wrapped(f"Training on {counted(pairs, 'pair')} of {names}; {tokens} in the vocabulary.")
+    print(f"Training on {counted(pairs, 'pair')} of {names}; {tokens} in the vocabulary.")
     _print_reports(corpus.reports)
     if pairs < corpus.pairs:
-        print_wrapped(f"  left out: pairs longer than --max-length {longest} tokens: {corpus.pairs - pairs:,}")
-    columns = output_columns()
+        print(f"  left out: pairs longer than --max-length {longest} tokens: {corpus.pairs - pairs:,}")
     for pair in _spread(shards, SAMPLES):
         question, reply = (" ".join(corpus.vocabulary.tokens_of(side)) for side in pair)
-        print(f"  {question} -> {reply}" if columns is None else question_line(question, reply, columns))
+        print(f"  {question} -> {reply}")
 
 
 def _describe_validation(source: str, validation: Corpus, parts: bool, history: int) -> None:
@@ -181,15 +179,15 @@ def _describe_validation(source: str, validation: Corpus, parts: bool, history: 
     pairs = counted(validation.pairs, "pair")
     if source == AUTO and not parts:
         chosen_by = "their conversation" if history else "their question"
-        print_wrapped(
+        print(
             f"Validating on {pairs} held out of the training data, chosen by {chosen_by} (--validation none trains on "
             "all)."
         )
     else:
-        print_wrapped(f"Validating on {pairs} of {', '.join(report.file for report in validation.reports)}.")
+        print(f"Validating on {pairs} of {', '.join(report.file for report in validation.reports)}.")
         _print_reports(validation.reports)
     if validation.pairs < FEWEST_DECIDING:
-        print_wrapped(
+        print(
             f"  {pairs}, too few to judge by (at least {FEWEST_DECIDING}): the likelihood is reported, but does not "
             "end the run, and the last checkpoint is used."
         )
@@ -200,15 +198,15 @@ def _print_reports(reports: list[Report]) -> None:
         if not report.dropped and not report.unused and len(reports) > FILES_SHOWN:
             continue  # of many files, only those with dropped pairs are shown
         kinds = ", ".join([*report.formats, *report.charsets])
-        print_wrapped(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
+        print(f"  {report.file}: {kinds}, {counted(report.pairs, 'pair')}")
         for columns in report.columns:
-            print_wrapped(f"    {columns}")
+            print(f"    {columns}")
         for rule, count in report.changed.items():
-            print_wrapped(f"    changed by --clean {rule}: {counted(count, 'utterance')}")
+            print(f"    changed by --clean {rule}: {counted(count, 'utterance')}")
         for line in report.lines():
-            print_wrapped(f"    left out: {line}")
+            print(f"    left out: {line}")
         for line in report.notes():
-            print_wrapped(f"    note: {line}")
+            print(f"    note: {line}")
 
 
 def _samples(shards: Shards, number: int, vocabulary: Vocabulary) -> list[Sample]:

@@ -14,15 +14,13 @@ from chatbot.errors import UserError
 from chatbot.training.alarms import MOST_RETURNS, Divergence, SkippedUpdates
 from chatbot.training.attempt import INTERRUPTED, TIME_UP, TrainingResult
 from chatbot.training.devices.failures import lost_gpus
-from chatbot.training.display import print_wrapped
 from chatbot.training.machines.team import tower_names
 from chatbot.training.reporting.reporter import Reporter, conclude
 from chatbot.training.run import Run
 from chatbot.training.schedule import Due, describe
 from chatbot.training.share import Prepared
-from chatbot.training.signals import GRACE_SECONDS, AbandonedError, Interrupts, interrupts
+from chatbot.training.signals import GRACE_SECONDS, Interrupts, interrupts
 from chatbot.training.step import StepResult
-from chatbot.training.validation import Validation
 from chatbot.training.watch import Profile, StepWatch, TowerTimes, advice_of, profiled
 
 
@@ -58,13 +56,13 @@ def train(run: Run) -> TrainingResult:
 def announce(run: Run) -> None:
     """Print the learning rate, the step to resume from, and a note if nothing is validated."""
     if learning_rate := describe(run.settings.learning, run.schedule, run.pairs_per_step):
-        print_wrapped(learning_rate)
+        print(learning_rate)
     if run.progress.step:
-        print_wrapped(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
+        print(f"Resuming from step {run.progress.step:,} of checkpoints/{run.settings.run.attempt}.")
     if run.data.validation is None:
         best = run.progress.best_step
         kept = f"best checkpoint so far, of step {best:,}," if best else "last checkpoint"
-        print_wrapped(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")
+        print(f"Nothing is validated: the {kept} is used. It takes 2,000 pairs, or --validation FILE.")
 
 
 @dataclasses.dataclass
@@ -89,14 +87,12 @@ class Loop:
     def run_steps(self) -> None:
         """Train until there is a reason to stop, and save."""
         run, progress, team = self._run, self._run.progress, self._run.team
-        if progress.unvalidated:
-            self._make_up_validation()
         due = run.calendar.due(progress.step)
         self.stop = team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
         while not self.stop:
             team.at_step(progress.step)
             rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
-            with self._reporter.compiling("step"), self._profile.step(number, batch), self._watch.step(number):
+            with self._profile.step(number, batch), self._watch.step(number):
                 run.train_step(batch, rate)
             progress.step = number
             self._reporter.advance()
@@ -132,55 +128,35 @@ class Loop:
         if due.log and self._divergence.record_mean(progress.step) and team.chief:
             failure = self._divergence.describe(run.settings.learning.learning_rate)
             reporter.warn(f"{failure}; nothing is saved meanwhile")
-        best = self._validate(record) if due.validate and team.chief else None
+        best = due.validate and team.chief and self._validate(record)
         if due.save and team.chief and run.data.validation is None and run.data.probe:
             reporter.probe(run.validator.replies())
         reporter.record(record)
         if state is not None and not self._divergence.diverges:
-            run.save(state, bool(best))
+            run.save(state, best)
             del state  # the arrays are freed as they are written
             self._saved = progress.step
         reason = run.reason_to_stop() or self._divergence.reason_to_stop
         self.stop = self.stop or team.agree(INTERRUPTED if self._interrupted else reason)
         self._window.restart()
 
-    def _measure(self) -> Validation | None:
-        """Return a validation of the model; None if SIGTERM or SIGHUP ended it, since there is no time for it."""
-        assert self._run.data.validation is not None, "no validation is due without validation pairs"
-        try:
-            with self._interrupted.abandoned_by_signal(), self._reporter.compiling("validation"):
-                return self._run.validator.validate(self._run.data.validation)
-        except AbandonedError:
-            return None
-
-    def _validate(self, record: dict[str, Any]) -> bool | None:
-        """Validate, add the result to the record, and return whether it is the best; None if a signal ended it."""
-        progress, validation = self._run.progress, self._measure()
-        progress.unvalidated = validation is None
-        if validation is None:
-            return None
-        best = self._run.data.validation_decides and progress.validated(validation.values)
+    def _validate(self, record: dict[str, Any]) -> bool:
+        """Validate, add the result to the record, and return whether it is the best."""
+        data, progress = self._run.data, self._run.progress
+        assert data.validation is not None, "no validation is due without validation pairs"
+        validation = self._run.validator.validate(data.validation)
+        best = data.validation_decides and progress.validated(validation.values)
         record.update({f"validation.{name}": value for name, value in validation.values.items()})
         if progress.best_nats is not None:
             record["best.nats_per_character"] = progress.best_nats
         self._reporter.validation(validation, best)
         return best
 
-    def _make_up_validation(self) -> None:
-        """Make up for the validation that a signal has ended after the checkpoint's step. All machines call it."""
-        run = self._run
-        record: dict[str, Any] = {"step": run.progress.step}
-        best, run.progress.unvalidated = None, False
-        if run.team.chief and run.data.validation is not None:
-            best = self._validate(record)
-        if best is not None:
-            self._reporter.made_up(record)
-            run.checkpoints.amend(run.progress, best)
-
     def _show_likelihood(self) -> None:
         """Show a validation of the last step of a limited run. It does not count: a resumed run goes on without it."""
-        if self._run.team.chief and self._run.data.validation is not None and (validation := self._measure()):
-            self._reporter.validation(validation, None)
+        run = self._run
+        if run.team.chief and run.data.validation is not None:
+            self._reporter.validation(run.validator.validate(run.data.validation), None)
 
     def _count_skipped(self, results: Sequence[StepResult]) -> None:
         """Count the updates that were skipped, and warn of the first one since the run began or went back."""

@@ -24,7 +24,6 @@ from chatbot.model.loss import MOST_ELEMENTS
 from chatbot.model.operations import matmul
 from chatbot.training.attempt import has_checkpoint
 from chatbot.training.devices.towers import cpu_name
-from chatbot.training.display import print_wrapped
 
 # bfloat16 must be faster by this factor to make up for its rounding. Products are about half of a step, so that a
 # smaller factor saves less than a tenth of a run's time.
@@ -50,7 +49,7 @@ def chosen_precision(settings: Settings, vocabulary_size: int, device: str, towe
         return "float32"
     gain = _stored_gain(products(settings, vocabulary_size, towers), settings.corpus.cache, device)
     chosen = "bfloat16" if gain >= LEAST_GAIN else "float32"
-    print_wrapped(
+    print(
         f"Precision: {chosen}; on this device, bfloat16 products of this model's sizes take {1 / gain:.0%} of the time "
         "of float32 (--precision to choose)."
     )

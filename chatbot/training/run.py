@@ -131,7 +131,7 @@ class Run:
         progress = broadcast_progress(self.team, progress)
         self.train_step.scatter_state(state)
         progress.rate_halvings, progress.halved_rate = halvings, self.settings.learning.learning_rate
-        progress.skipped_updates, progress.skipped_in_a_row, progress.unvalidated = skipped, 0, False
+        progress.skipped_updates, progress.skipped_in_a_row = skipped, 0
         if self.progress.validation is not None:
             progress.measured_on(self.progress.validation, self.progress.best_by)
         vars(self.progress).update(vars(progress))

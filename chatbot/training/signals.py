@@ -22,39 +22,20 @@ TICK = 1.0
 EXIT_INTERRUPTED = 130
 
 
-class AbandonedError(Exception):
-    """A signal arrived within `Interrupts.abandoned_by_signal`."""
-
-
 class Interrupts:
     """The first signal that has arrived; true once there is one."""
 
     def __init__(self) -> None:
         self.number = 0
-        self._abandons = False
 
     def __bool__(self) -> bool:
         return self.number != 0
 
-    @contextmanager
-    def abandoned_by_signal(self) -> Iterator[None]:
-        """Raise AbandonedError when a signal has arrived, or arrives in the block; a Ctrl-C does not count."""
-        if self and self.number != signal.SIGINT:
-            raise AbandonedError
-        self._abandons = True
-        try:
-            yield
-        finally:
-            self._abandons = False
-
-    def receive(self, number: int) -> None:
+    def receive(self, number: int, frame: FrameType | None) -> None:
         """Take a signal. Raises KeyboardInterrupt for the second one."""
         if self:
             raise KeyboardInterrupt
         self.number = number
-        if self._abandons and number != signal.SIGINT:
-            self._abandons = False
-            raise AbandonedError
 
 
 @contextmanager
@@ -73,14 +54,11 @@ def interrupts(
         yield received
         return
 
-    def receive(number: int, frame: FrameType | None) -> None:
-        received.receive(number)
-
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     with _watched(announced, grace, tick):
-        before = {number: signal.signal(number, receive) for number in numbers}
+        before = {number: signal.signal(number, received.receive) for number in numbers}
         try:
             yield received
         finally:

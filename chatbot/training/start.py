@@ -17,7 +17,6 @@ from chatbot.training.attempt import TrainingResult, attempt_lock
 from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
-from chatbot.training.display import output_columns, print_wrapped
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_addresses, cluster_of, free_addresses
 from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
@@ -109,7 +108,7 @@ def run_local_asynchronous(settings: Settings) -> int:
         towers = [Tower(f"gpu_{g.number}", device, g.name, g.memory) for g, device in zip(gpus, devices, strict=False)]
     with quiet(settings.run.quiet):
         warn_without_gpu(gpus)
-        print(table(towers, output_columns()), flush=True)  # before the processes are forked
+        print(table(towers), flush=True)  # before the processes are forked
     server = for_one_process(common, job_name=PS)
     jobs = [Job("ps 0", run_process, (server, None), parallel.restarts, quiet=True, server=True)]
     for i, gpus_of_worker in enumerate(gpus_of_workers):
@@ -195,7 +194,7 @@ def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cl
         team = join(cluster, heartbeat, towers)
         check_identical_settings(team, settings, data, towers)
         workers = counted(team.machines, "worker")
-        print_wrapped(f"Synchronous training on {workers} with {counted(len(towers), 'tower')} each.")
+        print(f"Synchronous training on {workers} with {counted(len(towers), 'tower')} each.")
         with device_errors(towers):
             return train(open_run(settings, data, towers, team))
     except tf.errors.OpError as error:
@@ -224,7 +223,7 @@ def train_as_chief(settings: Settings, data: Data, cluster: Cluster) -> Training
     try:
         coordinator = connect(cluster, watch)
         workers, servers = len(cluster.workers), len(cluster.ps)
-        print_wrapped(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
+        print(f"Asynchronous training on {counted(workers, 'worker')}; {counted(servers, 'parameter server')}.")
         towers = [Tower(CHIEF, CHIEF_DEVICE, cpu_name(), None)]
         team = Team(leave=watch.stop, coordinator=coordinator, workers_and_servers=(workers, servers))
         return train(open_run(settings, data, towers, team))
@@ -246,9 +245,9 @@ def devices(settings: Settings, gpus: list[Gpu], fewest: int = 1) -> list[Tower]
         import tensorflow as tf
 
         tf.config.experimental.enable_op_determinism()
-    print(table(towers, output_columns()))
+    print(table(towers))
     if parallel.model_parallel:
         towers = spread(towers)
         for line in plan(towers):
-            print_wrapped(line)
+            print(line)
     return towers

@@ -2,11 +2,9 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
@@ -27,8 +25,6 @@ from chatbot.training.data import Data
 from chatbot.training.devices.failures import RESUME, is_out_of_memory
 from chatbot.training.devices.towers import Tower
 
-# Pairs and questions of each device whose time is measured by `Validator.seconds`; the replier takes as many at once.
-TIMED_PAIRS, TIMED_QUESTIONS = 256, 64
 # Batches of fewer positions have one pair each.
 FEWEST_POSITIONS = 16
 
@@ -117,26 +113,6 @@ class Validator:
         replies = self.replies()
         attention = self._attention(replies[: len(self._samples)])
         return Validation(values, self._collapse.warning(measured), replies, attention)
-
-    def seconds(self, corpus: Corpus) -> float:
-        """Return the estimated seconds of `validate`, from a part of the pairs and of the questions.
-
-        corpus: as for `validate`. The graphs are traced before the time is taken.
-        """
-        shard, devices = max(corpus.shards, key=len), self._copies.number
-        part = shard.select(np.linspace(0, len(shard) - 1, min(TIMED_PAIRS * devices, len(shard))).astype(int))
-        questions = [*self._questions, *self._shown]
-        asked = min(TIMED_QUESTIONS * devices, len(questions))
-        seconds = []
-        for _ in range(2):
-            times = [time.perf_counter()]
-            self._score([part])
-            times.append(time.perf_counter())
-            self._replier.replies(questions[:asked])
-            times.append(time.perf_counter())
-            scored, replied = np.diff(times)
-            seconds.append(scored * corpus.pairs / len(part) + replied * len(questions) / asked)
-        return float(seconds[-1])
 
     def _attention(self, replies: list[str]) -> list[WordAttention]:
         if not self._model.decoder.shows_attention:

@@ -16,7 +16,6 @@ from chatbot.config.run import seconds_of
 from chatbot.errors import UserError
 from chatbot.training.loop import Window
 from chatbot.training.share import Prepared
-from chatbot.training.signals import AbandonedError, interrupts
 from tests.commands import ENVIRONMENT
 from tests.training.attempts import metrics, saved_step
 from tests.training.small_run import train_small
@@ -127,27 +126,6 @@ def test_ignored_hangup_stays_ignored(work_dir: Path) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert f"done {signal.SIGTERM:d}" in process.communicate(timeout=20)[0].decode()
-
-
-@pytest.mark.parametrize("before_it", [False, True])
-@pytest.mark.parametrize(
-    ("number", "abandons"), [(signal.SIGTERM, True), (signal.SIGHUP, True), (signal.SIGINT, False)]
-)
-def test_validation_is_abandoned_unless_it_is_a_ctrl_c(number: signal.Signals, abandons: bool, before_it: bool) -> None:
-    finished, before = False, signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    with interrupts(announced=False) as received:
-        if before_it:
-            signal.raise_signal(number)
-        try:
-            with received.abandoned_by_signal():
-                if not before_it:
-                    signal.raise_signal(number)
-                finished = True
-        except AbandonedError:
-            pass
-        assert received.number == number
-    signal.signal(signal.SIGHUP, before)
-    assert finished != abandons
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_reader_that_is_gone_is_replaced_by_the_null_device() -> None:
     stream.write("closed\n")
     stream.flush()
     Stream(None).write("there is no stream\n")
-    assert Stream(None).columns is None
+    assert not Stream(None).is_terminal
 
 
 def test_full_disk_is_no_error() -> None:

@@ -23,7 +23,6 @@ class Progress:
     validation: str | None = None  # fingerprint of the validation pairs of the best values
     best_by: str = NATS  # the measure that chose the best
     best_value: float | None = None  # of that measure
-    unvalidated: bool = False  # a signal has abandoned the validation of this step
     skipped_updates: int = 0  # since the loss or a gradient was not finite
     skipped_in_a_row: int = 0  # those up to this step
     first_in_a_row: int = 0  # the step of the first of them

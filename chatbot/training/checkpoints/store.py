@@ -157,18 +157,13 @@ class Checkpoints:
         self._unsaved, self._unsaved_is_best = Checkpoint(dataclasses.replace(progress), weights, state), best
         self._writing = self._writer.submit(self._write_or_report)
 
-    def amend(self, progress: Progress, best: bool = False) -> None:
-        """Name the last checkpoint with another progress, also as the best; a failure is a warning."""
+    def amend(self, progress: Progress) -> None:
+        """Name the last checkpoint with another progress; a failure is a warning."""
         self.wait()
         try:
             self._point(LAST, progress)
-            if best:
-                self._point(BEST, progress)
-                self._best = dataclasses.replace(progress)
         except OSError as error:
             self._warnings.append(f"{self.directory / LAST}: cannot be written ({error.strerror}); training goes on")
-            if best:
-                progress.take_best_of(self._best)
 
     def minutes_since_save(self) -> float:
         """Return the time since the last checkpoint began to be written, or since the run began."""

@@ -175,13 +175,13 @@ def _split(device: Any, towers: int, configuration: Any) -> None:
             ) from None
 
 
-def table(towers: list[Tower], columns: int | None = None) -> str:
-    """Return a table with one line for each tower, several on a terminal with fewer columns."""
+def table(towers: list[Tower]) -> str:
+    """Return a table with one line for each tower."""
     rows = [("tower", "physical", "logical", "name", "memory")]
     for i, tower in enumerate(towers):
         memory = "" if tower.memory is None else f"{tower.memory / 2**30:.1f} GiB"
         rows.append((str(i), tower.name, tower.device, tower.model, memory))
-    return "\n".join(aligned(rows, len(rows[0]), columns, indent=""))
+    return "\n".join(aligned(rows, len(rows[0]), indent=""))
 
 
 def cpu_name() -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from chatbot.config.training import Settings
 from chatbot.training.devices.gpus import find_gpus, warn_without_gpu
 from chatbot.training.devices.towers import choose_gpus, open_towers, table
-from chatbot.training.display import output_columns
 from chatbot.training.machines.cluster import CHIEF, WORKER, Cluster
 from chatbot.training.machines.watch import PEER_TIMEOUT, Watch, join_timeout
 
@@ -22,7 +21,7 @@ def serve(settings: Settings, cluster: Cluster, peer_timeout: float | None = PEE
         warn_without_gpu(gpus)
     towers = open_towers(gpus, None)
     if on_gpu:
-        print(table(towers, output_columns()))
+        print(table(towers))
     import tensorflow as tf
 
     server = tf.distribute.Server(_spec(cluster), job_name=cluster.job, task_index=cluster.index, protocol="grpc")

@@ -30,15 +30,6 @@ class MetricsFile:
         """Append a record. NaN and infinity become null. Raises OSError as `_append_line` does."""
         _append_line(self._path, (json.dumps(_finite(record), ensure_ascii=False) + "\n").encode())
 
-    def complete(self, record: dict[str, Any]) -> None:
-        """Add values to the last record if it is of the same step; else append them as a record. Raises OSError."""
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True) if self._path.exists() else []
-        last = json.loads(lines[-1]) if lines else {}
-        if last.get("step") == record["step"]:
-            record = {**last, **record}
-            write_file(self._path, "".join(lines[:-1]).encode())
-        self.record(record)
-
 
 def _append_line(path: Path, line: bytes) -> None:
     """Append a line to a file. Raises OSError; the file then ends with a complete line, unless it is gone."""

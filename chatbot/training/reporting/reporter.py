@@ -14,7 +14,7 @@ from chatbot.flags import program
 from chatbot.training.alarms import SlowTowers, TowerOutliers
 from chatbot.training.attempt import INTERRUPTED
 from chatbot.training.checkpoints.progress import shown
-from chatbot.training.display import duration, error_stream, line_stream, question_line, wrapped
+from chatbot.training.display import duration, error_stream, line_stream, question_line
 from chatbot.training.reporting.metrics import MetricsFile, start_client
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.reporting.terminal import Terminal
@@ -34,14 +34,17 @@ class Reporter:
 
     def __init__(self, run: Run, towers: list[str]) -> None:
         """towers: the names of the towers of all machines."""
-        self._run, self._towers = run, towers
+        self._run = run
         self.stopped = ""  # the reason of the end of the run, in words
         self._failing: set[str] = set()  # what could not be written at the last attempt
         self._outliers, self._slow_towers = TowerOutliers(towers), SlowTowers(towers)
         self._terminal = Terminal(run)
-        self.advance, self.compiling = self._terminal.advance, self._terminal.compiling
+        self.advance = self._terminal.advance
         self._wandb = self._start_wandb()
-        self._open()
+        self._open_metrics()
+        self._tensorboard: TensorBoard | None = None
+        if run.team.chief and run.settings.run.report_to != NONE:
+            self._tensorboard = TensorBoard(run.settings, towers, run.progress.step, run)
 
     def _start_wandb(self) -> Any:
         """Return the run of wandb; None without, and after a warning if it cannot be started."""
@@ -54,15 +57,11 @@ class Reporter:
             self._terminal.warn(f"wandb cannot be started ({_reason(error)}); training goes on without it")
             return None
 
-    def _open(self) -> None:
-        """Open the files. Records of steps after the present one no longer count."""
-        settings, step = self._run.settings, self._run.progress.step
-        self._metrics: MetricsFile | None = None
-        self._tensorboard: TensorBoard | None = None
-        if self._run.team.chief:
-            self._metrics = MetricsFile(settings.run.directory / "metrics.jsonl", step)
-            if settings.run.report_to != NONE:
-                self._tensorboard = TensorBoard(settings, self._towers, step, self._run)
+    def _open_metrics(self) -> None:
+        """Open metrics.jsonl. Records of steps after the present one no longer count."""
+        run = self._run
+        path = run.settings.run.directory / METRICS
+        self._metrics = MetricsFile(path, run.progress.step) if run.team.chief else None
 
     def warn(self, text: str) -> None:
         """Show a warning, without a full stop at its end."""
@@ -75,20 +74,12 @@ class Reporter:
         self._terminal.record(record)
         if not self._metrics:
             return
-        self._write(self._metrics.record, record)
+        self._try("metrics.jsonl", self._metrics.record, record)
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.record, record)
         outliers = self._outliers.record(record["step"], record["tower_losses"])
         for warning in (*outliers, *self._slow_towers.record(record.get("tower_seconds", ()))):
             self.warn(warning)
-
-    def made_up(self, record: dict[str, Any]) -> None:
-        """Write a validation of the present step that the last process has left out. record: its values."""
-        if self._metrics:
-            self._write(self._metrics.complete, record)
-
-    def _write(self, to_metrics: Callable[[dict[str, Any]], None], record: dict[str, Any]) -> None:
-        self._try("metrics.jsonl", to_metrics, record)
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.record, record)
 
     def validation(self, validation: Validation, best: bool | None) -> None:
         """Show and write a validation. best: whether it is the best so far; None if it does not count, and is not
@@ -110,20 +101,18 @@ class Reporter:
 
     def went_back(self) -> None:
         """Begin again at the step of the run, which is earlier than the last record's, after which nothing counts."""
-        self._close_tensorboard()
         self._terminal.went_back()
-        self._open()
+        self._open_metrics()
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.begin_after, self._run.progress.step)
 
     def close(self) -> None:
         """Close the bar and the files."""
         self._terminal.close()
-        self._close_tensorboard(self.stopped)
+        if self._tensorboard:
+            self._try("TensorBoard", self._tensorboard.close, self.stopped)
         if self._wandb:
             self._try("wandb", self._wandb.finish, 0 if self.stopped else 1)
-
-    def _close_tensorboard(self, stopped: str = "") -> None:
-        if self._tensorboard:
-            self._try("TensorBoard", self._tensorboard.close, stopped)
 
     def _try(self, name: str, write: Callable[..., object], *arguments: Any) -> None:
         """Write; if that fails, warn once until it works again."""
@@ -150,9 +139,9 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     if not run.team.chief:
         print(stopped)
         return
-    lines = [wrapped(stopped, output.columns)]
+    lines = [stopped]
     if stop != INTERRUPTED:
-        lines += ["Sample replies:", *_replies(run, output.columns)]
+        lines += ["Sample replies:", *_replies(run)]
     lines.append(f"Time: {duration(seconds)} for {counted(max(0, progress.step - first_step), 'step')}")
     lines.append(f"Best: {_best(run)}")
     if _drawn(run):
@@ -166,7 +155,7 @@ def conclude(run: Run, stop: str, first_step: int, seconds: float) -> None:
     output.flush()
 
 
-def _replies(run: Run, columns: int | None) -> list[str]:
+def _replies(run: Run) -> list[str]:
     """Return a line for each sample and each question of --probe, with the reply of the best checkpoint as in chat."""
     run.checkpoints.load_best(run.progress)
     if is_validated(run.settings.run.directory):
@@ -174,7 +163,7 @@ def _replies(run: Run, columns: int | None) -> list[str]:
     else:  # learned by heart: greedy search finds the replies of beam search, and is traced already
         replies = run.validator.replies()
     pairs = zip(run.data.shown, replies, strict=True)
-    return [question_line(sample.question, reply, columns) for sample, reply in pairs]
+    return [question_line(sample.question, reply) for sample, reply in pairs]
 
 
 def _best(run: Run) -> str:

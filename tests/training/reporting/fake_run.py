@@ -1,5 +1,6 @@
 """A run without a model, for what is shown of it."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,11 @@ def fake_run(last_step: int | None = None, decides: bool = True, chief: bool = T
         team=SimpleNamespace(chief=chief, alone=True),
         data=SimpleNamespace(validation_decides=decides, validation=None),
     )
+
+
+def wait_for_next_second() -> None:
+    """Wait, so that the names of event files, which have seconds, are in the order in which they are opened."""
+    time.sleep(1 - time.time() % 1)
 
 
 def record_of(step: int, loss: float = 4.5) -> dict[str, Any]:

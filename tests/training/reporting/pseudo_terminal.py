@@ -10,8 +10,6 @@ import termios
 import threading
 from typing import TextIO
 
-from chatbot.corpus.reading.display import width
-
 
 class PseudoTerminal:
     """The stream is a terminal of so many columns. Used as a context manager, which closes it."""
@@ -54,9 +52,3 @@ class PseudoTerminal:
         """What stays on the screen."""
         lines = self._written.decode().replace("\r\n", "\n").split("\n")
         return [line.split("\r")[-1].rstrip() for line in lines]
-
-    @property
-    def widest(self) -> int:
-        """The columns of the widest line. Escape sequences, such as for moving the cursor, fail."""
-        assert b"\x1b" not in self._written
-        return max(width(frame) for frame in re.split(r"[\r\n]+", self._written.decode()))

@@ -40,14 +40,3 @@ def test_lines_after_the_restored_step_are_removed(tmp_path: Path) -> None:
     path.write_text('{"step": 1}\n{"step": 2}\nbroken\n{"step": 3}\n{"st')
     MetricsFile(path, 2).record({"step": 3, "loss": 1.0})
     assert path.read_text().splitlines() == ['{"step": 1}', '{"step": 2}', '{"step": 3, "loss": 1.0}']
-
-
-def test_values_are_added_to_the_last_record(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    metrics = MetricsFile(path, 0)
-    for record in ({"step": 2, "loss": 1.0}, {"step": 3}):
-        metrics.record(record)
-    for record in ({"step": 3, "best": 4.0}, {"step": 5, "best": 4.0}):
-        metrics.complete(record)
-    lines = [{"step": 2, "loss": 1.0}, {"step": 3, "best": 4.0}, {"step": 5, "best": 4.0}]
-    assert [json.loads(line) for line in path.read_text().splitlines()] == lines

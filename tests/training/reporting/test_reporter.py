@@ -7,7 +7,7 @@ import pytest
 
 from chatbot.training.reporting.reporter import Reporter
 from chatbot.training.reporting.tensorboard import TensorBoard
-from tests.training.reporting.fake_run import fake_run
+from tests.training.reporting.fake_run import fake_run, record_of
 from tests.training.small_run import train_small
 
 
@@ -40,8 +40,7 @@ def test_tower_whose_loss_leaves_the_others_is_shown_everywhere(
     for step in range(1, 61):
         stale = 1.0 if step > 30 else 0.0
         losses = [2 + 0.1 * (step % 3), 2 + 0.1 * (step % 2) + stale]
-        rates = {"examples_per_s": 1.0, "target_tokens_per_s": 1.0, "tower_target_tokens_per_s": [0.5, 0.5]}
-        reporter.record({"step": step, "loss": sum(losses) / 2, "tower_losses": losses, **rates})
+        reporter.record({**record_of(step), "tower_losses": losses, "tower_target_tokens_per_s": [0.5, 0.5]})
     reporter.close()
     (text,) = texts
     assert text.startswith("the loss of gpu_1 leaves that of the other towers: 3.")

@@ -25,6 +25,7 @@ from chatbot.inference.text_responder import WordAttention
 from chatbot.model.saved import load_trained
 from chatbot.training.reporting.tensorboard import TensorBoard
 from chatbot.training.validation import Validation
+from tests.training.reporting.fake_run import wait_for_next_second
 from tests.training.small_run import train_small
 
 Get = Callable[..., Any]
@@ -124,6 +125,7 @@ def test_curves_of_a_resumed_run_have_each_step_once(tmp_path: Path, monkeypatch
     """TensorBoard's default reader, which knows no start of a session, forgets what a curve that goes back had."""
     monkeypatch.chdir(tmp_path)
     for restored, steps in ((0, range(1, 7)), (4, range(5, 6))):
+        wait_for_next_second()
         written = TensorBoard(compose(Settings, attempt="a"), ["cpu_0"], restored)
         for step in steps:
             towers = {"tower_losses": [float(restored)], "tower_target_tokens_per_s": [10.0]}

@@ -58,7 +58,6 @@ def show(run: Any, hours: float, seconds_per_step: float, clock: Clock) -> Termi
 
 
 def test_run_on_a_terminal(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pairs are in one bucket; validation has a graph of its own."""
     monkeypatch.setattr("chatbot.evaluation.likelihood.no_bars", lambda: True)  # a second bar, shown on slow machines
     held_out, questions = pairs_file.with_name("held_out.tsv"), pairs_file.with_name("probe.txt")
     held_out.write_text("甲甲\t癸癸癸\n")
@@ -68,39 +67,20 @@ def test_run_on_a_terminal(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) ->
         train_small(1, **run, validation=str(held_out), validate_every=15, steps=30)
     lines = shown.lines
     first = lines.index("   step     loss  tokens/s  wait     norm      rate")
-    last = lines.index("Stopped at step 30: step 30 was the last one; continue with a larger --steps or")
+    last = lines.index("Stopped at step 30: step 30 was the last one; continue with a larger --steps or --epochs.")
     assert lines[first + 1].startswith(f"      1{metrics()[0]['loss']:>9.4f}")
     assert re.fullmatch(r"     15  validation \d\.\d{4} nats per character", lines[first + 2])
     assert lines[first + 3].startswith("  甲甲 -> ")
-    assert re.match("  请问你.*... -> ", lines[first + 4])
+    assert lines[first + 4].startswith(f"  {LONG} -> ")
     assert lines[last - 1].startswith("     30   ")
     assert [line.split()[0][:5] for line in lines[last + 1 :] if line] == [
-        *("--epo", "Sampl", "甲甲", "甲甲", LONG[:5], "Time:", "Best:", "Pictu", "Curve", "Talk"),
+        *("Sampl", "甲甲", "甲甲", LONG[:5], "Time:", "Best:", "Pictu", "Curve", "Talk"),
     ]
     assert lines[-2] == "Talk to it: python chat.py --attempt default"
-    during = shown.frames[shown.frames.index(lines[first]) :]
-    assert max(map(len, during)) < 80
-    assert sum("compiling" in frame for frame in during) == 1, "validation; the first step is before the first line"
+    before, during = shown.frames[: shown.frames.index(lines[first])], shown.frames[shown.frames.index(lines[first]) :]
+    assert any(frame.startswith("compiling") for frame in before)
+    assert any(frame.startswith("loss ") and "/30  " in frame for frame in during)
     assert Path("checkpoints/default/curves.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize("columns", [80, 40])
-@pytest.mark.parametrize("last_step", [None, 100_000])
-def test_lines_and_bar_fit_into_the_terminal(columns: int, last_step: int | None) -> None:
-    run, clock = fake_run(last_step, patience=1000), Clock()
-    with PseudoTerminal(columns) as shown, streams(shown.stream, shown.stream):
-        terminal = show(run, 1, 1.0, clock)
-        terminal.probe([Sample([], LONG, ""), Sample([], "好", "")], ["好", LONG])
-        terminal.warn("one tower is slow: " + "many words " * 20)
-        with terminal.compiling("step"):
-            pass
-        terminal.close()
-    assert shown.widest < columns
-    assert any(frame.startswith("loss 4.5000") and "compiling" in frame for frame in shown.frames)
-    assert shown.lines[0].startswith("   step     loss  tokens/s")
-    assert any(re.fullmatch(r"    100  validation 4.0100.*, (the )?best so far", line) for line in shown.lines)
-    rows = [line for line in shown.lines if re.match(r" *[\d,]+   4\.5000", line)]
-    assert 60 < len(rows) < 200, "one each ten seconds at first, and one a minute in the end"
 
 
 def test_file_gets_few_plain_lines() -> None:
@@ -118,7 +98,9 @@ def test_file_gets_few_plain_lines() -> None:
     steps = [int(row.split()[0].replace(",", "")) for row in rows]
     assert min(b - a for a, b in itertools.pairwise(steps)) * 0.5 >= 60
     assert max(b - a for a, b in itertools.pairwise(steps)) * 0.5 <= 310
-    assert re.search(r"   4\.5000    12,346    3%    1\.500     0\.002  2 d \d+ h left, \w+ \d\d:\d\d$", rows[9])
+    assert re.search(
+        r"   4\.5000    12,346    3%    1\.500     0\.002  2 days, [\d:]+ left, \d{4}-[-\d]+ \d\d:\d\d$", rows[9]
+    )
 
 
 def test_discarded_standard_error_leaves_the_lines() -> None:
@@ -144,12 +126,8 @@ def test_discarded_standard_error_leaves_the_lines() -> None:
 def test_dumb_terminal_gets_no_control_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     with PseudoTerminal(80) as shown, streams(shown.stream, shown.stream):
-        terminal = show(fake_run(900), 0.1, 1.0, Clock())
-        with terminal.compiling("step"):
-            pass
-        terminal.close()
+        show(fake_run(900), 0.1, 1.0, Clock()).close()
     assert shown.frames == [line for line in shown.lines if line]
-    assert "time left, end" not in shown.lines[0] or len(shown.lines) > 2
 
 
 @pytest.mark.parametrize(("chief", "quiet"), [(False, False), (True, True)])
