@@ -90,7 +90,6 @@ class Loop:
         due = run.calendar.due(progress.step)
         self.stop = team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
         while not self.stop:
-            team.at_step(progress.step)
             rate, batch, number = run.rate, self._window.next_batch(), progress.step + 1
             with self._profile.step(number, batch), self._watch.step(number):
                 run.train_step(batch, rate)

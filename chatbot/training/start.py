@@ -18,7 +18,6 @@ from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
 from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_addresses, cluster_of, free_addresses
-from chatbot.training.machines.heartbeat import Heartbeat
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
@@ -189,16 +188,19 @@ def train_as_worker(settings: Settings, data: Data, gpus: list[Gpu], cluster: Cl
     from chatbot.training.machines.team import check_identical_settings, join
     from chatbot.training.run import open_run
 
-    heartbeat = Heartbeat(cluster)
+    def lost(name: str) -> None:
+        watch.exit_process(f"{name} ({cluster.others[name]}) was lost")
+
+    watch = Watch(cluster.others, lost)
     try:
-        team = join(cluster, heartbeat, towers)
+        team = join(cluster, watch, towers)
         check_identical_settings(team, settings, data, towers)
         workers = counted(team.machines, "worker")
         print(f"Synchronous training on {workers} with {counted(len(towers), 'tower')} each.")
         with device_errors(towers):
             return train(open_run(settings, data, towers, team))
     except tf.errors.OpError as error:
-        heartbeat.exit_after_error(error)
+        watch.exit_after_error(error)
         raise
 
 

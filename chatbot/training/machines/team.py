@@ -19,8 +19,7 @@ from chatbot.training.allreduce import Exchange, exchange_by
 from chatbot.training.data import Data
 from chatbot.training.devices.towers import Tower
 from chatbot.training.machines.cluster import Cluster
-from chatbot.training.machines.heartbeat import Heartbeat
-from chatbot.training.machines.watch import join_timeout
+from chatbot.training.machines.watch import Watch, join_timeout
 
 # Texts are padded to a multiple of this many bytes, so that few shapes are traced.
 BLOCK = 8192
@@ -34,15 +33,13 @@ class Team:
     """The machines of a synchronous run, as seen from one of them.
 
     machine: its index. strategy: tf.distribute's over all machines; None for a single one. leave: called after the last
-    exchange, when machines may start to end. at_step: called with the step of this machine, which the others show if
-    they lose it. coordinator: on the chief of an asynchronous run, tf.distribute's.
+    exchange, when machines may start to end. coordinator: on the chief of an asynchronous run, tf.distribute's.
     """
 
     machine: int = 0
     machines: int = 1
     strategy: Any = None
     leave: Callable[[], None] = lambda: None
-    at_step: Callable[[int], None] = lambda step: None
     coordinator: Any = None
     workers_and_servers: tuple[int, int] = (0, 0)
 
@@ -113,9 +110,10 @@ def tower_names(team: Team, names: Sequence[str]) -> list[str]:
     ]
 
 
-def join(cluster: Cluster, heartbeat: Heartbeat, towers: Sequence[Tower]) -> Team:
+def join(cluster: Cluster, watch: Watch, towers: Sequence[Tower]) -> Team:
     """Wait until all other workers run, and connect to them. TensorFlow's devices cannot be changed afterwards."""
-    heartbeat.wait_for_all()
+    assert cluster.own is not None
+    watch.wait_for_ports(cluster.own)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
@@ -132,8 +130,8 @@ def join(cluster: Cluster, heartbeat: Heartbeat, towers: Sequence[Tower]) -> Tea
     )
     with join_timeout():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    heartbeat.start()
-    return Team(cluster.index, len(cluster.workers), strategy, heartbeat.stop, heartbeat.at_step)
+    watch.start()
+    return Team(cluster.index, len(cluster.workers), strategy, watch.stop)
 
 
 def check_identical_settings(team: Team, settings: Settings, data: Data, towers: Sequence[Tower]) -> None:

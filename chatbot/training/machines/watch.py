@@ -1,8 +1,9 @@
-"""What ends a process when a machine that it needs is lost; a thread that probes those of an asynchronous run.
+"""A thread that ends a process when a machine that it needs is lost.
 
 An operation whose peer has died may block for ever inside TensorFlow, out of reach of exceptions and signal handlers.
-Peers are probed at the port of their TensorFlow server, which sends a greeting: a process that has ended accepts no
-connection there, and one that is stopped sends nothing. The chief probes all others, and they probe the chief.
+Peers are probed at the port of their TensorFlow server, which sends a greeting from a thread of its own: a process that
+has ended accepts no connection there, one that is stopped sends nothing, and one that is busy answers. The workers of a
+synchronous run probe each other; the chief of an asynchronous run probes all others, and they probe the chief.
 """
 
 import contextlib
@@ -29,16 +30,54 @@ START_LIMIT = 1800.0
 JOIN_TIMEOUT = 120
 
 
-class Monitor:
+class Watch:
     """Ends this process when a machine that it needs does not start or is lost, until `stop` is called.
 
-    timeout: seconds without an answer after which a machine is lost. limit: seconds to wait for machines to start.
+    peers: the addresses of the machines, by name. on_lost: called with the name of a lost one. timeout: seconds without
+    an answer after which a machine is lost. limit: seconds to wait for machines to start, and for a worker when all are
+    lost.
     """
 
-    def __init__(self, timeout: float, limit: float) -> None:
-        self._timeout, self._limit = timeout, limit
+    def __init__(
+        self,
+        peers: Mapping[str, str],
+        on_lost: Callable[[str], None],
+        timeout: float = PEER_TIMEOUT,
+        limit: float = START_LIMIT,
+    ) -> None:
+        self._peers, self._on_lost, self._timeout, self._limit = dict(peers), on_lost, timeout, limit
         self._stopped = threading.Event()
+        self._last_answer: dict[str, float] = {}  # time.monotonic()
+        self._lost: set[str] = set()
+        self.missing = list(peers)  # peers that have not answered yet
         self._begin()
+
+    def wait_for_ports(self, own: str) -> None:
+        """Wait until this machine, whose address is `own`, has reached the port of every peer.
+
+        TensorFlow, which uses the port afterwards, would hold Python's lock meanwhile, and with it the time limit and
+        messages.
+        """
+        _, port = host_and_port(own)
+        dual_stack = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual_stack else socket.AF_INET
+        self._begin()
+        with socket.create_server(("", port), family=family, dualstack_ipv6=dual_stack, backlog=1024) as server:
+            server.settimeout(PROBE_INTERVAL / 10)
+            next_probe = self._started
+            while self.missing:
+                with contextlib.suppress(TimeoutError):
+                    server.accept()[0].close()  # a machine that looks whether this one has started
+                if time.monotonic() >= next_probe:
+                    next_probe = time.monotonic() + PROBE_INTERVAL
+                    self.missing = [name for name in self.missing if not is_listening(self._peers[name])]
+                    self._check_missing()
+
+    def start(self) -> None:
+        """Start probing."""
+        self._begin()
+        self._last_answer = dict.fromkeys(self._peers, self._started)
+        threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def stop(self) -> None:
         """Stop. From then on machines may end."""
@@ -63,52 +102,27 @@ class Monitor:
         self._started = time.monotonic()
         self._next_report = self._started + 2 * PROBE_INTERVAL
 
-    def _check_missing(self, missing: Mapping[str, str]) -> None:
-        """Report machines that have not started yet, by name; end this process when it is too late."""
-        names = ", ".join(f"{name} ({address})" for name, address in missing.items())
+    def _check_missing(self) -> None:
+        """Report machines that have not started yet; end this process when it is too late."""
+        if not self.missing:
+            return
+        names = ", ".join(f"{name} ({self._peers[name]})" for name in self.missing)
         now, limit = time.monotonic(), counted(round(self._limit), "second")
         waited = now - self._started
         if waited > self._limit:
             self.exit_process(
-                f"{names or 'a worker'} did not start within {limit}: start it with the same command and its own "
+                f"{names} did not start within {limit}: start it with the same command and its own "
                 "--task-index, or allow connections to its port"
             )
-        if names and now > self._next_report:
+        if now > self._next_report:
             self._next_report = now + REPORT_INTERVAL
             print_status(f"Waiting for {names}: {waited:.0f} of at most {limit}.")
-
-
-class Watch(Monitor):
-    """Probes peers, addresses by name, from `start` until `stop`.
-
-    on_lost: called with the name of a lost peer. limit: also the seconds to wait for a worker when all are lost.
-    """
-
-    def __init__(
-        self,
-        peers: Mapping[str, str],
-        on_lost: Callable[[str], None],
-        timeout: float = PEER_TIMEOUT,
-        limit: float = START_LIMIT,
-    ) -> None:
-        super().__init__(timeout, limit)
-        self._peers, self._on_lost = dict(peers), on_lost
-        self._last_answer: dict[str, float] = {}  # time.monotonic()
-        self._lost: set[str] = set()
-        self.missing = list(peers)  # peers that have not answered yet
-
-    def start(self) -> None:
-        """Start probing."""
-        self._begin()
-        self._last_answer = dict.fromkeys(self._peers, self._started)
-        threading.Thread(target=self._run, daemon=True, name="watch").start()
 
     def _run(self) -> None:
         while True:
             for name, address in self._peers.items():
                 self._probe(name, address)
-            if self.missing:
-                self._check_missing({name: self._peers[name] for name in self.missing})
+            self._check_missing()
             workers = {name for name in self._peers if name.startswith(WORKER)}
             if workers and workers <= self._lost:
                 silence = min(map(self._silence, workers))

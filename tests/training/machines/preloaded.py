@@ -13,6 +13,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,13 +49,16 @@ class Process:
     def poll(self) -> int | None:
         """Return the exit code of the process, a negative signal if one has killed it; None while it runs."""
         if self.returncode is None:
-            self.returncode = self._ask(self.pid, os.WNOHANG)
+            self.returncode = self._ask(self.pid)
         return self.returncode
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end of the process, which was killed. seconds: are not counted."""
-        if self.returncode is None:
-            self.returncode = self._ask(self.pid, 0)
+        """Wait for the end of the process. Raises TimeoutExpired after so many seconds."""
+        end = time.monotonic() + seconds
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(str(self.pid), seconds)
+            time.sleep(0.01)
 
     def kill(self) -> None:
         """Send SIGKILL to the process if it still runs."""
@@ -78,7 +82,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except EOFError:
             return
         if isinstance(request[0], int):
-            pid, status = os.waitpid(*request)
+            pid, status = os.waitpid(request[0], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         else:
             answer = os.fork()

@@ -1,4 +1,4 @@
-"""The watch reports missing, late, lost and returned peers. It runs in a new process, which it may end."""
+"""The watch reports missing, late, lost and returned peers, but not busy ones. It runs in new processes."""
 
 import contextlib
 import os
@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from chatbot.errors import EXIT_LOST
 from chatbot.training.machines.cluster import free_addresses
@@ -103,6 +105,63 @@ def test_peer_may_return_until_all_are_lost(pairs_folder: Path) -> None:
         assert command.process.poll() is None
     assert command.wait() == EXIT_LOST
     assert "all workers were lost: none has answered for 4 seconds. " in command.output
+
+
+# A worker without TensorFlow. Its port is answered by a child process, as TensorFlow's own threads do while Python is
+# busy; the child ends or stops with its parent's process group.
+WORKERS_SCRIPT = """
+import ctypes, os, socket, sys, time
+from chatbot.training.machines.cluster import Cluster, host_and_port
+from chatbot.training.machines.watch import Watch
+index, busy, *addresses = sys.argv[1:]
+cluster = Cluster(tuple(addresses), "worker", int(index))
+watch = Watch(cluster.others, lambda name: watch.exit_process(f"{name} was lost"), timeout=1.5, limit=60)
+watch.wait_for_ports(cluster.own)
+if os.fork() == 0:
+    with socket.create_server(host_and_port(cluster.own), backlog=100) as server:
+        while True:
+            server.accept()[0].sendall(b"greeting")
+watch.start()
+print("started", flush=True)
+time.sleep(1.5)
+ctypes.PyDLL(None).usleep(int(float(busy) * 1e6))  # holds Python's lock
+print("free again", flush=True)
+time.sleep(100)
+"""
+
+
+def workers(*busy: float) -> list[Command]:
+    """A process for each worker. busy: for so many seconds, no thread of a worker runs."""
+    addresses = free_addresses(len(busy))
+    commands = [
+        Command(sys.executable, "-c", WORKERS_SCRIPT, str(i), str(seconds), *addresses)
+        for i, seconds in enumerate(busy)
+    ]
+    for command in commands:
+        command.wait_for("started")
+    return commands
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_stopped_or_killed_worker_ends_all_others(pairs_folder: Path, number: int) -> None:
+    commands = workers(0, 0, 0)
+    os.killpg(commands[1].process.pid, number)
+    for command in (commands[0], commands[2]):
+        assert command.wait(15) == EXIT_LOST
+        assert command.output.strip().splitlines()[-1] == (
+            "error: worker 1 was lost. The last checkpoint is kept: start all machines again with the same commands"
+        )
+    commands[1].process.kill()
+
+
+def test_busy_worker_is_not_lost(pairs_folder: Path) -> None:
+    """For four times the timeout, no thread of two workers runs."""
+    commands = workers(6, 0, 6)
+    for command in commands:
+        command.wait_for("free again")
+    time.sleep(3)
+    assert [command.process.poll() for command in commands] == [None, None, None]
+    assert all("error" not in command.output for command in commands)
 
 
 SERVING = """
