@@ -15,7 +15,7 @@ from chatbot.model.seq2seq import Seq2Seq
 from chatbot.model.sequences import specs_of
 from chatbot.training.allreduce import Exchange, Summation, broadcast, no_exchange
 from chatbot.training.buffer import Buffer
-from chatbot.training.devices.failures import is_cudnn_failure, is_out_of_memory, more_pieces, repeat_after
+from chatbot.training.devices.failures import is_out_of_memory, more_pieces
 from chatbot.training.devices.towers import Tower
 from chatbot.training.gradients import Sums, gradient_functions
 from chatbot.training.machines.team import ALONE, Team
@@ -182,9 +182,7 @@ class Synchronous(VariableUpdate):
         return self.preparation(batch, number, self._pieces)
 
     def __call__(self, prepared: Prepared, rate: float) -> None:
-        """Train on a global batch. Raises UserError if memory does not suffice for one pair, DeviceError if cuDNN
-        fails."""
-        repeated = False  # after a failure of cuDNN
+        """Train on a global batch. Raises UserError if memory does not suffice for one pair."""
         while True:
             if prepared.pieces != self._pieces:
                 prepared = self.prepare(prepared.batch, prepared.number)
@@ -192,16 +190,13 @@ class Synchronous(VariableUpdate):
                 self._finished.append(self._run_step(prepared, tf.constant(rate, tf.float32)))
                 return
             except tf.errors.OpError as error:
-                of_cudnn, intact = is_cudnn_failure(error, self._towers), self._weights_intact()
-                if of_cudnn and not repeated:
-                    repeat_after(error, prepared.number, intact)
-                    repeated = True
-                    continue
-                if not of_cudnn and not is_out_of_memory(error, self._towers):
+                if not is_out_of_memory(error, self._towers):
                     raise
                 rows = max(len(share.source) for share in prepared.batch.shares)
                 first_time = self._pieces == self._accumulate
-                self._pieces = more_pieces(error, prepared.number, self._pieces, rows, first_time, intact)
+                self._pieces = more_pieces(
+                    error, prepared.number, self._pieces, rows, first_time, self._weights_intact()
+                )
                 self._proven.clear()
 
     def _weights_intact(self) -> bool:

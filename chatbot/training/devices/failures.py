@@ -1,12 +1,11 @@
 """The reaction to a GPU that fails in mid-run, and to a device that is out of memory.
 
 A GPU that has failed is an error that names it. A device out of memory splits each share into smaller pieces, down to a
-pair. After another failure of cuDNN, which may be a lack of memory too, the step is first tried once more as it is.
+pair; so does another failure of cuDNN, which may be a lack of memory, too.
 """
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from chatbot.errors import DeviceError, UserError
-from chatbot.training.devices.gpus import driver, silent_gpus
+from chatbot.training.devices.gpus import silent_gpus
 from chatbot.training.devices.towers import Tower
 
 RESUME = "the same command resumes from the last checkpoint"
@@ -29,26 +28,23 @@ FAILURES = re.compile(
     r"|(Error invoking NCCL: )?unhandled cuda error)",
     re.IGNORECASE,
 )
-# A GPU newer than TensorFlow's kernels compiles them when they are first used, which needs a driver that knows them.
-TOO_NEW = re.compile(r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|NO_BINARY_FOR_GPU|INVALID_PTX)|no kernel image is available")
-PTX_DRIVER = 555  # the first with CUDA 12.5, which TensorFlow 2.21 was built with
 # Memory that runs out on a GPU, and errors of other machines.
 NOT_HERE = re.compile(r"out of memory|Collective ops is aborted by", re.IGNORECASE)
 DEVICE = re.compile(r"device:GPU:(\d+)", re.IGNORECASE)
 # Texts of an InternalError or UnknownError on a GPU that lacks memory, in lower case; TensorFlow 2.21 has them all.
-# cuDNN's and cuBLAS's statuses are the first two. A failed copy to the device is the third
-# (github.com/tensorflow/tensorflow/issues/60401); the allocators of cuDNN, CUDA and XLA write the others.
+# cuDNN's recurrent kernels report all of their failures as the first two, and their status only in the log, as an error
+# (github.com/tensorflow/tensorflow/issues/39453). A failed copy to the device is the text of issues/60401; the
+# allocators of cuDNN, CUDA and XLA write the last ones.
 MEMORY_TEXTS = (
-    "cudnn_status_alloc_failed",
+    "failed to call dornnforward",
+    "failed to call dornnbackward",
+    "cudnn_status_",
     "cublas_status_alloc_failed",
     "dst tensor is not initialized",
     "failed to allocate",
     "out of memory",
     "resource_exhausted",
 )
-# Texts of any other failure of cuDNN, in lower case. Its recurrent kernels report all of theirs as the first two, and
-# their status only in the log, as an error (issues/39453).
-CUDNN_TEXTS = ("failed to call dornnforward", "failed to call dornnbackward", "cudnn_status_")
 
 
 class Place(NamedTuple):
@@ -70,7 +66,7 @@ def device_errors(towers: Sequence[Tower]) -> Iterator[None]:
         raise
 
 
-def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserError | None:
+def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> DeviceError | None:
     """Return the error to raise for a GPU of these towers that has failed; None if no GPU is the cause.
 
     A GPU that does not answer NVML is the cause: TensorFlow names the device that noticed the failure. If all answer,
@@ -79,10 +75,6 @@ def device_failure(error: tf.errors.OpError, towers: Sequence[Tower]) -> UserErr
     places, text = places_of(towers), str(error)
     if not places:
         return None
-    if TOO_NEW.search(text):
-        found = driver()
-        cannot = f"NVIDIA's driver{f' {found.version}' if found else ''} cannot run TensorFlow's kernels"
-        return UserError(f"{cannot} on {_named(places)}; update it to {PTX_DRIVER} or newer; {RESUME}")
     if lost := lost_gpus(towers):
         return lost
     cause = FAILURES.search(text)
@@ -134,37 +126,12 @@ def _device_error(what: str) -> DeviceError:
 
 def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
     """Return whether a device is out of memory; an uncertain error is not, if one of these towers' GPUs has failed."""
-    return isinstance(error, tf.errors.ResourceExhaustedError) or _has(MEMORY_TEXTS, error, towers)
-
-
-def is_cudnn_failure(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> bool:
-    """Return whether an error of a step is a failure of cuDNN that is not known to be memory. towers: as above."""
-    return _has(CUDNN_TEXTS, error, towers) and not is_out_of_memory(error, towers)
-
-
-def _has(texts: Sequence[str], error: tf.errors.OpError, towers: Sequence[Tower]) -> bool:
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return True
     if not isinstance(error, tf.errors.InternalError | tf.errors.UnknownError):
         return False
     message = str(error).lower()
-    return any(text in message for text in texts) and device_failure(error, towers) is None
-
-
-def repeat_after(error: tf.errors.OpError, step: int, weights_intact: bool) -> None:
-    """Print that a step in which cuDNN failed is computed once more. Raises DeviceError if it cannot be repeated."""
-    if not weights_intact:
-        raise _cudnn_error("while the weights were updated, at", step, error) from error
-    reason = reason_of(error)[:100]
-    tqdm.write(f"Warning: cuDNN failed at step {step} ({reason}); the step is tried once more.", file=sys.stderr)
-
-
-def _cudnn_error(when: str, step: int, error: tf.errors.OpError) -> DeviceError:
-    reason = reason_of(error)[:45]
-    return DeviceError(f"cuDNN failed {when} step {step} ({reason}); {RESUME}. The lines above have its status")
-
-
-def reason_of(error: tf.errors.OpError) -> str:
-    """Return the first line of TensorFlow's message."""
-    return str(error).strip().splitlines()[0][:150]
+    return any(text in message for text in MEMORY_TEXTS) and device_failure(error, towers) is None
 
 
 def more_pieces(
@@ -173,26 +140,24 @@ def more_pieces(
     """Return the new number of pieces of each share, twice the old one.
 
     rows: pairs in the largest share of the step. first_time: print that shares are split. weights_intact: False if the
-    step may have updated some of the weights. Raises UserError in that case, and if a piece is a single pair already; a
-    DeviceError for a failure of cuDNN.
+    step may have updated some of the weights. Raises UserError in that case, and if a piece is a single pair already.
     """
+    # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
+    certain, reason = isinstance(error, tf.errors.ResourceExhaustedError), str(error).strip().splitlines()[0][:150]
+    details = () if certain else (reason,)
     if not weights_intact:
         raise UserError(
-            f"out of memory while the weights were updated, at step {step}; {RESUME}: first free memory on the device"
+            f"out of memory while the weights were updated, at step {step}; {RESUME}: first free memory on the device",
+            details=details,
         ) from error
-    of_cudnn = is_cudnn_failure(error)
     if pieces >= rows:
-        if of_cudnn:
-            raise _cudnn_error("with one pair at a time, at", step, error) from error
-        # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
-        certain = isinstance(error, tf.errors.ResourceExhaustedError)
         raise UserError(
             f"out of memory at step {step}, with one pair at a time; {RESUME} where there is more memory, or start "
             "another --attempt with a smaller --rnn-size",
-            details=() if certain else (reason_of(error),),
+            details=details,
         ) from error
     if first_time:
-        cause = "cuDNN failed again, perhaps for lack of memory" if of_cudnn else "Out of memory"
+        cause = "Out of memory" if certain else f"Perhaps out of memory ({reason})"
         tqdm.write(
             f"{cause}: each share is now split into pieces; the batch size stays the same. Shown once. --accumulate "
             "with a smaller --batch-size splits shares from the start."

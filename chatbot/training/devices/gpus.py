@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pynvml
 
@@ -24,7 +24,6 @@ class Gpu:
     name: str
     memory: int  # bytes
     uuid: str  # GPU-..., or MIG-... of an instance
-    old_uuid: str = ""  # of an instance, for drivers before R470: MIG-GPU-<GPU>/<GPU instance>/<compute instance>
     instances: "tuple[Gpu, ...]" = ()  # the MIG instances of a GPU
     capability: tuple[int, int] | None = None  # CUDA's compute capability; None if unknown
     used: int = 0  # bytes of the memory that any process used when the driver was asked
@@ -43,13 +42,6 @@ class Gpu:
     def free(self) -> int:
         """The bytes that no process used when the driver was asked."""
         return self.memory - self.used
-
-
-class Driver(NamedTuple):
-    """NVIDIA's driver."""
-
-    version: str  # such as 550.54.15
-    cuda: tuple[int, int]  # the newest CUDA version that it supports
 
 
 def find_gpus() -> list[Gpu]:
@@ -104,14 +96,6 @@ def nvml_error() -> str:
     return ""
 
 
-def driver() -> Driver | None:
-    """Return the driver; None if there is none."""
-    with contextlib.suppress(pynvml.NVMLError), _nvml():
-        version, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion()
-        return Driver(version, (cuda // 1000, cuda % 1000 // 10))
-    return None
-
-
 @contextlib.contextmanager
 def _nvml() -> Iterator[range]:
     """Open NVML, and give the numbers of all GPUs; none without a driver."""
@@ -156,7 +140,6 @@ def _find_instances(number: int, gpu: Any) -> tuple[Gpu, ...]:
             handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, i)
         except pynvml.NVMLError:
             continue  # fewer instances than the GPU could have
-        place = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         instances.append(
             Gpu(
@@ -164,7 +147,6 @@ def _find_instances(number: int, gpu: Any) -> tuple[Gpu, ...]:
                 name=pynvml.nvmlDeviceGetName(handle),
                 memory=memory.total,
                 uuid=pynvml.nvmlDeviceGetUUID(handle),
-                old_uuid="/".join(map(str, (f"MIG-{pynvml.nvmlDeviceGetUUID(gpu)}", *place))),
                 used=memory.used,
             )
         )

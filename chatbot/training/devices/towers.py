@@ -7,7 +7,7 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chatbot.corpus.reading.display import counted
@@ -15,7 +15,6 @@ from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 from chatbot.training.devices.gpus import Gpu, warn_of_used_memory
-from chatbot.training.devices.requirements import why_unusable
 from chatbot.training.display import aligned
 
 
@@ -100,7 +99,7 @@ def _visible(found: list[Gpu]) -> list[Gpu]:
         if entry == "-1":
             break
         match = [gpu for gpu in found if entry == str(gpu.number) or gpu.uuid.startswith(entry)]
-        match += [part for gpu in found for part in gpu.instances if entry in (part.uuid, part.old_uuid)]
+        match += [part for gpu in found for part in gpu.instances if entry == part.uuid]
         if not match:
             raise UserError(f"CUDA_VISIBLE_DEVICES={visible}: found no GPU {entry}; select GPUs with --gpus 0,1")
         chosen.append(match[0])
@@ -141,14 +140,20 @@ def open_towers(gpus: list[Gpu], towers: int | None) -> list[Tower]:
             f"{counted(len(gpus), 'GPU')} selected, but TensorFlow already computes in this process with "
             f"{len(physical)}; train in a new process"
         )
-    unusable = why_unusable(gpus, len(physical), tf.sysconfig.get_build_info())
-    if unusable:
-        raise UserError(f"{unusable}, or train on the CPU: CUDA_VISIBLE_DEVICES= and --towers N")
     if len(physical) != len(gpus):
         raise UserError(
-            f"TensorFlow sees {len(physical)} of the GPUs {', '.join(gpu.id for gpu in gpus)}; "
-            "install the CUDA libraries with `make gpu`, or train on the CPU: CUDA_VISIBLE_DEVICES= and --towers N"
+            f"TensorFlow sees {len(physical)} of the GPUs {', '.join(gpu.id for gpu in gpus)}; install CUDA's "
+            "libraries with `make gpu`, update NVIDIA's driver, or train on the CPU: "
+            "CUDA_VISIBLE_DEVICES= and --towers N"
         )
+    least = least_capability(tf.sysconfig.get_build_info())
+    for gpu in gpus:
+        if gpu.capability is not None and gpu.capability < least:  # TensorFlow lists it, and computes on the CPU
+            own, needed = (".".join(map(str, version)) for version in (gpu.capability, least))
+            raise UserError(
+                f"GPU {gpu.id} ({gpu.name}) has compute capability {own}, and this TensorFlow needs {needed}; select "
+                "other GPUs with --gpus"
+            )
     if len(gpus) == 1 and towers is not None and towers > 1:
         share = int(gpus[0].free * 0.9) // towers
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=share >> 20)
@@ -157,6 +162,12 @@ def open_towers(gpus: list[Gpu], towers: int | None) -> list[Tower]:
         return [Tower(f"{name}_{i}", f"/GPU:{i}", gpus[0].name, share, virtual=True) for i in range(towers)]
     let_gpu_memory_grow()
     return [Tower(f"gpu_{g.number}", f"/GPU:{i}", g.name, g.memory) for i, g in enumerate(gpus)]
+
+
+def least_capability(build: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the lowest compute capability that TensorFlow was built for; entries are such as sm_60 or compute_90."""
+    numbers = [re.sub(r"\D", "", entry) for entry in build.get("cuda_compute_capabilities", ())]
+    return min(((int(number[:-1]), int(number[-1])) for number in numbers), default=(0, 0))
 
 
 def _split(device: Any, towers: int, configuration: Any) -> None:

@@ -27,8 +27,6 @@ class Nvml(SimpleNamespace):
             nvmlDeviceGetUUID=lambda i: f"GPU-{i}",
             nvmlDeviceGetCudaComputeCapability=lambda i: (8, i),
             nvmlDeviceGetMaxMigDeviceCount=self._fail,
-            nvmlSystemGetDriverVersion=lambda: "550.54.15",
-            nvmlSystemGetCudaDriverVersion=lambda: 12040,
         )
         self.__dict__.update(functions)
         monkeypatch.setattr("chatbot.training.devices.gpus.pynvml", self)
