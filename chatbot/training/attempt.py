@@ -53,9 +53,6 @@ from chatbot.model.checkpoint import check_model_size
 # Seconds to wait for the lock. A run that fails removes the folder that it has made, and the lock file in it.
 LOCK_TIMEOUT = 0.5
 
-# The share of the pairs by which another version of this program may differ in reading the same files.
-MOST_CHANGED_PAIRS = 0.01
-
 
 @contextmanager
 def attempt_lock(settings: Settings) -> Iterator[None]:
@@ -88,21 +85,17 @@ def lock_of(directory: Path) -> filelock.BaseFileLock:
 def _acquired_lock(settings: Settings) -> tuple[filelock.BaseFileLock, list[Path]]:
     """Return the lock and the folders that were made for it, the innermost first."""
     directory = settings.run.directory
-    while True:
-        made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-        lock = lock_of(directory)
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-            return lock, made
-        except filelock.Timeout:
-            in_use = f"--attempt {settings.run.attempt}: another process is training it"
-            raise UserError(f"{in_use}; wait for it, or use another --attempt") from None
-        except OSError as error:
-            is_blocked = any(folder.exists() and not folder.is_dir() for folder in (directory, *directory.parents))
-            if isinstance(error, FileNotFoundError | FileExistsError) and not is_blocked:
-                continue  # another run has failed, and has removed the folder
-            raise UserError(f"{directory}: cannot be made ({error.strerror}); check the folder above it") from None
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    lock = lock_of(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        return lock, made
+    except filelock.Timeout:
+        in_use = f"--attempt {settings.run.attempt}: another process is training it"
+        raise UserError(f"{in_use}; wait for it, or use another --attempt") from None
+    except OSError as error:
+        raise UserError(f"{directory}: cannot be made ({error.strerror}); check the folder above it") from None
 
 
 def has_checkpoint(settings: Settings) -> bool:
@@ -148,14 +141,6 @@ def check_data(settings: Settings, now: dict[str, Any]) -> bool:
         )
     if not same_pairs:
         changed = changed_settings(stored_settings(settings.run.directory / CONFIG), settings, OF_PAIRS)
-        few = abs(now["pairs"] - pairs) <= MOST_CHANGED_PAIRS * pairs
-        if few and not changed and then.get("version") != now["version"]:
-            print(
-                f"--attempt {settings.run.attempt} was begun by an earlier version, which cleaned some pairs otherwise "
-                f"({counted(pairs, 'pair')} then, {now['pairs']:,} now); it goes on with the pairs as they are cleaned "
-                "now."
-            )
-            return both
         why = f"changed were {'; '.join(changed)}" if changed else "the flags are the same, a file has changed"
         remedy = _short_way(settings) if changed else "The old files resume it"
         raise UserError(

@@ -13,11 +13,9 @@ from chatbot.config.learning import QUESTION_NATS
 from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
-from chatbot.corpus.files import SPACES, VERSION, left_out, validation_files, without_word_spaces
+from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
 from chatbot.corpus.history import question_of, source_of, with_history
 from chatbot.corpus.reading.display import counted
-from chatbot.corpus.reading.open.charset import CONTROL, detect_charset
-from chatbot.corpus.reading.open.text_file import UNDECODABLE
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards
 from chatbot.corpus.tokenizer import text_of, tokens_of
@@ -109,7 +107,7 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
     vocabulary = load_vocabulary(settings.run.directory / VOCABULARY) if resumed else corpus.vocabulary
     if other is not None:
         vocabulary = grown_vocabulary(other, vocabulary)
-    # The vocabulary has grown, or an earlier version cleaned some pairs otherwise.
+    # The vocabulary has the tokens of --init-from, too.
     if vocabulary.fingerprint() != corpus.vocabulary.fingerprint():
         corpus = training_set(settings.corpus, encoding, vocabulary, max_length)
     validation = validation_set(settings.corpus, encoding, vocabulary, max_length)
@@ -135,7 +133,6 @@ def prepare(settings: Settings, probe: Sequence[str] = ()) -> Data:
         "fingerprint": corpus.fingerprint,
         "vocabulary": vocabulary.fingerprint(),
         "both_directions": both,
-        "version": VERSION,
     }
     if resumed:
         both = description["both_directions"] = check_data(settings, description)
@@ -235,7 +232,7 @@ def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:
 def read_probe(file: str | None) -> list[str]:
     """Return the first questions of a text file, one a line; none for None or "none".
 
-    Raises UserError for a file that cannot be read, that is no text, or that has no question.
+    Raises UserError for a file that cannot be read, that is not in UTF-8, or that has no question.
     """
     if file is None or file == NONE:
         return []
@@ -245,13 +242,14 @@ def read_probe(file: str | None) -> list[str]:
             content = opened.read(MOST_BYTES)
     except OSError as error:
         raise UserError(f"--probe {file}: cannot be read ({error.strerror}); {remedy}") from None
-    codec, name = detect_charset(content)
-    text = codecs.getincrementaldecoder(codec)("replace").decode(content)
+    # An incremental decoder leaves out a character that ends beyond the bytes that were read.
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(content)
+    except UnicodeDecodeError:
+        raise UserError(f"--probe {file}: not a text in UTF-8; {remedy}, in UTF-8") from None
     questions = [line.strip() for line in text.splitlines() if line.strip()][:MOST_QUESTIONS]
     if not questions:
         raise UserError(f"--probe {file}: no question; {remedy}")
-    if UNDECODABLE in text or not {*map(chr, CONTROL)}.isdisjoint(text):
-        raise UserError(f"--probe {file}: not a text in {name}; {remedy}, in UTF-8")
     return questions
 
 

@@ -21,7 +21,7 @@ from chatbot.training.schedule import Due, describe
 from chatbot.training.share import Prepared
 from chatbot.training.signals import GRACE_SECONDS, Interrupts, interrupts
 from chatbot.training.step import StepResult
-from chatbot.training.watch import Profile, StepWatch, TowerTimes, advice_of, profiled
+from chatbot.training.watch import Profile, StepWatch, TowerTimes, profiled
 
 
 def train(run: Run) -> TrainingResult:
@@ -32,8 +32,7 @@ def train(run: Run) -> TrainingResult:
     """
     announce(run)
     first = run.progress.step
-    advice = advice_of(run.settings, run.towers, run.team) if run.team.chief else ""
-    watch = StepWatch(advice, lambda: run.train_step.is_tracing, lambda: lost_gpus(run.towers))
+    watch = StepWatch(run.team.chief, lambda: run.train_step.is_tracing, lambda: lost_gpus(run.towers))
     names = tower_names(run.team, run.train_step.tower_names)
     with (
         profiled(run) as profile,

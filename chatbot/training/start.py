@@ -17,7 +17,7 @@ from chatbot.training.attempt import TrainingResult, attempt_lock
 from chatbot.training.data import Data, prepare, read_probe
 from chatbot.training.devices.gpus import Gpu, find_gpus, silent_gpus, warn_without_gpu
 from chatbot.training.devices.towers import Tower, choose_gpus, cpu_name, open_towers, plan, spread, table
-from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_addresses, cluster_of, free_addresses
+from chatbot.training.machines.cluster import CHIEF, PS, WORKER, Cluster, check_port, cluster_of, free_addresses
 from chatbot.training.machines.processes import Job, run_jobs
 from chatbot.training.machines.servers import connect, serve
 from chatbot.training.machines.watch import PEER_TIMEOUT, START_LIMIT, Watch, print_status
@@ -101,13 +101,7 @@ def run_local_asynchronous(settings: Settings) -> int:
         settings, worker_hosts=",".join(hosts), ps_hosts=ps, chief_host=chief, task_index=0, towers=None
     )
     gpus_of_workers = divide_gpus(gpus, workers)
-    devices = [f"/job:{WORKER}/task:{i}/{'GPU' if gpus else 'CPU'}:0" for i in range(workers)]
-    towers = [Tower("cpu_0", device, cpu_name(), None) for device in devices]
-    if gpus:
-        towers = [Tower(f"gpu_{g.number}", device, g.name, g.memory) for g, device in zip(gpus, devices, strict=False)]
-    with quiet(settings.run.quiet):
-        warn_without_gpu(gpus)
-        print(table(towers), flush=True)  # before the processes are forked
+    warn_without_gpu(gpus)
     server = for_one_process(common, job_name=PS)
     jobs = [Job("ps 0", run_process, (server, None), parallel.restarts, quiet=True, server=True)]
     for i, gpus_of_worker in enumerate(gpus_of_workers):
@@ -141,7 +135,7 @@ def run_process(settings: Settings, peer_timeout: float | None = PEER_TIMEOUT) -
     """Serve an asynchronous cluster, or train, in this process. Return the exit code. peer_timeout: see `serve`."""
     cluster = cluster_of(settings.parallel)
     if cluster is not None:
-        check_addresses(cluster)
+        check_port(cluster)
         if settings.parallel.asynchronous and cluster.job != CHIEF:
             return serve(settings, cluster, peer_timeout)
     return EXIT_INTERRUPTED if train_here(settings, cluster).interrupted else 0

@@ -11,39 +11,38 @@ from pathlib import Path
 import tensorflow as tf
 
 from chatbot.config.attempts import TENSORBOARD
-from chatbot.config.training import Settings
 from chatbot.errors import DeviceError, end_process
 from chatbot.training.buffer import Buffer
 from chatbot.training.devices.towers import Tower
-from chatbot.training.machines.team import Team
 from chatbot.training.replica import Inputs
 from chatbot.training.run import Run
 from chatbot.training.share import Prepared, Share
 from chatbot.training.step import Graph, Synchronous, VariableUpdate
-from chatbot.training.update import chosen_update
 
 # A tower takes the least time of so many measurements.
 REPEATS = 3
 # Seconds without progress after which the line is due.
 LIMIT = 60
-NCCL = "A collective may hang: NCCL_DEBUG=INFO shows where, NCCL_P2P_DISABLE=1"
+ADVICE = (
+    "It may be slow, or wait for another machine; or a collective hangs: NCCL_DEBUG=INFO shows where "
+    "(docs/troubleshooting.md)"
+)
 
 
 class StepWatch:
     """Says once in a run that a step has made no progress for LIMIT seconds, and ends the process if a GPU is lost.
 
     A collective between GPUs that hangs would give no other sign. The time in which graphs are traced does not count.
-    advice: the end of the line; "" for no line. lost_device: asks the driver for lost GPUs, a second after each LIMIT.
+    says_so: whether there is a line. lost_device: asks the driver for lost GPUs, a second after each LIMIT.
     """
 
     def __init__(
-        self, advice: str, is_tracing: Callable[[], bool], lost_device: Callable[[], DeviceError | None]
+        self, says_so: bool, is_tracing: Callable[[], bool], lost_device: Callable[[], DeviceError | None]
     ) -> None:
-        self._advice, self._is_tracing, self._lost_device = advice, is_tracing, lost_device
+        self._is_due, self._is_tracing, self._lost_device = says_so, is_tracing, lost_device
         self._step: int | None = None  # None: not within a step
         self._counted: int | None = None  # the step that `_seconds` belong to
         self._seconds = 0
-        self._is_said = False
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -67,29 +66,16 @@ class StepWatch:
         if self._seconds > LIMIT and self._seconds % LIMIT == 1:  # when the line, which was due before, is printed
             # A driver that has lost a GPU may not answer either, and this thread must.
             threading.Thread(target=self._end_if_device_is_lost, daemon=True).start()
-        if self._seconds % LIMIT or self._is_said or not self._advice:
+        if self._seconds % LIMIT or not self._is_due:
             return ""
-        self._is_said = True
-        return f"Step {step:,} has made no progress for {LIMIT} seconds. {self._advice} (docs/troubleshooting.md)."
+        self._is_due = False
+        return f"Step {step:,} has made no progress for {LIMIT} seconds. {ADVICE}."
 
     def _end_if_device_is_lost(self) -> None:
         error = self._lost_device()
         if error is not None:
             print(file=sys.stderr)  # ends the line of the progress bar
             end_process(error)
-
-
-def advice_of(settings: Settings, towers: Sequence[Tower], team: Team) -> str:
-    """Return what a step without progress may mean, and what to do. towers: of this machine."""
-    if not team.alone:
-        return f"{NCCL} may help; or another machine is slow" if _on_gpus(towers) else "Another machine may be slow"
-    if _on_gpus(towers) and chosen_update(settings, towers).parallel.all_reduce == "nccl":
-        return f"{NCCL} or --all-reduce hierarchical may help"
-    return "It may only be slow, or a device hangs"
-
-
-def _on_gpus(towers: Sequence[Tower]) -> bool:
-    return all("GPU" in tower.device for tower in towers)
 
 
 class TowerTimes:

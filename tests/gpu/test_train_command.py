@@ -147,9 +147,8 @@ def test_gpu_that_falls_silent_ends_the_run_and_the_same_command_resumes(
     """To the bit."""
     lost, saved, again = resumed
     (line,) = (line for line in lost.errors.splitlines() if "no progress" in line)
-    assert line.startswith(
-        f"Step {LOST_AT} has made no progress for 60 seconds. A collective may hang: NCCL_DEBUG=INFO"
-    )
+    assert line.startswith(f"Step {LOST_AT} has made no progress for 60 seconds. ")
+    assert "NCCL_DEBUG=INFO" in line
     assert len(line) < 200
     assert lost.errors.splitlines()[-1] == (
         "error: GPU 1 (Stand-in GPU) does not answer (GPU is lost); the same command resumes from the last checkpoint. "

@@ -19,7 +19,6 @@ from chatbot.model.saved import load_trained
 from chatbot.training.attempt import attempt_lock, write_attempt
 from chatbot.training.data import prepare
 from tests.commands import ENVIRONMENT
-from tests.training.checkpoints.step_checkpoints import edit_manifest
 from tests.training.small_run import small_settings, train_small
 
 
@@ -232,26 +231,3 @@ def test_attempt_with_auto_in_its_config_is_resumed(pairs_file: Path) -> None:
     config = Path("checkpoints/default/config.json")
     config.write_text(json.dumps({**json.loads(config.read_text()), "both_directions": "auto"}))
     assert train_small(1, data=(str(pairs_file),), steps=2) == 0
-
-
-def test_attempt_begun_before_a_change_of_the_cleaning_is_resumed(
-    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("pairs.tsv").write_text("".join(f"你\u200b好{i}\t好{i}\n" for i in range(9)), encoding="utf-8")
-    with monkeypatch.context() as earlier:
-        earlier.setattr("chatbot.corpus.cleaning._without_control", lambda text: text.replace("\u200b", " "))
-        train_small(1, data=("pairs.tsv",), steps=1)
-    description = Path("checkpoints/default/data.json")
-    description.write_text(json.dumps({**json.loads(description.read_text()), "version": 0}))
-    edit_manifest(description.with_name("ckpt-1.json"), lambda manifest: manifest["data"].update(version=0))
-    shutil.rmtree("data/cache")
-    assert train_small(1, data=("pairs.tsv",), steps=2) == 0
-    assert "was begun by an earlier version, which cleaned some pairs otherwise (9 pairs then, 9 now)" in (
-        capsys.readouterr().out
-    )
-    assert train_small(1, data=("pairs.tsv",), steps=3) == 0
-    assert "earlier version" not in capsys.readouterr().out
-    with Path("pairs.tsv").open("a", encoding="utf-8") as file:
-        file.write("再见\t好\n")
-    with pytest.raises(UserError, match="the flags are the same, a file has changed"):
-        train_small(1, data=("pairs.tsv",), steps=4)

@@ -13,8 +13,8 @@ from chatbot.training.start import train_here
 from tests.training.small_run import small_settings, train_small
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
-def test_questions_are_read_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_questions_are_read_line_by_line(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "probe.txt"
     path.write_bytes("你好，你叫什么名字\r\n\r\n  今天的天气怎么样  \n".encode(encoding))
     assert read_probe(str(path)) == ["你好，你叫什么名字", "今天的天气怎么样"]
@@ -29,7 +29,7 @@ def test_first_questions_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), (b" \n\n", "no question"), (b"\x89PNG\r\n\x1a\n\0\0\xff", "not a text")],
+    [(None, "cannot be read"), (b" \n\n", "no question"), ("你好".encode("gb18030"), "not a text in UTF-8")],
 )
 def test_unusable_file_is_refused_before_the_pairs_are_read(
     work_dir: Path, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]

@@ -11,23 +11,17 @@ import tensorflow as tf
 
 from chatbot.config.training import Settings
 from chatbot.errors import DeviceError
-from chatbot.flags import replace
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training import signals
 from chatbot.training.checkpoints.store import Checkpoints
 from chatbot.training.data import prepare
-from chatbot.training.devices.towers import Tower
 from chatbot.training.loop import train
-from chatbot.training.machines.team import ALONE, Team
-from chatbot.training.selftest import SETTINGS
 from chatbot.training.signals import interrupts
 from chatbot.training.step import Graph
 from chatbot.training.validation import Validator
-from chatbot.training.watch import LIMIT, StepWatch, advice_of
-from tests.training.small_run import TOWERS, open_with, small_settings, validation_of
+from chatbot.training.watch import ADVICE, LIMIT, StepWatch
+from tests.training.small_run import open_with, small_settings, validation_of
 from tests.training.untraced_update import UntracedUpdate
-
-GPUS = [Tower(f"gpu_{i}", f"/GPU:{i}", "GPU", 1) for i in range(4)]
 
 
 def lines_of(watch: StepWatch, seconds: int) -> list[str]:
@@ -37,7 +31,7 @@ def lines_of(watch: StepWatch, seconds: int) -> list[str]:
 
 def test_line_comes_once_for_the_time_within_one_step() -> None:
     tracing = False
-    watch = StepWatch("Wait", lambda: tracing, lambda: None)
+    watch = StepWatch(True, lambda: tracing, lambda: None)
     assert not lines_of(watch, 2 * LIMIT)
     for step in (1, 2):
         with watch.step(step):
@@ -48,8 +42,7 @@ def test_line_comes_once_for_the_time_within_one_step() -> None:
         assert not lines_of(watch, 2 * LIMIT)
         tracing = False
         assert not lines_of(watch, LIMIT - 1)
-        line = f"Step 3 has made no progress for {LIMIT} seconds. Wait (docs/troubleshooting.md)."
-        assert lines_of(watch, 2 * LIMIT) == [line]
+        assert lines_of(watch, 2 * LIMIT) == [f"Step 3 has made no progress for {LIMIT} seconds. {ADVICE}."]
     with watch.step(4):
         assert not lines_of(watch, 2 * LIMIT)
 
@@ -64,7 +57,7 @@ def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: py
         asked.append(threading.current_thread())
         return DeviceError("GPU 1 does not answer") if len(asked) == 2 else None
 
-    watch = StepWatch("", lambda: False, lost_device)
+    watch = StepWatch(False, lambda: False, lost_device)
     with watch.step(1):
         assert not lines_of(watch, LIMIT + 1)
         assert not asked  # before the line of this second can be printed
@@ -72,29 +65,6 @@ def test_lost_device_ends_the_process_after_each_limit_of_a_step(monkeypatch: py
     assert str(ended.get(timeout=10)) == "GPU 1 does not answer"
     assert len(asked) == 2
     assert threading.current_thread() not in asked
-
-
-@pytest.mark.parametrize(
-    ("towers", "machines", "flags", "present", "absent"),
-    [
-        (GPUS, 1, {}, ["NCCL_DEBUG=INFO", "NCCL_P2P_DISABLE=1", "--all-reduce hierarchical"], []),
-        (GPUS, 2, {}, ["NCCL_DEBUG=INFO", "NCCL_P2P_DISABLE=1", "machine"], ["--all-reduce"]),
-        (GPUS, 1, {"all_reduce": "hierarchical"}, ["slow"], ["NCCL", "--all-reduce"]),
-        (GPUS[:1], 1, {}, ["slow"], ["NCCL"]),
-        (TOWERS, 1, {"variable_update": "replicated"}, ["slow"], ["NCCL"]),
-        (TOWERS, 2, {}, ["machine"], ["NCCL"]),
-    ],
-)
-def test_advice_names_what_the_run_uses(
-    towers: list[Tower], machines: int, flags: dict[str, Any], present: list[str], absent: list[str]
-) -> None:
-    team = Team(machines=machines) if machines > 1 else ALONE
-    watch = StepWatch(advice_of(replace(SETTINGS, **flags), towers, team), lambda: False, lambda: None)
-    with watch.step(123_456_789):
-        (line,) = lines_of(watch, 2 * LIMIT)
-    assert [text for text in present if text not in line] == []
-    assert [text for text in absent if text in line] == []
-    assert len(line) < 200
 
 
 def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +86,7 @@ def test_steps_of_a_run_are_watched_and_nothing_else(pairs_file: Path, monkeypat
 
         def tick(self) -> str:
             """Forget that it was said."""
-            self._is_said = False
+            self._is_due = True
             return super().tick()
 
     def passing(place: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -55,8 +55,7 @@ class Provenance:
     def _check(self, manifest: dict[str, Any], path: Path) -> Iterator[str]:
         check_vocabulary(manifest, self.data["vocabulary"], path)
         data, own = manifest.get("data", {}), manifest_path(path)
-        # With another version of the reader, check_data has compared the pairs with data.json.
-        if data.get("version") == self.data["version"] and data.get("fingerprint") != self.data["fingerprint"]:
+        if data.get("fingerprint") != self.data["fingerprint"]:
             raise UserError(f"{own}: a checkpoint of other training pairs; {OTHER}")
         try:
             fixed, free = changed_values(manifest.get("settings", {}), self.settings)

@@ -79,18 +79,8 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def check_addresses(cluster: Cluster, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise UserError if a host cannot be resolved or the port of this machine is in use."""
-    chief = {CHIEF: cluster.chief} if cluster.chief and cluster.job != CHIEF else {}
-    for name, address in (cluster.others | chief).items():
-        host, port = host_and_port(address)
-        try:
-            socket.getaddrinfo(host, port)
-        except OSError as error:
-            # In Kubernetes a name exists once its pod has started, which may be later.
-            if "KUBERNETES_SERVICE_HOST" not in environment:
-                reason = f"the host cannot be resolved ({error.strerror})"
-                raise UserError(f"{name} ({address}): {reason}; correct the name") from None
+def check_port(cluster: Cluster) -> None:
+    """Raise UserError if the port of this machine is in use."""
     if cluster.own is not None:
         _, port = host_and_port(cluster.own)
         with socket.socket() as probe:
@@ -134,7 +124,7 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
         return None
     try:
         config = json.loads(text)
-        hosts = {job: config["cluster"].get(job, []) for job in (CHIEF, "master", WORKER, PS)}
+        hosts = {job: config["cluster"].get(job, []) for job in (CHIEF, WORKER, PS)}
         job, index = str(config["task"]["type"]), int(config["task"]["index"])
         if not all(
             isinstance(listed, list) and all(isinstance(host, str) for host in listed) for listed in hosts.values()
@@ -144,12 +134,11 @@ def _of_environment(settings: ParallelSettings, environment: Mapping[str, str]) 
         raise UserError(
             'TF_CONFIG: expected {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}'
         ) from None
-    chiefs, workers, ps = hosts[CHIEF] + hosts["master"], hosts[WORKER], hosts[PS]
-    if job not in (CHIEF, "master", WORKER, PS):
+    chiefs, workers, ps = hosts[CHIEF], hosts[WORKER], hosts[PS]
+    if job not in (CHIEF, WORKER, PS):
         raise UserError(f"TF_CONFIG: task type {job!r}; expected chief, worker or ps")
-    if job in (CHIEF, "master") and not chiefs:
+    if job == CHIEF and not chiefs:
         raise UserError(f"TF_CONFIG: task type {job!r} is not in its cluster; add it there, or correct the task type")
-    job = CHIEF if job == "master" else job
     if settings.asynchronous:
         if len(chiefs) > 1:
             raise UserError(f"TF_CONFIG: lists {len(chiefs)} chiefs; --asynchronous needs exactly one")

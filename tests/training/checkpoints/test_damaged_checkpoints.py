@@ -119,7 +119,7 @@ def test_run_keeps_resumes_and_replies_from_whole_checkpoints(
     pairs_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """--keep and --save-minutes; with a damaged checkpoint the run repeats its steps, and chat uses another one."""
-    clock = iter(range(0, 10_000, 40))  # seconds at each look at the clock
+    clock = iter(range(0, 20_000, 60))  # seconds at each look at the clock
     monkeypatch.setattr("chatbot.training.checkpoints.store.time.monotonic", lambda: float(next(clock)))
     run = {"data": (str(pairs_file),), "attempt": "default", "log_every": 2}
     assert train_small(1, **run, steps=9, keep=3, save_minutes=1.5) == 0
