@@ -12,10 +12,8 @@ from chatbot.training.checkpoints.progress import Progress
 from chatbot.training.step import StepResult
 
 # Logged losses in a row above the limit until the run counts as diverging, and the multiple of the limit from which a
-# single one suffices. Each is a mean over the steps between two logs, so that a spike is shorter.
+# single one suffices. A run that diverges at its end has failed.
 LEAST_RECORDS, HUGE = 3, 10.0
-# Steps in a row above the limit after which the run ends. A run that is above it at its end has failed, too.
-MOST_STEPS = 1000
 # Nats above the start: 2.7 times its perplexity.
 MARGIN = 1.0
 # After this many skipped updates in a row, a run goes back to its last checkpoint; it does so MOST_RETURNS times.
@@ -35,45 +33,28 @@ MEDIAN_CHANGE = 0.6745 * 2**0.5
 
 
 class Divergence:
-    """Compares each logged loss, in nats per token, with MARGIN above the first one of the run.
+    """Compares the loss of each logged step, in nats per token, with MARGIN above that of the first one of the run.
 
     The first batch may be an easy one: the limit is at least MARGIN above the loss of a uniform guess. progress: of the
-    run, keeps the losses over restarts. What an interrupted run logs at its end is not compared, as in a run that goes
-    on.
+    run, counts over restarts.
     """
 
     def __init__(self, vocabulary_size: int, progress: Progress) -> None:
         self._least_limit, self._progress = math.log(vocabulary_size) + MARGIN, progress
         self._step, self._loss = progress.step, math.nan  # of the last record
 
-    def add(self, results: Sequence[StepResult]) -> None:
-        """Add the next steps to the mean. Those whose loss is not finite do not count."""
-        for result in results:
-            loss = float(np.sum(result.loss_sums.numpy(), dtype=np.float64))
-            if math.isfinite(loss):
-                self._progress.loss_sum += loss
-                self._progress.loss_tokens += float(np.sum(result.weight_sums.numpy(), dtype=np.float64))
-
-    def record_mean(self, step: int) -> bool:
-        """Record the mean loss of the steps since the last call, as `record` does."""
+    def record(self, step: int, result: StepResult) -> bool:
+        """Count the loss of a logged step, if it is finite; return whether the run begins to diverge with it."""
         progress = self._progress
-        loss = progress.loss_sum / progress.loss_tokens if progress.loss_tokens else math.nan
-        progress.loss_sum = progress.loss_tokens = 0.0
-        return self.record(step, loss)
-
-    def record(self, step: int, loss: float) -> bool:
-        """Count a logged loss, if it is no NaN; return whether the run begins to diverge with it."""
-        progress = self._progress
-        if math.isnan(loss):
+        loss = float(np.sum(result.loss_sums) / np.sum(result.weight_sums))
+        if not math.isfinite(loss):
             return False
         if progress.first_loss is None:
             progress.first_loss = loss
         before, self._step, self._loss = self.diverges, step, loss
         limit = max(self._least_limit, progress.first_loss + MARGIN)
-        if loss <= limit:
-            progress.high_losses, progress.last_low_loss = 0, step
-        else:
-            progress.high_losses += 1 if loss <= HUGE * limit else LEAST_RECORDS
+        count = 0 if loss <= limit else 1 if loss <= HUGE * limit else LEAST_RECORDS
+        progress.high_losses = progress.high_losses + count if count else 0
         return self.diverges and not before
 
     @property
@@ -81,19 +62,11 @@ class Divergence:
         """Whether the last logged losses were far above the start."""
         return self._progress.high_losses >= LEAST_RECORDS
 
-    @property
-    def reason_to_stop(self) -> str:
-        """Why the run is over, or "" if it may still recover."""
-        lasting = self.diverges and self._step - self._progress.last_low_loss >= MOST_STEPS
-        return f"the loss was far above its start for {MOST_STEPS:,} steps" if lasting else ""
-
     def describe(self, learning_rate: float) -> str:
-        """Return the last loss, the first one, and since when it is too high. learning_rate: the flag's value."""
-        progress = self._progress
+        """Return the last loss and the first one. learning_rate: the flag's value."""
         return (
-            f"the loss is {self._loss:,.1f} nats per token at step {self._step:,}; it began at "
-            f"{progress.first_loss:,.1f} and is far above that since step {progress.last_low_loss:,}: "
-            f"--learning-rate {learning_rate:g} is too high"
+            f"the loss is {self._loss:,.1f} nats per token at step {self._step:,}, and began at "
+            f"{self._progress.first_loss:,.1f}: --learning-rate {learning_rate:g} is too high"
         )
 
 
@@ -116,8 +89,6 @@ class SkippedUpdates:
             progress.skipped_updates += 1
             if result.overflow is not None and bool(result.overflow):
                 continue
-            if not progress.skipped_in_a_row:
-                progress.first_in_a_row = self._step
             progress.skipped_in_a_row += 1
             self._last_in_a_row = self._step
             self.since_return += 1
@@ -134,10 +105,8 @@ class SkippedUpdates:
         self._step, self.since_return = self._progress.step, 0
 
     def describe(self) -> str:
-        """Return the steps of the last ones in a row."""
-        first, last = self._progress.first_in_a_row, self._last_in_a_row
-        steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-        return f"the loss or the gradient was not finite at {steps}"
+        """Return the step of the last one in a row."""
+        return f"the loss or the gradient was not finite at step {self._last_in_a_row:,}"
 
 
 class SlowTowers:

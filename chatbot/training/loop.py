@@ -28,7 +28,7 @@ def train(run: Run) -> TrainingResult:
     """Train until the last step, until validation stops improving, until --time-limit, or until a signal.
 
     All machines run this loop; only the chief validates, reports and writes. Raises UserError for a loss or gradient
-    that is again and again not finite, and for a loss that stays far above its start.
+    that is again and again not finite, and for a loss that is far above its start at the end.
     """
     announce(run)
     first = run.progress.step
@@ -114,7 +114,6 @@ class Loop:
         if self._skipped.due:
             self._go_back()
             return
-        self._divergence.add(results)
         record = self._window.record(progress.step, rate, results) | {"skipped_updates": progress.skipped_updates}
         if due.save and team.alone:
             with self._watch.step(progress.step):
@@ -123,7 +122,7 @@ class Loop:
         state = run.gather_state() if due.save else None
         for warning in run.checkpoints.warnings():
             reporter.warn(warning)
-        if due.log and self._divergence.record_mean(progress.step) and team.chief:
+        if due.log and self._divergence.record(progress.step, results[-1]) and team.chief:
             failure = self._divergence.describe(run.settings.learning.learning_rate)
             reporter.warn(f"{failure}; nothing is saved meanwhile")
         best = due.validate and team.chief and self._validate(record)
@@ -134,8 +133,7 @@ class Loop:
             run.save(state, best)
             del state  # the arrays are freed as they are written
             self._saved = progress.step
-        reason = run.reason_to_stop() or self._divergence.reason_to_stop
-        self.stop = self.stop or team.agree(INTERRUPTED if self._interrupted else reason)
+        self.stop = self.stop or team.agree(INTERRUPTED if self._interrupted else run.reason_to_stop())
         self._window.restart()
 
     def _validate(self, record: dict[str, Any]) -> bool:

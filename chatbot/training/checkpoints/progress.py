@@ -25,14 +25,10 @@ class Progress:
     best_value: float | None = None  # of that measure
     skipped_updates: int = 0  # since the loss or a gradient was not finite
     skipped_in_a_row: int = 0  # those up to this step
-    first_in_a_row: int = 0  # the step of the first of them
     rate_halvings: int = 0  # the run went back so often, each time with half the learning rate
     halved_rate: float | None = None  # the --learning-rate that was halved
-    loss_sum: float = 0.0  # nats since the last step of --log-every, as `Divergence` takes them
-    loss_tokens: float = 0.0  # the target tokens of this sum
     first_loss: float | None = None  # nats per token at the first logged step
     high_losses: int = 0  # logged losses in a row that were far above the first one
-    last_low_loss: int = 0  # the last step whose logged loss was not
 
     def measured_on(self, validation: str, best_by: str = NATS) -> None:
         """Set the fingerprint of the validation pairs, and the measure. A different one resets the best validation."""

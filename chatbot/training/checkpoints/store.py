@@ -1,7 +1,6 @@
 """The checkpoints of one attempt: weights, optimizer and progress, written atomically while training goes on."""
 
 import dataclasses
-import errno
 import re
 import shutil
 import sys
@@ -39,8 +38,6 @@ from chatbot.training.checkpoints.progress import Progress, progress_of, read_pr
 from chatbot.training.checkpoints.provenance import Provenance
 from chatbot.training.replica import TrainState, Values
 
-# Errors of the system that say that the disk is full.
-FULL = (errno.ENOSPC, errno.EDQUOT)
 # The groups of a checkpoint: the weights of the model, and the fields of `TrainState`.
 WEIGHTS, OPTIMIZER, TRAINED, LOSS_SCALE = "weights", *TrainState._fields
 
@@ -252,10 +249,8 @@ class Checkpoints:
         except OSError as error:
             with suppress(OSError, UserError):
                 remove_unnamed(self.directory, self._keep)  # what was written in part takes space
-            full, reason = error.errno in FULL, error.strerror or error
-            cannot = "no space left on the disk" if full else "cannot be written"
-            remedy = "free some space" if full else "check the folder and its permissions"
-            raise _UnsavedError(f"{path}: {cannot} ({reason}); {self._kept()}: {remedy}") from None
+            failure = f"{path}: cannot be written ({error.strerror or error}); {self._kept()}"
+            raise _UnsavedError(f"{failure}: free some space, or check the folder") from None
         self._unsaved = None
         with suppress(OSError, UserError):  # they are removed after the next save
             remove_unnamed(self.directory, self._keep)

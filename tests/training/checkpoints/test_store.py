@@ -153,7 +153,7 @@ def test_full_disk_is_reported_with_the_checkpoint_that_is_kept(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     DIRECTORY.mkdir(parents=True)
-    reason = r"ckpt-\d: no space left on the disk \(No space left on device\); "
+    reason = r"ckpt-\d: cannot be written \(No space left on device\); "
     with monkeypatch.context() as full:
         full.setattr(owner, name, no_space)
         with pytest.raises(UserError, match=f"{reason}no checkpoint was saved before: free some space"):
