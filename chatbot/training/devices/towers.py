@@ -43,31 +43,23 @@ def choose_gpus(requested: str | None, towers: int | None, found: list[Gpu]) -> 
 
     Raises UserError for wrong ids, for a wrong --towers, and for several GPUs of which one has MIG instances.
     """
-    gpus = _requested(requested, towers, found)
+    gpus = _visible(found) if requested is None else _requested(requested, found)
+    if towers is not None and len(gpus) > 1 and towers != len(gpus):
+        raise UserError(
+            f"--towers {towers} with {len(gpus)} GPUs: each GPU runs one tower; omit --towers, or select one GPU"
+        )
     split = [gpu for gpu in gpus if gpu.instances]
     if split and len(gpus) > 1:
-        whole = ",".join(gpu.id for gpu in gpus if not gpu.instances)
-        others = f"leave it out: --gpus {whole}, or " if whole else ""
         raise UserError(
             f"GPU {split[0].number} is split into MIG instances, of which CUDA gives a process one, and no other GPU; "
-            f"{others}select an instance: CUDA_VISIBLE_DEVICES=MIG-..."
+            "leave it out of --gpus, or select an instance: CUDA_VISIBLE_DEVICES=MIG-..."
         )
     return gpus
 
 
-def _requested(requested: str | None, towers: int | None, found: list[Gpu]) -> list[Gpu]:
-    """Return the GPUs of `choose_gpus`, some of which may be split."""
+def _requested(requested: str, found: list[Gpu]) -> list[Gpu]:
+    """Return the GPUs of --gpus."""
     by_number = {gpu.number: gpu for gpu in found}
-    if requested is None:
-        visible = _visible(found)
-        if towers is None or len(visible) <= 1:
-            return visible
-        if towers > len(visible):
-            raise UserError(
-                f"--towers {towers} with {len(visible)} GPUs: each GPU runs one tower; omit --towers, "
-                "or select a single GPU to split it"
-            )
-        return visible[:towers]
     if not re.fullmatch(r"\d+(,\d+)*", requested):
         raise UserError(
             f"--gpus {requested}: expected ids separated by commas, such as --gpus 0,1; "
@@ -81,10 +73,6 @@ def _requested(requested: str | None, towers: int | None, found: list[Gpu]) -> l
         raise UserError(
             f"--gpus {requested}: requested {', '.join(map(str, numbers))}; found {available}. "
             "Use the ids of existing GPUs, or train on the CPU with --towers N"
-        )
-    if towers is not None and len(numbers) > 1 and towers != len(numbers):
-        raise UserError(
-            f"--towers {towers} with {len(numbers)} GPUs: each GPU runs one tower; omit --towers, or select one GPU"
         )
     return [by_number[i] for i in numbers]
 

@@ -27,7 +27,7 @@ def test_requested_gpus_are_selected_in_order(monkeypatch: pytest.MonkeyPatch) -
     assert numbers("2,0") == [2, 0]
     assert numbers(None) == [0, 1, 2, 3]
     assert numbers(None, detected=[]) == []
-    assert numbers(None, towers=2) == [0, 1]
+    assert numbers(None, towers=4) == [0, 1, 2, 3]
     assert numbers(None, towers=2, detected=FOUR[:1]) == [0]
 
 
@@ -73,8 +73,8 @@ def test_mig_instance_is_selected_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -
         ("MIG-7abc", None, FOUR, ["CUDA_VISIBLE_DEVICES=MIG-... selects a MIG instance"]),
         ("0,1", 3, FOUR, ["--towers 3 with 2 GPUs"]),
         (None, 5, FOUR, ["--towers 5 with 4 GPUs"]),
-        ("0,1", None, SPLIT, ["GPU 1 is split into MIG instances", "leave it out: --gpus 0, or", "=MIG-..."]),
-        (None, None, SPLIT[1:] * 2, ["no other GPU; select an instance"]),
+        ("0,1", None, SPLIT, ["GPU 1 is split into MIG instances", "leave it out of --gpus", "=MIG-..."]),
+        (None, None, SPLIT[1:] * 2, ["or select an instance"]),
     ],
 )
 def test_impossible_selection_is_a_one_line_error(
