@@ -163,17 +163,22 @@ class Loop:
             self._reporter.warn(f"{skipped}. Further ones are only counted, as skipped_updates in metrics.jsonl")
 
     def _go_back(self) -> None:
-        """Go back to the last checkpoint with half the learning rate. Raises UserError after MOST_RETURNS times."""
+        """Go back to the last checkpoint with half the learning rate.
+
+        Raises UserError without a checkpoint, and after MOST_RETURNS times.
+        """
         run, progress = self._run, self._run.progress
         failure = f"{self._skipped.describe()}, {progress.skipped_in_a_row} in a row"
-        if progress.rate_halvings >= MOST_RETURNS:
-            failure += f", after the run had gone back {MOST_RETURNS} times; {self._kept_checkpoint()}"
-            raise UserError(f"{failure} with a lower --learning-rate, or with --precision float32")
+        if not self._saved or progress.rate_halvings >= MOST_RETURNS:
+            if progress.rate_halvings:
+                failure += f", after the run had gone back {MOST_RETURNS} times"
+            lower = "with a lower --learning-rate, or with --precision float32"
+            raise UserError(f"{failure}; {self._kept_checkpoint()} {lower}")
         run.go_back()
         self._skipped.went_back()
         if run.team.chief:
-            start = f"the checkpoint of step {progress.step:,}" if progress.step else "the untrained weights"
             times = f"{progress.rate_halvings} of at most {MOST_RETURNS} times"
+            start = f"the checkpoint of step {progress.step:,}"
             self._reporter.warn(f"{failure}: back to {start} with half the learning rate, {run.rate:.3g} ({times})")
         self._reporter.went_back()
         self._window.restart(run.batches_ahead())

@@ -21,7 +21,6 @@ from chatbot.errors import UserError
 from chatbot.flags import replace
 from chatbot.model.copying import spelling_table
 from chatbot.model.new_model import built_model
-from chatbot.model.saved import weights_of
 from chatbot.model.seq2seq import Seq2Seq
 from chatbot.training.asynchronous import Asynchronous
 from chatbot.training.attempt import write_attempt
@@ -59,7 +58,6 @@ class Run:
     validator: Validator
     checkpoints: Checkpoints
     progress: Progress
-    untrained: list[np.ndarray]  # the first weights; empty if the run has a checkpoint, and on other machines
     began: float  # time.monotonic()
 
     @property
@@ -109,24 +107,20 @@ class Run:
     def gather_state(self) -> TrainState:
         """Give the model the weights to validate and save; return the rest of a checkpoint. All machines call it."""
         self.checkpoints.forget_lost_best(self.progress)  # waits: the host has memory for one copy more
-        if self.checkpoints.exist:
-            self.untrained.clear()
         return self.train_step.gather_state()
 
     def go_back(self) -> None:
-        """Restore the last checkpoint, or the untrained weights as that of step 0, and halve the learning rate.
+        """Restore the last checkpoint, and halve the learning rate.
 
         The halved rate is written, so that a process that starts again counts on. All machines call it at the same
         step. Raises UserError when the checkpoint has vanished.
         """
         self.checkpoints.wait()
-        if self.team.chief and not self.untrained and not self.checkpoints.exist:
+        if self.team.chief and not self.checkpoints.exist:
             raise UserError(f"{self.checkpoints.directory}: the checkpoint to go back to is gone; start again")
         progress, halvings, skipped = Progress(), self.progress.rate_halvings + 1, self.progress.skipped_updates
         state = tf.nest.map_structure(np.zeros_like, self.train_step.gather_state())
         if self.team.chief:
-            for weight, value in zip(weights_of(self.model), self.untrained, strict=False):
-                weight.assign(value)  # the checkpoint's follow if there is one
             progress, state = self.checkpoints.restore(state)
         progress = broadcast_progress(self.team, progress)
         self.train_step.scatter_state(state)
@@ -135,10 +129,8 @@ class Run:
         if self.progress.validation is not None:
             progress.measured_on(self.progress.validation, self.progress.best_by)
         vars(self.progress).update(vars(progress))
-        if self.team.chief and self.checkpoints.exist:
+        if self.team.chief:
             self.checkpoints.amend(self.progress)
-        else:
-            self.save(state, best=False)
 
     def save(self, state: TrainState, best: bool) -> None:
         """Begin to write a checkpoint, on the chief only. best: whether this step's validation is the best so far."""
@@ -173,11 +165,10 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
     write = functools.partial(write_attempt, settings, data.vocabulary, data.description, ngrams)
     provenance = Provenance(settings, data.description)
     checkpoints = Checkpoints(settings.run.directory, model, settings.run.keep, provenance, write)
-    progress, state, untrained = Progress(), train_step.gather_state(), []
+    progress, state = Progress(), train_step.gather_state()
     if team.chief:
         if not checkpoints.exist:
             set_initial_weights(model, settings, data)
-            untrained = [weight.numpy() for weight in weights_of(model)]
         if settings.run.dry_run:  # without the weights: a step takes as long with any
             progress = read_progress(settings.run.directory / LAST)[1] if checkpoints.exist else progress
             state = checkpoints.new_state(state)
@@ -210,7 +201,6 @@ def open_run(settings: Settings, data: Data, towers: Sequence[Tower], team: Team
         validator=validator,
         checkpoints=checkpoints,
         progress=progress,
-        untrained=untrained,
         began=began,
     )
 

@@ -198,19 +198,23 @@ def test_run_goes_back_to_its_checkpoint_with_half_the_rate(
     assert (kept["rate_halvings"], kept["skipped_updates"]) == (1, 2)
 
 
-@pytest.mark.parametrize(("first", "place"), [(6, "the checkpoint of step 4"), (1, "the untrained weights")])
 def test_run_ends_after_it_went_back_three_times(
-    pairs_file: Path, poisoned: set[int], capsys: pytest.CaptureFixture[str], first: int, place: str
+    pairs_file: Path, poisoned: set[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    poisoned |= set(range(first, 100))
-    kept = "the checkpoint of step 4 is kept: resume from it" if first > 4 else "no checkpoint was saved: start again"
-    message = f"not finite at step {first + 2}, 2 in a row, after the run had gone back 3 times; {kept}"
+    poisoned |= set(range(6, 100))
+    kept = "the checkpoint of step 4 is kept: resume from it"
+    message = f"not finite at step 8, 2 in a row, after the run had gone back 3 times; {kept}"
     with pytest.raises(UserError, match=message):
         train_small(data=(str(pairs_file),), **RUN)
     rates = [f"{0.002 / 2**n:.3g} ({n} of at most 3 times)" for n in range(1, MOST_RETURNS + 1)]
     err = capsys.readouterr().err
-    assert [f"back to {place} with half the learning rate, {rate}" in err for rate in rates] == [True] * 3
-    assert saved_step() == (4 if first > 4 else 0)
+    assert [f"step 4 with half the learning rate, {rate}" in err for rate in rates] == [True] * 3
+    assert saved_step() == 4
+
+
+def test_run_without_a_checkpoint_ends(pairs_file: Path) -> None:
+    with pytest.raises(UserError, match="at step 2, 2 in a row; no checkpoint was saved: start again with a lower"):
+        train_untraced(range(1, 100))
 
 
 class EndedError(BaseException):
@@ -231,11 +235,8 @@ def train_untraced(not_finite: Container[int], overflows: Container[int] = (), *
     return run
 
 
-@pytest.mark.parametrize(("first", "place"), [(6, 4), (1, 0)])
-def test_run_goes_back_three_times_in_all_its_processes(
-    pairs_file: Path, monkeypatch: pytest.MonkeyPatch, first: int, place: int
-) -> None:
-    """Also from the untrained weights. Another --learning-rate is not halved."""
+def test_run_goes_back_three_times_in_all_its_processes(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another --learning-rate is not halved."""
     go_back, returns = Run.go_back, []
 
     def ended_after_two(run: Run) -> None:
@@ -246,10 +247,10 @@ def test_run_goes_back_three_times_in_all_its_processes(
 
     monkeypatch.setattr(Run, "go_back", ended_after_two)
     with pytest.raises(EndedError):
-        train_untraced(range(first, 100))
+        train_untraced(range(6, 100))
     with pytest.raises(UserError, match="2 in a row, after the run had gone back 3 times"):
-        train_untraced(range(first, 100))
-    assert returns == [place] * 3
+        train_untraced(range(6, 100))
+    assert returns == [4] * 3
     assert train_untraced((), steps=11).rate == 0.002 / 8
     assert train_untraced((), learning_rate=0.001).rate == 0.001
 
@@ -272,7 +273,7 @@ def test_overflows_of_float16_are_counted_and_do_not_return(
     run = train_untraced((), overflows=range(2, 9))
     assert (run.progress.skipped_updates, run.progress.rate_halvings) == (7, 0)
     assert "not finite" not in capsys.readouterr().err
-    with pytest.raises(UserError, match="at step 5, 2 in a row, after the run had gone back 3 times"):
+    with pytest.raises(UserError, match="at step 5, 2 in a row; no checkpoint was saved"):
         train_untraced((2, 5), overflows=(3, 4), attempt="both", log_every=6, save_every=6)
 
 
