@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from chatbot.attempts.attempt import BROKEN, DAMAGED, Attempt
-from chatbot.corpus.reading.display import cut, one_line, padded, width
+from chatbot.corpus.reading.display import aligned, cut, one_line
 
 NONE = "-"
 # The columns: heading, and its cell. "nats" are the best nats per character of validation, and "at" is their step.
@@ -60,17 +60,3 @@ def megabytes(size: int) -> str:
     if size >= 999.5e6:
         return f"{size / 1e9:.1f} GB"
     return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-
-
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
-    """Return the lines of a table. left: for each column, whether it is aligned to the left.
-
-    Characters that cannot be printed, as names of folders may have, are shown as "?".
-    """
-    rows = [list(map(one_line, row)) for row in rows]
-    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = zip(row, widths, left, strict=True)
-        lines.append("  ".join(padded(c, w) if at_left else " " * (w - width(c)) + c for c, w, at_left in cells))
-    return [line.rstrip() for line in lines]

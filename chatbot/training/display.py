@@ -5,7 +5,6 @@ import datetime
 import errno
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any, TextIO
 
 from chatbot.corpus.reading.display import one_line
@@ -85,19 +84,6 @@ def _is_null(stream: Any) -> bool:
         return True
     except (OSError, ValueError):
         return False
-
-
-def aligned(rows: Sequence[Sequence[str]], texts: int, indent: str = "  ") -> list[str]:
-    """Return the lines of a table, the first `texts` columns on the left, the others on the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if i < texts else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(indent + "  ".join(cells).rstrip())
-    return lines
 
 
 def question_line(question: str, reply: str) -> str:

@@ -9,10 +9,10 @@ from contextlib import closing
 from typing import Any
 
 from chatbot.config.stored import as_flags, storable
-from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.display import aligned, counted
 from chatbot.training.attempt import TrainingResult
 from chatbot.training.devices.memory import peak_growth
-from chatbot.training.display import aligned, line_stream
+from chatbot.training.display import line_stream
 from chatbot.training.optimizer import part_names
 from chatbot.training.reporting.terminal import steps_left, time_left
 from chatbot.training.run import Run
@@ -92,7 +92,7 @@ def parameter_table(run: Run) -> list[str]:
     for (part, layer), weights in layers.items():
         shapes = " + ".join("x".join(map(str, weight.shape)) for weight in weights)
         rows.append((part, layer, shapes, f"{sum(map(parameters, weights)) / 1e6:.3f}"))
-    return [f"Parameters: {sum(map(parameters, variables)):,}", *aligned(rows, 3)]
+    return [f"Parameters: {sum(map(parameters, variables)):,}", *aligned(rows, [True, True, True, False], "  ")]
 
 
 def parameters(variable: Any) -> int:
@@ -115,4 +115,4 @@ def memory_table(run: Run, growth: Sequence[int] | None) -> list[str]:
         if not growth:
             cells[3:] = ["not measured", f"over {cells[4]}"]
         rows.append((tower.name, *cells, "" if tower.memory is None else f"{tower.memory / 1e6:,.0f} MB"))
-    return ["Memory, at the largest batch:", *aligned(rows, 1)]
+    return ["Memory, at the largest batch:", *aligned(rows, [True, *[False] * 6], "  ")]

@@ -2,7 +2,8 @@
 
 import math
 
-from chatbot.training.display import aligned, question_line
+from chatbot.corpus.reading.display import aligned
+from chatbot.training.display import question_line
 from chatbot.training.reporting.terminal import HEADER, metrics_line
 from tests.training.reporting.fake_run import record_of
 
@@ -21,4 +22,4 @@ def test_questions_and_replies_are_printable_lines() -> None:
 
 def test_columns_of_a_table_are_aligned() -> None:
     rows = [("part", "shape", "ms", "sum"), ("a", "123456789", "5", "")]
-    assert aligned(rows, 2) == ["  part  shape      ms  sum", "  a     123456789   5"]
+    assert aligned(rows, [True, True, False, False], "  ") == ["  part  shape      ms  sum", "  a     123456789   5"]

@@ -66,6 +66,21 @@ def padded(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
 
 
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool], indent: str = "") -> list[str]:
+    """Return the lines of a table. left: for each column, whether it is aligned to the left.
+
+    Characters that cannot be printed, as names of folders may have, are shown as "?".
+    """
+    rows = [list(map(one_line, row)) for row in rows]
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, left, strict=True)
+        texts = (padded(c, w) if at_left else " " * (w - width(c)) + c for c, w, at_left in cells)
+        lines.append(f"{indent}{'  '.join(texts)}".rstrip())
+    return lines
+
+
 def cut(text: str, columns: int) -> str:
     """Return the text, cut to this width; one that is cut ends in "..."."""
     if width(text) <= columns:

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chatbot.corpus.reading.display import counted
+from chatbot.corpus.reading.display import aligned, counted
 from chatbot.errors import UserError
 from chatbot.memory import keep_freed_memory
 from chatbot.quiet import import_tensorflow, let_gpu_memory_grow
 from chatbot.training.devices.gpus import Gpu, warn_of_used_memory
-from chatbot.training.display import aligned
 
 
 class Parts(NamedTuple):
@@ -180,7 +179,7 @@ def table(towers: list[Tower]) -> str:
     for i, tower in enumerate(towers):
         memory = "" if tower.memory is None else f"{tower.memory / 2**30:.1f} GiB"
         rows.append((str(i), tower.name, tower.device, tower.model, memory))
-    return "\n".join(aligned(rows, len(rows[0]), indent=""))
+    return "\n".join(aligned(rows, [True] * len(rows[0])))
 
 
 def cpu_name() -> str:
