@@ -10,7 +10,7 @@ from chatbot.errors import UserError
 from chatbot.flags import compose
 from chatbot.training.data import MOST_QUESTIONS, probe_samples, read_probe
 from chatbot.training.start import train_here
-from tests.training.small_run import small_settings, train_small
+from tests.training.small_run import small_settings
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -54,6 +54,6 @@ def test_replies_are_shown_at_each_checkpoint_if_nothing_is_validated(
     pairs_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("probe.txt").write_text("甲甲甲\n")
-    train_small(1, data=(str(pairs_file),), steps=6, save_every=3, probe="probe.txt")
+    train_here(small_settings(data=(str(pairs_file),), steps=6, save_every=3, probe="probe.txt"))
     assert capsys.readouterr().out.count("  甲甲甲 -> ") == 3, "at steps 3 and 6, and in the end"
     assert small_settings(probe="probe.txt").run.probe == "probe.txt"

@@ -6,7 +6,8 @@ import pytest
 
 from chatbot.corpus import shards
 from chatbot.training.data import prepare
-from tests.training.small_run import small_settings, train_small
+from chatbot.training.start import train_here
+from tests.training.small_run import small_settings
 
 
 @pytest.mark.parametrize("pairs_per_shard", [100, 2])
@@ -30,7 +31,7 @@ def test_shown_pairs_are_trained_on(
 def test_samples_may_have_unknown_characters(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("pairs.tsv").write_text("你好\t你好呀\n你好吗\t很好\n")
     Path("held_out.tsv").write_text("😀嗨\t好\n嗨\t好\n")
-    assert train_small(1, data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1) == 0
+    train_here(small_settings(data=("pairs.tsv",), validation="held_out.tsv", steps=1, validate_every=1))
     shown = capsys.readouterr().out
     assert "  你好 -> 你好 呀\n" in shown
     assert "  😀嗨 -> " in shown

@@ -130,8 +130,11 @@ def is_out_of_memory(error: tf.errors.OpError, towers: Sequence[Tower] = ()) -> 
         return True
     if not isinstance(error, tf.errors.InternalError | tf.errors.UnknownError):
         return False
-    message = str(error).lower()
-    return any(text in message for text in MEMORY_TEXTS) and device_failure(error, towers) is None
+    return _is_of_memory(str(error)) and device_failure(error, towers) is None
+
+
+def _is_of_memory(text: str) -> bool:
+    return any(part in text.lower() for part in MEMORY_TEXTS)
 
 
 def more_pieces(
@@ -143,7 +146,8 @@ def more_pieces(
     step may have updated some of the weights. Raises UserError in that case, and if a piece is a single pair already.
     """
     # The cause of another error than ResourceExhaustedError is less certain, so the user sees its text.
-    certain, reason = isinstance(error, tf.errors.ResourceExhaustedError), str(error).strip().splitlines()[0][:150]
+    certain, lines = isinstance(error, tf.errors.ResourceExhaustedError), str(error).strip().splitlines()
+    reason = next(filter(_is_of_memory, lines), lines[0]).strip()[:150]
     details = () if certain else (reason,)
     if not weights_intact:
         raise UserError(

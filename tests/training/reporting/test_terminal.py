@@ -13,11 +13,12 @@ import pytest
 import chatbot
 from chatbot.evaluation.measures import Sample
 from chatbot.training.reporting.terminal import Terminal
+from chatbot.training.start import train_here
 from chatbot.training.validation import Validation
 from tests.training.attempts import metrics
 from tests.training.reporting.fake_run import fake_run, record_of
 from tests.training.reporting.pseudo_terminal import PseudoTerminal
-from tests.training.small_run import train_small
+from tests.training.small_run import small_settings
 
 LONG = "请问你今天早上去公园跑步的时候有没有看见我的小狗" * 2
 
@@ -64,7 +65,7 @@ def test_run_on_a_terminal(pairs_file: Path, monkeypatch: pytest.MonkeyPatch) ->
     questions.write_text(f"甲甲\n{LONG}\n")
     with PseudoTerminal(80) as shown, streams(shown.stream, shown.stream):
         run = {"data": (str(pairs_file),), "both_directions": "off", "probe": "probe.txt"}
-        train_small(1, **run, validation=str(held_out), validate_every=15, steps=30)
+        train_here(small_settings(**run, validation=str(held_out), validate_every=15, steps=30))
     lines = shown.lines
     first = lines.index("   step     loss  tokens/s  wait     norm      rate")
     last = lines.index("Stopped at step 30: step 30 was the last one; continue with a larger --steps or --epochs.")
