@@ -220,7 +220,7 @@ def test_run_goes_on_after_failures_of_cudnn_and_of_memory(whole: Ended) -> None
     ended = train(*flags, faults=";".join(faults))
     assert ended.code == 0
     assert (ended.output + ended.errors).count("each share is now split into pieces") == 1
-    assert "Perhaps out of memory (Failed to call DoRnnBackward" in ended.output + ended.errors
+    assert "Perhaps out of memory ((0) INTERNAL:  Failed to call DoRnnBackward" in ended.output + ended.errors
     assert ended.errors.count("out of memory in validation, which goes on with gpu_0 alone") == 1
     np.testing.assert_allclose(losses("faults"), losses("whole"), rtol=1e-5)
     actual, expected = (metrics(attempt)[STEPS - 1] for attempt in ("faults", "whole"))

@@ -1,6 +1,5 @@
 """The processes of a run on this machine: their jobs, addresses and GPUs, and a GPU that fails."""
 
-import re
 from typing import Any
 
 import pytest
@@ -53,10 +52,7 @@ def test_asynchronous_run_has_a_server_workers_and_a_chief(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = jobs_of(monkeypatch, FOUR[:2], asynchronous=True, restarts=3)
-    out, err = capsys.readouterr()
-    rows = [re.split("  +", line) for line in out.splitlines()[1:]]
-    assert rows == [[f"{i}", f"gpu_{i}", f"/job:worker/task:{i}/GPU:0", "NVIDIA Test", "24.0 GiB"] for i in range(2)]
-    assert err == ""
+    assert capsys.readouterr().err == ""
     assert list(jobs) == ["ps 0", "worker 0", "worker 1", "chief"]
     settings = [settings.parallel for _, settings in jobs.values()]
     assert [(p.job_name, p.task_index) for p in settings] == [("ps", 0), ("worker", 0), ("worker", 1), ("chief", 0)]
