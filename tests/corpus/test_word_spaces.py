@@ -75,20 +75,6 @@ def test_cut_corpus_is_trained_on_and_chatted_with_without_its_spaces(
     assert train_small(1, data=("cut.tsv",), steps=2) == 0  # the same command resumes
 
 
-def test_attempt_of_an_earlier_version_keeps_the_spaces(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("cut.tsv").write_text(CUT * 5)
-    with monkeypatch.context() as earlier:
-        earlier.setattr("chatbot.training.data.without_word_spaces", lambda settings: settings)
-        train_small(1, data=("cut.tsv",), steps=1)
-    assert train_small(1, data=("cut.tsv",), steps=2) == 0
-    assert load_trained(Path("checkpoints/default")).settings.corpus.clean == (
-        "markup",
-        "control",
-        "equal",
-        "duplicates",
-    )
-
-
 def test_inspect_and_encode_join_the_words(work_dir: Path) -> None:
     Path("cut.tsv").write_text(CUT * 5)
     for command in ("inspect", "encode"):
