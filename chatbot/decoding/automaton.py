@@ -52,7 +52,7 @@ class BoundedAutomaton:
         assert following.max() < FAR, "no end can be reached"
         self._most = int(following.max())
         # The ids after which the sequence can end in time, [(most + 1) * states, vocabulary], by the ids left.
-        self._in_time = np.concatenate([allowed & (following <= left) for left in range(self._most + 1)])
+        self._in_time = np.concatenate([allowed & (following <= remaining) for remaining in range(self._most + 1)])
         self._next_states = next_states.astype(np.int64).reshape(-1)
 
     def allowed_logits(self, logits: Array, states: Array, positions: Array) -> Array:
@@ -61,8 +61,8 @@ class BoundedAutomaton:
         logits: [rows, vocabulary] float32. states: [rows] int64. positions: 0 at the first id, [rows] or a scalar.
         """
         functions = functions_of(logits)
-        left = functions.minimum(self.max_length - 1 - positions, self._most)
-        rows = functions.int64(left * (self.start + 1)) + states
+        remaining = functions.minimum(self.max_length - 1 - positions, self._most)
+        rows = functions.int64(remaining * (self.start + 1)) + states
         return functions.where(functions.rows(self._in_time, rows), logits, -INFINITY)
 
     def states_after(self, states: Array, ids: Array) -> Array:
@@ -176,11 +176,11 @@ def _after_tokens(
     """Return the state after each token, -1 where a banned word ends in it: [vocabulary]. tokens: `_token_bytes`."""
     size = 1 + max(int(ids.max()) for ids, _ in tokens)
     states = np.full(size, state, np.int32)
-    found = np.zeros(size, np.bool_)
+    is_banned = np.zeros(size, np.bool_)
     for ids, values in tokens:
         states[ids] = following[states[ids], values]
-        found[ids] |= banned[states[ids]]
-    return np.where(found, -1, states)
+        is_banned[ids] |= banned[states[ids]]
+    return np.where(is_banned, -1, states)
 
 
 def _without_dead_ends(automaton: Automaton, max_length: int) -> Automaton:

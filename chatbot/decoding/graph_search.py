@@ -81,5 +81,5 @@ def search_all(
 
     first = start.hypotheses
     rows = tf.cast(tf.range(tf.shape(first.ids)[0]), tf.int64)
-    _, _, ids, found = tf.while_loop(is_unfinished, advance, (rows, start, first.ids, first.log_probs))
-    return best_first(search.decoding, ids, found) if search.decoding.diverse_groups > 1 else (ids, found)
+    _, _, ids, best_scores = tf.while_loop(is_unfinished, advance, (rows, start, first.ids, first.log_probs))
+    return best_first(search.decoding, ids, best_scores) if search.decoding.diverse_groups > 1 else (ids, best_scores)

@@ -45,10 +45,10 @@ class NgramMixture:
         functions = functions_of(histories)
         result = functions.repeated(functions.array(self.ngrams.unigrams)[None], functions.length(histories))
         for length, order in enumerate(self.ngrams.orders, 2):
-            row, found = _context(order, histories[:, histories.shape[1] - length + 1 :])
+            row, is_known = _context(order, histories[:, histories.shape[1] - length + 1 :])
             first, last = functions.rows(order.starts, row), functions.rows(order.starts, row + 1)
-            positions, grams = functions.ranges(first, functions.where(found, last, first))
-            result = result * functions.where(found, functions.rows(order.masses, row), np.float32(1))[:, None]
+            positions, grams = functions.ranges(first, functions.where(is_known, last, first))
+            result = result * functions.where(is_known, functions.rows(order.masses, row), np.float32(1))[:, None]
             ids, added = functions.rows(order.ids, grams), functions.rows(order.probabilities, grams)
             result = functions.add_at(result, positions, ids, added)
         return result
@@ -61,13 +61,13 @@ class NgramMixture:
         functions, vocabulary = functions_of(histories), len(self.ngrams.unigrams)
         result = functions.rows(self.ngrams.unigrams, ids)
         for length, (order, numbers) in enumerate(zip(self.ngrams.orders, self._numbers, strict=True), 2):
-            row, found = _context(order, histories[:, histories.shape[1] - length + 1 :])
+            row, is_known = _context(order, histories[:, histories.shape[1] - length + 1 :])
             number = row[:, None] * vocabulary + ids  # [positions, number]
             gram = functions.searchsorted(numbers, functions.reshape(number, (-1,)))
             gram = functions.minimum(functions.reshape(gram, (-1, number.shape[1])), np.int64(len(numbers) - 1))
-            is_known = found[:, None] & (functions.rows(numbers, gram) == number)
-            added = functions.where(is_known, functions.rows(order.probabilities, gram), np.float32(0))
-            mass = functions.where(found, functions.rows(order.masses, row), np.float32(1))[:, None]
+            is_gram = is_known[:, None] & (functions.rows(numbers, gram) == number)
+            added = functions.where(is_gram, functions.rows(order.probabilities, gram), np.float32(0))
+            mass = functions.where(is_known, functions.rows(order.masses, row), np.float32(1))[:, None]
             result = result * mass + added
         return result
 

@@ -175,14 +175,14 @@ def search_arrays(
     Returns the ids [rows, hypotheses, max_length], padded, and scores [rows, hypotheses] of all rows, the best
     hypotheses first. If fewer are possible than beam search wants, the others have score -inf.
     """
-    ids, found = start.hypotheses.ids.copy(), start.hypotheses.log_probs.copy()
+    ids, best_scores = start.hypotheses.ids.copy(), start.hypotheses.log_probs.copy()
     rows, progress = np.arange(len(ids)), start
     current = search.of_rows(rows)
     while len(rows) and progress.position < search.automaton.max_length and is_wanted():
         progress = current.advanced(progress)
-        ids[rows], found[rows] = progress.hypotheses.ids, current.scores(progress)
+        ids[rows], best_scores[rows] = progress.hypotheses.ids, current.scores(progress)
         remaining = np.flatnonzero(~progress.finished())
         if len(remaining) < len(rows):
             rows, progress = rows[remaining], progress.of_rows(remaining)
             current = search.of_rows(rows)
-    return best_first(search.decoding, ids, found) if search.decoding.diverse_groups > 1 else (ids, found)
+    return best_first(search.decoding, ids, best_scores) if search.decoding.diverse_groups > 1 else (ids, best_scores)

@@ -153,22 +153,22 @@ def _write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
 
 def verified_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a checkpoint, whose tensors have its checksum. Raises DamagedError if they have not."""
-    file, own = tensors_path(path), manifest_path(path)
+    file, manifest_file = tensors_path(path), manifest_path(path)
     try:
-        manifest = read_json(own)
+        manifest = read_json(manifest_file)
         if manifest.pop("checksum") != _own_checksum(manifest):
             raise ValueError("it does not have its own checksum")
         size, checksum = (manifest["files"][file.name][key] for key in ("bytes", "xxh3_128"))
     except FileNotFoundError:
-        raise DamagedError(path, "missing", f"no file {own.name}") from None
+        raise DamagedError(path, "missing", f"no file {manifest_file.name}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(path, "damaged", f"{own.name}: {_one_line(error)}") from None
+        raise DamagedError(path, "damaged", f"{manifest_file.name}: {_one_line(error)}") from None
     try:
-        found = file.stat().st_size
-        if found != size:
-            raise DamagedError(path, "damaged", f"{file.name} has {found:,} bytes, not {size!s:.20}")
+        size_on_disk = file.stat().st_size
+        if size_on_disk != size:
+            raise DamagedError(path, "damaged", f"{file.name} has {size_on_disk:,} bytes, not {size!s:.20}")
         if _checksum(file)["xxh3_128"] != checksum:
-            raise DamagedError(path, "damaged", f"{file.name} does not have the checksum of {own.name}")
+            raise DamagedError(path, "damaged", f"{file.name} does not have the checksum of {manifest_file.name}")
     except FileNotFoundError:
         raise DamagedError(path, "missing", f"no file {file.name}") from None
     except OSError as error:
@@ -195,8 +195,8 @@ def read_group(path: Path, group: str, shapes: Sequence[Sequence[int]] | None = 
         if shapes is not None and len(names) != len(shapes):
             raise ValueError(f"it has {len(names)} {group}, not {len(shapes)}")
         names = [f"{group}/{number}" for number in range(len(names))]
-        found = [file.get_slice(name) for name in names]
-        for tensor, shape in zip(found, shapes or [tensor.get_shape() for tensor in found], strict=True):
+        tensors = [file.get_slice(name) for name in names]
+        for tensor, shape in zip(tensors, shapes or [tensor.get_shape() for tensor in tensors], strict=True):
             if tuple(tensor.get_shape()) != tuple(shape):
                 raise ValueError(f"one of its {group} has shape {tuple(tensor.get_shape())}, not {tuple(shape)}")
             if tensor.get_dtype() not in TYPES.values():

@@ -58,8 +58,8 @@ class DeviceCopies:
         def compute_on(index: int) -> Result:
             with placed_on(self._devices[index]):
                 weights = [tf.identity(variable.value) for variable in self._copied]
-                own = itertools.takewhile(lambda _: not stopped.is_set(), items[index::number])
-                return compute(weights, own)
+                of_device = itertools.takewhile(lambda _: not stopped.is_set(), items[index::number])
+                return compute(weights, of_device)
 
         if number <= 1:
             return [compute_on(index) for index in range(number)]

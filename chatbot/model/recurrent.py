@@ -44,8 +44,8 @@ class Dropout(keras.layers.Layer):
 
     def scales(self, shape: tf.Tensor | list[Any], key: tf.Tensor) -> tf.Tensor:
         """Return the factors of inputs of this shape, float32: 0 or 1 / keep_prob."""
-        kept = uniform(shape, key, self.number) >= self.rate
-        return tf.cast(kept, tf.float32) * (1.0 / (1.0 - self.rate))
+        is_kept = uniform(shape, key, self.number) >= self.rate
+        return tf.cast(is_kept, tf.float32) * (1.0 / (1.0 - self.rate))
 
 
 def uniform(shape: tf.Tensor | list[Any], key: tf.Tensor, number: int) -> tf.Tensor:
