@@ -27,7 +27,17 @@ _ANSWERING = re.compile(
 )
 _SENTENCE = re.compile(r"[，。,.!?！？…~～;；]|\w(?:\s\S+){3}")  # in no name of a column
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060\ufeff]")
+_GREETINGS = frozenset(
+    {
+        *("hello", "hi", "hey", "yo", "hallo", "hola", "bonjour", "ciao", "привет", "test", "こんにちは"),
+        *("你好", "您好", "你好呀", "你好啊", "嗨", "在吗", "在么", "在", "早", "早安", "早上好", "晚上好", "晚安"),
+        *("哈喽", "喂", "안녕", "안녕하세요"),
+    }
+)
+_QUESTION_MARKS = ("?", "？")
+_WORD = re.compile(r"[a-z][a-z_]{1,19}")
 LONGEST = 20  # characters of the name of a column
+CONTRAST = 3.0  # the cells below an unknown header are so many times as long: header_unknown.csv, greeting_first.csv
 
 
 def key_of(name: str) -> str:
@@ -70,6 +80,19 @@ def _sides(first: Sequence[str]) -> tuple[int, int] | None:
     if asks[1] and answers[0] and not answers[1] and not asks[0]:
         return 1, 0
     return None
+
+
+def may_be_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first of these rows of two columns differs from the others as a header with unknown names."""
+    first, below = rows[0], rows[1:]
+    if len(below) < 2 or not all(map(_may_be_name, first)) or _GREETINGS.intersection(map(str.casefold, first)):
+        return False
+    if all(map(_WORD.fullmatch, first)) and not any(_WORD.fullmatch(cell) for row in below for cell in row):
+        return True  # capitals.csv
+    if all(row[0].strip().endswith(_QUESTION_MARKS) for row in below) and not first[0].endswith(_QUESTION_MARKS):
+        return True  # header_of_questions.csv
+    lengths = (median(len(row[column].strip()) for row in below) for column in range(2))
+    return all(length >= CONTRAST * len(cell.strip()) for length, cell in zip(lengths, first, strict=True))
 
 
 def _may_be_name(cell: str) -> bool:
@@ -184,6 +207,7 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     if columns:
         layout = _given(rows, columns, width, known)
     elif known:
+        choices = width > 2 and are_choices([row[known[1]] for row in rows[1:] if len(row) > known[1]])
         inputs = tuple(i for i, name in enumerate(first) if name.strip().casefold() in INPUTS and i != known[0])
         layout = Layout(*known, width, 1, inputs)
     else:
@@ -247,6 +271,8 @@ def _unnamed(rows: Sequence[Sequence[str]], width: int) -> Layout | None:
             doubt = "the header names no question and answer"
         else:
             doubt = doubt_of(two[int(header) :]) or doubt_of(two[1:])  # below a header with unknown names
+            if not doubt and not header and may_be_header(two):
+                doubt = "the first row may be a header; if it is, delete it or give the two names with --columns"
         doubt = doubt and f"{doubt}; if these are pairs, give --columns {places[0] + 1} {places[1] + 1}"
     question, answer = sides or ((1, 0) if names and names[0] in ANSWERS else (0, 1))
     return Layout(places[question], places[answer], width, int(header), doubt=doubt)

@@ -1,8 +1,8 @@
-"""Why two columns may not be a question and its answer: no texts, names or labels, two languages."""
+"""Why two columns may not be a question and its answer: no texts, names, labels or choices, two languages."""
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from chatbot.corpus.reading.display import CHINESE_OR_KANA, counted
 
@@ -36,6 +36,8 @@ _SCRIPTS = [
         *("\u0370-\u03ff", "\u0590-\u05ff", "\u0600-\u06ff", "\u0900-\u097f", "\u0e00-\u0e7f"),
     )
 ]
+_CHOICE = re.compile(r"[(（]?(?:[A-H]{1,4}|[a-h])[)）.]?|[A-H](?:[,、 ] ?[A-H]){1,4}")
+_PART_OF_SPEECH = re.compile(r"(?:[a-z]{1,6}\.[/&,、;；\s]*)+")  # of the words in a list: "n. ", "vt./vi. "
 _SENTENCE = re.compile(r"[，。！？…!?]|[.,;]\s|\S+\s+\S+\s+\S+\s+\S+")
 
 
@@ -52,13 +54,29 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
     for side, cells, others in (("first", firsts, seconds), ("second", seconds, firsts))[: 1 if asked else 2]:
         if _mostly(cells, _is_no_text):
             return f"the {side} {column} has numbers, addresses or ids"
+        if _mostly(cells, _has_tags):
+            return f"the {side} {column} has words with tags"
         values = len(set(cells))
+        if side == "first" and _are_labels_of(cells, others):
+            return f"the first {column} has {counted(values, 'value')}, as labels have"
         if _repeats(cells, others, NAMES if side == "first" else LABELS) and (side == "first" or values <= FEW_LABELS):
             chat = (
                 "; if it is a chat, add a first line such as sender,content" if side == "first" and values > 1 else ""
             )
             return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{chat}"
-    return f"the {column}s are in two languages" if _differ_in_script(firsts, seconds) else ""
+    if sum("".join(a.split()) == "".join(b.split()) for a, b in zip(firsts, seconds, strict=True)) >= MOST * len(firsts):
+        return f"the {column}s have the same text"
+    if are_choices(seconds):
+        return f"the second {column} has letters, as of choices"
+    without_parts_of_speech = [_PART_OF_SPEECH.sub("", cell) for cell in seconds]
+    return f"the {column}s are in two languages" if _differ_in_script(firsts, without_parts_of_speech) else ""
+
+
+def are_choices(cells: Sequence[str]) -> bool:
+    """Return whether nearly all of these answers are letters of choices, not all the same."""
+    texts = [cell.strip() for cell in cells if cell.strip()]
+    letters = {cell for cell in texts if _CHOICE.fullmatch(cell)}
+    return len(texts) >= LEAST_ROWS and len(letters) > 1 and _mostly(texts, letters.__contains__)
 
 
 def is_date(cell: str) -> bool:
@@ -69,6 +87,10 @@ def is_date(cell: str) -> bool:
 
 def _is_no_text(cell: str) -> bool:
     return is_date(cell) or ADDRESS.fullmatch(cell) is not None
+
+
+def _has_tags(cell: str) -> bool:
+    return len(cell) > 2 and " " in cell and all("/" in word[1:] for word in cell.split())
 
 
 def holds_running_numbers(rows: Sequence[Sequence[str]]) -> bool:
@@ -99,11 +121,25 @@ def _repeats(cells: Sequence[str], others: Sequence[str], rows: int) -> bool:
         return len(set(others)) > 1
     if not all(map(_may_be_name, values)) or len(values) > len(set(others)):
         return False
-    runs = 1 + sum(first != second for first, second in itertools.pairwise(cells))
-    if len(values) * rows <= len(cells) and runs > 1.5 * len(values):
+    if len(values) * rows <= len(cells) and _runs(cells) > 1.5 * len(values):
         return True
+    return len(values) * MANY <= len(cells) and _are_short(values)
+
+
+def _are_labels_of(cells: Sequence[str], others: Sequence[str]) -> bool:
+    """Return whether these cells are short words, some of them repeated apart, beside sentences."""
+    values = set(cells)
+    labels = all(map(_may_be_name, values)) and _are_short(values) and _runs(cells) > len(values)
+    return labels and _mostly(others, lambda cell: _SENTENCE.search(cell) is not None)
+
+
+def _are_short(values: Collection[str]) -> bool:
     short = sum(len(value) <= (LABEL if _CHINESE.search(value) else 2 * LABEL) for value in values)
-    return len(values) * MANY <= len(cells) and short >= MOST * len(values)
+    return short >= MOST * len(values)
+
+
+def _runs(cells: Sequence[str]) -> int:
+    return 1 + sum(first != second for first, second in itertools.pairwise(cells))
 
 
 def _may_be_name(value: str) -> bool:
