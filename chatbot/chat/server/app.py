@@ -18,7 +18,7 @@ from chatbot.chat.server.gate import Gate
 from chatbot.chat.server.models import Models
 from chatbot.chat.server.page_routes import add_page_routes
 from chatbot.chat.server.replies import add_reply_routes
-from chatbot.chat.server.state import Limits, Metrics, ServerState, state_of
+from chatbot.chat.server.state import ConversationLog, Limits, Metrics, ServerState, state_of
 from chatbot.chat.service import RateLimit
 from chatbot.version import __version__
 
@@ -49,6 +49,8 @@ def create_app(
             yield
         finally:
             refresh.cancel()
+            if conversations is not None:
+                await asyncio.to_thread(conversations.close)
             await models.close()
 
     app = FastAPI(
@@ -62,7 +64,8 @@ def create_app(
     )
     app.router.route_class = BodyRoute
     metrics = Metrics(lambda: sum(model.engine.waiting for model in models.loaded.values()))
-    state = ServerState(models, limits, metrics, RateLimit(limits.rate), request_timeout, log_conversation)
+    conversations = None if log_conversation is None else ConversationLog(log_conversation)
+    state = ServerState(models, limits, metrics, RateLimit(limits.rate), request_timeout, conversations)
     app.state.server = state
     add_error_handlers(app)
     add_status_routes(app)

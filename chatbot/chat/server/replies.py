@@ -281,4 +281,6 @@ def _note(state: ServerState, completion: Completion) -> None:
     state.metrics.replies.labels(completion.model).inc(len(completion.finished))
     state.metrics.tokens.labels(completion.model, "question").inc(completion.usage.question_tokens)
     state.metrics.tokens.labels(completion.model, "reply").inc(completion.usage.reply_tokens)
-    state.log_conversations(completion.lines())
+    if state.conversations is not None:
+        for line in completion.lines():
+            state.conversations.add(line)

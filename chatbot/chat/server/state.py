@@ -1,9 +1,11 @@
-"""What all routes of a server share: its models, its limits and its metrics."""
+"""What all routes of a server share: its models, its limits, its metrics and the log of conversations."""
 
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+import queue
+import threading
+from collections.abc import Callable, Collection, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
@@ -18,6 +20,8 @@ MOST_BYTES = 2 << 20
 # Seconds for a client to send a body.
 BODY_TIMEOUT = 30.0
 log = logging.getLogger(__name__)
+MOST_WAITING = 1000  # lines that wait to be written
+LAST_SECONDS = 5.0  # for the lines that wait when the server stops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,11 +65,56 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+class ConversationLog:
+    """Writes lines in a thread of its own, so that whoever reads them cannot stop the server.
+
+    Lines that cannot be written are dropped, which is said once. write: writes a line; what it raises is an error of
+    the log, and not of the request.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._lines: queue.Queue[str | None] = queue.Queue(MOST_WAITING)
+        self._has_failed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, line: str) -> None:
+        """Write a line soon. Raises nothing. Call it from one thread."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log of conversations", daemon=True)
+            self._thread.start()
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._fail("its reader has stopped")
+
+    def close(self) -> None:
+        """Write the lines that wait, but not for long."""
+        if self._thread is not None:
+            try:
+                self._lines.put(None, timeout=LAST_SECONDS)
+            except queue.Full:
+                return
+            self._thread.join(LAST_SECONDS)
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                self._write(line)
+            except Exception as error:  # without the log, the server still answers
+                self._fail(f"{type(error).__name__}: {error}")
+
+    def _fail(self, reason: str) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            log.error("--log-conversations: the log cannot be written, and lines of it are lost: %s", reason)
+
+
 @dataclasses.dataclass
 class ServerState:
     """What all routes of a server share. stopping: whether a signal has asked it to end.
 
-    conversations: writes a line of JSON for each answered question; None: no conversation is logged.
+    conversations: gets a line of JSON for each answered question; None: no conversation is logged.
     """
 
     models: Models
@@ -73,23 +122,10 @@ class ServerState:
     metrics: Metrics
     rate_limit: RateLimit
     request_timeout: float
-    conversations: Callable[[str], None] | None = None
+    conversations: ConversationLog | None = None
     stopping: bool = False
     # Bodies are parsed one at a time.
     parsing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-    _log_failed: bool = False
-
-    def log_conversations(self, lines: Iterable[str]) -> None:
-        """Log lines of JSON, if conversations are logged. Lines that cannot be written are lost, which is said once."""
-        if self.conversations is None:
-            return
-        try:
-            for line in lines:
-                self.conversations(line)
-        except (OSError, ValueError) as error:
-            if not self._log_failed:
-                self._log_failed = True
-                log.error("--log-conversations: the log cannot be written, and lines of it are lost: %s", error)
 
 
 def state_of(request: Request) -> ServerState:

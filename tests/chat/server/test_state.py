@@ -1,9 +1,11 @@
 """The lines of --log-conversations."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from chatbot.chat.server.state import MOST_WAITING, ConversationLog
 from tests.chat.server.test_gate import CHAT, HELLO, client_of
 
 
@@ -19,7 +21,7 @@ def test_conversations_are_logged_only_when_asked(tmp_path: Path, caplog: pytest
 
 
 def test_log_that_cannot_be_written_fails_no_reply(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is said once."""
+    """It is said once; a log whose reader has stopped does not stop the server."""
     lines: list[str] = []
 
     def write(line: str) -> None:
@@ -32,4 +34,26 @@ def test_log_that_cannot_be_written_fails_no_reply(tmp_path: Path, caplog: pytes
             assert response.status_code == 200
             assert "error" not in response.text
     assert len(lines) == 3
-    assert caplog.text.count("the log cannot be written, and lines of it are lost: [Errno 32] Broken pipe") == 1
+    assert (
+        caplog.text.count(
+            "the log cannot be written, and lines of it are lost: BrokenPipeError: [Errno 32] Broken pipe"
+        )
+        == 1
+    )
+
+
+def test_log_whose_reader_has_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def write(line: str) -> None:
+        begun.set()
+        goes_on.wait(10)
+
+    conversations = ConversationLog(write)
+    conversations.add("0")
+    begun.wait(10)
+    for number in range(MOST_WAITING + 5):
+        conversations.add(str(number))
+    goes_on.set()
+    conversations.close()
+    assert caplog.text.count("lines of it are lost: its reader has stopped") == 1

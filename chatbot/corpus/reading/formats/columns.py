@@ -5,10 +5,11 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.display import SHOWN_NAME, counted, listing, numbered, one_line
-from chatbot.corpus.reading.formats.doubts import doubt_of, holds_running_numbers
+from chatbot.corpus.reading.formats.doubts import are_choices, doubt_of, holds_running_numbers
 from chatbot.corpus.reading.report import Report
 from chatbot.errors import UserError
 
@@ -209,7 +210,8 @@ def layout_of(rows: Sequence[Sequence[str]], columns: tuple[str, ...], place: st
     elif known:
         choices = width > 2 and are_choices([row[known[1]] for row in rows[1:] if len(row) > known[1]])
         inputs = tuple(i for i, name in enumerate(first) if name.strip().casefold() in INPUTS and i != known[0])
-        layout = Layout(*known, width, 1, inputs)
+        doubt = f"the answers are letters of choices; if they are right, give --columns {known[0] + 1} {known[1] + 1}"
+        layout = Layout(*known, width, 1, inputs, doubt=doubt if choices else "")
     else:
         layout = _unnamed(rows, width)
     if layout is None:

@@ -64,7 +64,9 @@ def doubt_of(rows: Sequence[Sequence[str]], column: str = "column") -> str:
                 "; if it is a chat, add a first line such as sender,content" if side == "first" and values > 1 else ""
             )
             return f"the {side} {column} has {counted(values, 'value')}, as names or labels have{chat}"
-    if sum("".join(a.split()) == "".join(b.split()) for a, b in zip(firsts, seconds, strict=True)) >= MOST * len(firsts):
+    if sum("".join(a.split()) == "".join(b.split()) for a, b in zip(firsts, seconds, strict=True)) >= MOST * len(
+        firsts
+    ):
         return f"the {column}s have the same text"
     if are_choices(seconds):
         return f"the second {column} has letters, as of choices"
