@@ -153,6 +153,7 @@ def test_folder_that_is_no_attempt_is_named_as_what_it_is(work_dir: Path) -> Non
         ({"report_to": "mlflow"}, "--report-to mlflow: choose one of tensorboard, wandb, none"),
         ({"histograms": "some"}, "--histograms some: choose one of none, weights, all"),
         ({"label_smoothing": 3.0}, "--label-smoothing 3.0: must be at most 0.9"),
+        ({"history": 3, "max_length": 7}, "at least 8 for 4 turns"),
     ],
 )
 def test_invalid_value_is_reported_with_its_flag(values: dict, message: str) -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import io
+import logging
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -91,10 +93,8 @@ _BLOCK_OR_CHARACTER = re.compile(r"([\u4e00-\u9fd5a-zA-Z0-9+#&._%\-]+)|.")
 # jieba.finalseg.re_han and re_skip: the model is for Chinese characters; a number keeps its decimals.
 _CHINESE = re.compile(r"([\u4e00-\u9fd5]+)")
 _LETTERS_AND_DIGITS = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")
-# jieba.re_userdict: a word, its frequency and its tag.
-_ENTRY = re.compile(r"(.+?)(?: ([0-9]+))?(?: [a-z]+)?")
-# jieba splits words of frequency 0, which rjieba cannot; it adds frequencies in 64 bits without a check.
-MOST_FREQUENT = 10**10
+# rjieba adds frequencies in 64 bits without a check.
+_MAX_TOTAL = 2**63
 
 
 def jieba_segmenter(dictionary: str | None = None) -> Tokenizer:
@@ -105,8 +105,13 @@ def jieba_segmenter(dictionary: str | None = None) -> Tokenizer:
     """
     import rjieba  # a tenth of a second
 
-    words = rjieba if dictionary is None else _with_words_of(dictionary)
-    return _segmenter(words, rjieba.Jieba.empty().cut)
+    if dictionary is None:
+        return _segmenter(rjieba, rjieba.Jieba.empty().cut)
+    words, split_words = _load(dictionary)
+    segment = _segmenter(words, rjieba.Jieba.empty().cut)
+    if not split_words:
+        return segment
+    return lambda text: [part for word in segment(text) for part in (word if word in split_words else (word,))]
 
 
 def _segmenter(dictionary: Any, cut_by_model: Tokenizer) -> Tokenizer:
@@ -162,16 +167,35 @@ def _segmenter(dictionary: Any, cut_by_model: Tokenizer) -> Tokenizer:
     return segment
 
 
-def _with_words_of(path: str) -> Any:
-    """Return a dictionary of rjieba's, with the words of a user dictionary."""
-    import rjieba
+def _load(path: str) -> tuple[Any, frozenset[str]]:
+    """Return (the words of jieba and of the user dictionary, words to be split).
 
-    words = rjieba.Jieba()
-    text, _ = read_word_list(path, "dictionary")
-    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
-        if entry := _ENTRY.fullmatch(line.strip()):
-            frequency = None if entry[2] is None else int(entry[2][:12])  # a longer one is too large anyway
-            if frequency is not None and not 0 < frequency < MOST_FREQUENT:
-                raise UserError(f"{path}, line {number:,}: give a frequency from 1 to {MOST_FREQUENT - 1:,}, or none")
-            words.add_word(entry[1], frequency, None)
-    return words
+    jieba splits words of frequency 0 where its model finds them.
+    """
+    import jieba  # half a second, which only a user dictionary needs
+    import rjieba
+    from jieba import finalseg
+
+    jieba.setLogLevel(logging.WARNING)
+    text, encoding = read_word_list(path, "dictionary")
+    loaded = jieba.Tokenizer()
+    # Not `initialize`, which trusts a file in the system's temporary folder that any user may have written.
+    loaded.FREQ, loaded.total = loaded.gen_pfdict(loaded.get_dict_file())
+    loaded.initialized = True
+    # jieba collects the words to be split in one set for all tokenizers.
+    others, finalseg.Force_Split_Words = finalseg.Force_Split_Words, set()
+    try:
+        loaded.load_userdict(io.StringIO(text))
+        if loaded.total >= _MAX_TOTAL:
+            raise OverflowError(f"the frequencies add up to {loaded.total:,}")
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{path}: not a jieba dictionary in {encoding}: {error}") from None
+    finally:
+        removed, finalseg.Force_Split_Words = finalseg.Force_Split_Words, others
+    words = rjieba.Jieba.empty()
+    for word, frequency in loaded.FREQ.items():
+        if frequency:  # 0: the beginning of a word, or a word that the user removed
+            words.add_word(word, frequency, None)
+    # jieba's total counts a word's former frequencies, too. No block has a line end in it.
+    words.add_word("\n", loaded.total - sum(loaded.FREQ.values()), None)
+    return words, frozenset(word for word in removed if not loaded.FREQ[word])

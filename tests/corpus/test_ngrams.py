@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.corpus import ngrams
-from chatbot.corpus.ngrams import histories_of, load_ngrams, ngrams_of
+from chatbot.corpus.ngrams import context_numbers, histories_of, load_ngrams, ngrams_of
 from chatbot.corpus.pair_ids import Ragged
 from chatbot.corpus.vocabulary import ASK, BOS, PAD
 from chatbot.errors import UserError
@@ -26,6 +26,15 @@ def test_histories_are_the_ids_before_each_target() -> None:
 
 VOCABULARY = 9
 NGRAMS = ngrams_of([Ragged.from_rows([[5, 6, 7], [5, 6]])], VOCABULARY, 3)
+
+
+def test_orders_are_those_of_growing_contexts() -> None:
+    """Each has the contexts of the corpus of its length."""
+    histories = histories_of(np.array([[BOS, 5, 6, 7], [BOS, 5, 6, PAD]]), 3)
+    histories = np.concatenate([histories[0], histories[1, :3]])
+    for length, order in enumerate(NGRAMS.orders, 1):
+        numbers = context_numbers(histories[:, -length:])
+        np.testing.assert_array_equal(order.contexts, np.unique(numbers))
 
 
 def random_rows(rows: int, vocabulary: int) -> Ragged:
