@@ -29,7 +29,7 @@ from chatbot.decoding.ngrams import NgramMixture
 from chatbot.export.model import Stored, plain_model, sequences_in_graph, with_weights
 from chatbot.flags import fields_of
 from chatbot.inference.replier import check_decoding, for_attempt, reply_automaton
-from chatbot.inference.responder import found, log_probabilities
+from chatbot.inference.responder import log_probabilities, search_graph
 from chatbot.model.saved import Trained
 from chatbot.model.seq2seq import Seq2Seq
 
@@ -122,7 +122,7 @@ class _Signatures:
     def _search(self, decoding: DecodingSettings) -> Compute:
         """Return the function (ids, uniform) -> ids and scores of all hypotheses of each question."""
         automaton = reply_automaton(decoding, self.vocabulary, self.max_length)
-        return lambda ids, uniform: found(self.model, decoding, automaton, sequences_in_graph(ids), uniform)
+        return lambda ids, uniform: search_graph(self.model, decoding, automaton, sequences_in_graph(ids), uniform)
 
     def _signature(self, decoding: DecodingSettings, compute: Compute, named: Callable[..., Any]) -> Any:
         """Return a signature. named: from the two results, ids and scores, to the results by name."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from chatbot.corpus.vocabulary import BOS
-from chatbot.inference.questions import Asked, FinishReason, Piece, Question, Receive, Ticket, TokenLogProb
+from chatbot.inference.questions import FinishReason, Piece, Question, Receive, Request, Ticket, TokenLogProb
 from chatbot.inference.replier import Reply
-from chatbot.inference.rows import RowBatch, Started, token_log_prob
+from chatbot.inference.rows import NewReplies, RowBatch, token_log_prob
 from chatbot.inference.text_responder import EMPTY_QUESTION_REPLY, TextResponder
 from chatbot.inference.waiting import BusyError, Waiting
 
@@ -58,9 +58,9 @@ class Engine:
 
     def submit(self, question: Question, receive: Receive) -> Ticket:
         """Give a question to the engine, from any thread. Raises BusyError if too many wait, or after `close`."""
-        asked = Asked(question, receive, Ticket())
-        self._waiting.put(self._own_lane if question.decoding is None else ROWS, asked)
-        return asked.ticket
+        request = Request(question, receive, Ticket())
+        self._waiting.put(self._own_lane if question.decoding is None else ROWS, request)
+        return request.ticket
 
     @property
     def waiting(self) -> int:
@@ -94,14 +94,14 @@ class RowLane:
     @property
     def active(self) -> int:
         """The number of questions that are being answered."""
-        return len(self._batch.asked)
+        return len(self._batch.requests)
 
     def run(self) -> None:
         """Answer questions until `waiting` is closed and none is left."""
-        while (taken := self.joining()) is not None:
-            self.step(taken)
+        while (requests := self.joining()) is not None:
+            self.step(requests)
 
-    def joining(self) -> list[Asked] | None:
+    def joining(self) -> list[Request] | None:
         """Return the questions that join now. None if there is nothing to do any more."""
         number = self._batch.unfinished
         self._tokens += 1
@@ -110,36 +110,36 @@ class RowLane:
         self._tokens = 0
         return self._waiting.take(self._lane, REPLIES - number, blocks=not number)
 
-    def step(self, taken: Sequence[Asked]) -> None:
+    def step(self, requests: Sequence[Request]) -> None:
         """Begin replies to these questions, and add a token to each unfinished reply."""
         try:
-            self._batch.change([started for asked in taken if (started := self._started(asked)) is not None])
+            self._batch.change([replies for request in requests if (replies := self._begin(request)) is not None])
             if self._batch.unfinished:
                 self._batch.advance()
         except Exception as error:  # the next questions are answered
-            for asked in [*self._batch.asked, *taken]:
-                asked.give(error)
+            for request in [*self._batch.requests, *requests]:
+                request.give(error)
             self._batch.clear()
 
-    def _started(self, asked: Asked) -> Started | None:
+    def _begin(self, request: Request) -> NewReplies | None:
         """Return the replies to a question before their first id; None if it is answered."""
-        question, responder = asked.question, self._responder
+        question, responder = request.question, self._responder
         try:
             source = responder.source(question.text, question.history)[: self._max_length]
             if not source:
-                give_empty_question_replies(asked)
+                give_empty_question_replies(request)
                 return None
-            return responder.rule_book.started(asked, source, question.decoding or responder.decoding)
+            return responder.rule_book.begin(request, source, question.decoding or responder.decoding)
         except Exception as error:  # of this question: the others go on
-            asked.give(error)
+            request.give(error)
             return None
 
 
-def give_empty_question_replies(asked: Asked) -> None:
+def give_empty_question_replies(request: Request) -> None:
     """Give the replies to a question without visible characters."""
-    asked.unfinished = asked.question.replies
-    for number in range(asked.question.replies):
-        asked.give_reply(Piece(number, EMPTY_QUESTION_REPLY, finish_reason="stop"), 0)
+    request.unfinished = request.question.replies
+    for number in range(request.question.replies):
+        request.give_reply(Piece(number, EMPTY_QUESTION_REPLY, finish_reason="stop"), 0)
 
 
 class SearchLane:
@@ -154,50 +154,52 @@ class SearchLane:
         """Answer questions until `waiting` is closed and none is left. threads: those that take from the same lane."""
         number, patience = 1, 0.0
         most = max(1, self._responder.replier.batch // threads)
-        while (taken := self._waiting.take(self._lane, most, True, number, patience)) is not None:
+        while (requests := self._waiting.take(self._lane, most, True, number, patience)) is not None:
             began = time.monotonic()
-            self.active = number = len(taken)
-            self._answer(taken)
+            self.active = number = len(requests)
+            self._answer(requests)
             self.active = 0
             patience = PATIENCE * (time.monotonic() - began)
 
-    def _answer(self, asked: Sequence[Asked]) -> None:
+    def _answer(self, requests: Sequence[Request]) -> None:
         try:
-            questions = [self._responder.source(one.question.text, one.question.history) for one in asked]
-            tickets = [one.ticket for one, question in zip(asked, questions, strict=True) if question]
-            found = iter(self._responder.replier.candidates([question for question in questions if question], tickets))
-            for one, question in zip(asked, questions, strict=True):
+            questions = [self._responder.source(one.question.text, one.question.history) for one in requests]
+            tickets = [one.ticket for one, question in zip(requests, questions, strict=True) if question]
+            candidates = iter(
+                self._responder.replier.candidates([question for question in questions if question], tickets)
+            )
+            for one, question in zip(requests, questions, strict=True):
                 if question:
-                    self._give(one, question[: self._max_length], next(found))
+                    self._give(one, question[: self._max_length], next(candidates))
                 else:
                     give_empty_question_replies(one)
         except Exception as error:  # the next questions are answered
-            for one in asked:
+            for one in requests:
                 one.give(error)
 
-    def _give(self, asked: Asked, source: Sequence[int], found: Sequence[Reply]) -> None:
+    def _give(self, request: Request, source: Sequence[int], replies: Sequence[Reply]) -> None:
         """Give the best replies, as many as the question wants. Their tokens are those of their texts."""
-        question, responder = asked.question, self._responder
-        best = found[: question.replies]
-        asked.question_tokens, asked.reply_tokens, asked.unfinished = len(source), 0, len(best)
+        question, responder = request.question, self._responder
+        best = replies[: question.replies]
+        request.question_tokens, request.reply_tokens, request.unfinished = len(source), 0, len(best)
         for number, reply in enumerate(best):
             text, ids = reply.text, responder.ids(reply.text)
             is_cut = question.max_tokens is not None and len(ids) > question.max_tokens
             if is_cut:
                 ids = ids[: question.max_tokens]
                 text = responder.vocabulary.text(ids)
-            tokens = self._tokens(asked, source, ids)
+            tokens = self._tokens(request, source, ids)
             reason: FinishReason = "length" if is_cut or len(ids) >= self._max_length else "stop"
-            asked.give_reply(Piece(number, text, tokens, reason), len(ids))
+            request.give_reply(Piece(number, text, tokens, reason), len(ids))
 
-    def _tokens(self, asked: Asked, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
+    def _tokens(self, request: Request, source: Sequence[int], ids: Sequence[int]) -> tuple[TokenLogProb, ...]:
         """Return the log-probabilities of a reply that was found, if they are needed."""
-        if (top := asked.question.top_log_probs) is None:
+        if (top := request.question.top_log_probs) is None:
             return ()
         model, tokens = self._responder.replier.model, []
         state = model.encode([source])
         for last, token in zip((BOS, *ids), ids, strict=False):
-            if asked.is_over:
+            if request.is_over:
                 break
             logits, state = model.step(state, np.array([last]))
             tokens.append(token_log_prob(self._responder.vocabulary, token, logits[0], top))

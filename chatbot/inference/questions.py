@@ -100,7 +100,7 @@ class Ticket:
 
 
 @dataclasses.dataclass(eq=False)
-class Asked:
+class Request:
     """A question within the engine. Only the thread that answers it changes the numbers."""
 
     question: Question

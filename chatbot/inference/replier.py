@@ -127,13 +127,13 @@ class Replier:
         parts = [slice(start, start + self.batch) for start in range(0, len(questions), self.batch)]
         batches = self.search([(questions[part], tickets[part]) for part in parts], self.decoding.seed)
         hypotheses = [row for batch in batches for row in zip(*batch, strict=True)]
-        found = [
+        candidates = [
             [] if tickets and tickets[number].cancelled.is_set() else self._distinct(*of_question)
             for number, of_question in enumerate(hypotheses)
         ]
         if self.decoding.rerank:
-            found = self._reranked(questions, found, tickets)
-        return found
+            candidates = self._reranked(questions, candidates, tickets)
+        return candidates
 
     def _distinct(self, hypotheses: npt.NDArray[np.integer], scores: Floats) -> list[Reply]:
         """Return the distinct texts of a question's hypotheses, each with its best score, the best first.
@@ -150,22 +150,24 @@ class Replier:
                 ids = [i for i in hypotheses[index].tolist() if i not in (PAD, EOS)]
                 text = before_stop(self._vocabulary.text(ids), self.decoding.stop)
                 texts.setdefault(text, Reply(text, float(scores[index]), ids))
-        found = list(texts.values())
-        return [reply for reply in found if reply.text] or found
+        replies = list(texts.values())
+        return [reply for reply in replies if reply.text] or replies
 
-    def _reranked(self, questions: Rows, found: list[list[Reply]], tickets: Sequence[Ticket]) -> Any:
+    def _reranked(self, questions: Rows, candidates: list[list[Reply]], tickets: Sequence[Ticket]) -> Any:
         """Add the weighted log-probability of the question given the reply to the scores (Li et al., 2016, MMI-bidi).
 
         It is divided by the length penalty of the question, so that one weight serves questions of all lengths.
         """
-        replies = [self._before_stop(reply) for of_question in found for reply in of_question]
+        reply_ids = [self._before_stop(reply) for of_question in candidates for reply in of_question]
         alone = [question_of(question, self._vocabulary) for question in questions]
-        numbers = [number for number, of_question in enumerate(found) for _ in of_question]
+        numbers = [number for number, of_question in enumerate(candidates) for _ in of_question]
         of_pairs = [alone[number] for number in numbers]
-        values = reverse_scores(self.model, replies, of_pairs, [tickets[i] for i in numbers] if tickets else ())
+        values = reverse_scores(self.model, reply_ids, of_pairs, [tickets[i] for i in numbers] if tickets else ())
         values = values / length_penalty(np.array([len(question) + 1 for question in of_pairs]), self.decoding)
         added = iter(((self.decoding.rerank or 0) * values).tolist())
-        scored = [[reply._replace(score=reply.score + next(added)) for reply in of_question] for of_question in found]
+        scored = [
+            [reply._replace(score=reply.score + next(added)) for reply in of_question] for of_question in candidates
+        ]
         return [sorted(of_question, key=lambda reply: -reply.score) for of_question in scored]
 
     def _before_stop(self, reply: Reply) -> Sequence[int]:

@@ -124,8 +124,8 @@ class TensorFlowModel:
             return RowGraphs(
                 encode,
                 graph(step, state, numbers),
-                graph(_taken, [state], numbers, width),
-                graph(_taken, [state, state], numbers, width),
+                graph(_select_rows, [state], numbers, width),
+                graph(_select_rows, [state, state], numbers, width),
             )
 
 
@@ -156,7 +156,7 @@ class GraphSearcher:
             specs.append(tf.TensorSpec([None, decoding.hypotheses, automaton.max_length], tf.float32))
 
         def decode(abandoned: tf.Tensor, source: Sequences, *uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return found(model, decoding, automaton, source, uniform[0] if uniform else None, abandoned)
+            return search_graph(model, decoding, automaton, source, uniform[0] if uniform else None, abandoned)
 
         self.graph = copies.graph(decode, [tf.TensorSpec([], tf.resource), *specs])
 
@@ -166,12 +166,12 @@ class GraphSearcher:
         """See `Searcher`."""
 
         def compute(weights: list[tf.Tensor], numbers: Iterator[int]) -> list[tuple[int, Any]]:
-            return [(i, self._found(weights, seed, *batches[i])) for i in numbers]
+            return [(i, self._search(weights, seed, *batches[i])) for i in numbers]
 
         of_devices = self._copies.run(compute, range(len(batches)))
         return [batch for _, batch in sorted(itertools.chain(*of_devices), key=lambda numbered: numbered[0])]
 
-    def _found(
+    def _search(
         self, weights: list[tf.Tensor], seed: int, questions: Sequence[Sequence[int]], tickets: Sequence[Ticket]
     ) -> Any:
         assert all(questions), "an empty question"
@@ -189,7 +189,7 @@ class GraphSearcher:
             return ids.numpy(), scores.numpy()
 
 
-def found(
+def search_graph(
     model: Seq2Seq,
     decoding: DecodingSettings,
     automaton: BoundedAutomaton,
@@ -301,7 +301,7 @@ def _filled(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.pad(rows, (0, rounded_up(len(rows)) - len(rows)), mode="edge") if len(rows) else rows
 
 
-def _taken(states: list[DecoderState], rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
+def _select_rows(states: list[DecoderState], rows: tf.Tensor, width: tf.Tensor) -> DecoderState:
     fitted = (
         {name: x if name in OF_HYPOTHESES else _fitted(x, width) for name, x in state.items()} for state in states
     )

@@ -20,7 +20,7 @@ from chatbot.decoding.array_functions import NumpyFunctions
 from chatbot.decoding.automaton import BoundedAutomaton
 from chatbot.decoding.processors import Prefix, processed
 from chatbot.decoding.sampling import picked, uniform_numbers
-from chatbot.inference.questions import Asked, FinishReason, Piece, TokenLogProb
+from chatbot.inference.questions import FinishReason, Piece, Request, TokenLogProb
 from chatbot.inference.replier import EMPTY_QUESTION, RowModel, check_decoding, for_attempt, reply_automaton
 from chatbot.inference.reply_text import ReplyText
 
@@ -89,9 +89,9 @@ class UnfinishedReply:
     """
 
     def __init__(
-        self, asked: Asked, number: int, rules: Rules, stops: Sequence[str], limit: int, vocabulary: Vocabulary
+        self, request: Request, number: int, rules: Rules, stops: Sequence[str], limit: int, vocabulary: Vocabulary
     ) -> None:
-        self.asked, self.rules = asked, rules
+        self.request, self.rules = request, rules
         self._number, self._has_stops, self._limit, self._vocabulary = number, bool(stops), limit, vocabulary
         self._text = ReplyText(vocabulary, stops)
         self._piece = ""  # the next one
@@ -102,7 +102,7 @@ class UnfinishedReply:
 
     def add(self, token: int, logits: Floats) -> bool:
         """Add an id, and return whether the reply has ended. logits: [vocabulary], of which it was chosen."""
-        question = self.asked.question
+        question = self.request.question
         has_ended = token == EOS
         if not has_ended:
             self._ids.append(token)
@@ -117,14 +117,14 @@ class UnfinishedReply:
             self._end(self._piece + self._text.rest(), "length" if is_cut else "stop")
             return True
         if self._piece and question.streams:
-            self.asked.give(Piece(self._number, self._piece, self._pending(len(self._ids))))
+            self.request.give(Piece(self._number, self._piece, self._pending(len(self._ids))))
             self._piece = ""
         return False
 
     def _end(self, piece: str, reason: FinishReason) -> None:
         # Tokens of the stop text are not in the reply.
         number = self._text.ids_before_stop() if self._text.is_stopped else len(self._ids)
-        self.asked.give_reply(Piece(self._number, piece, self._pending(number), reason), len(self._ids))
+        self.request.give_reply(Piece(self._number, piece, self._pending(number), reason), len(self._ids))
 
     def _pending(self, number: int) -> tuple[TokenLogProb, ...]:
         """Return the tokens among the first `number` ids that no piece has yet."""
@@ -146,7 +146,7 @@ def token_text(vocabulary: Vocabulary, token: int) -> str:
     return vocabulary.tokens_of([token])[0].replace(SPACE, " ")
 
 
-class Started(NamedTuple):
+class NewReplies(NamedTuple):
     """The replies to a question before their first id."""
 
     source: Sequence[int]  # the ids of the question
@@ -165,24 +165,25 @@ class RuleBook:
         self._rules_of = functools.lru_cache(maxsize=64)(self._make)
         self._automaton_of = functools.lru_cache(maxsize=4)(self._make_automaton)
 
-    def started(self, asked: Asked, source: Sequence[int], decoding: DecodingSettings) -> Started:
+    def begin(self, request: Request, source: Sequence[int], decoding: DecodingSettings) -> NewReplies:
         """Return the replies to a question before their first id.
 
         source: the ids of the question, at least one. decoding: settings of one reply. Raises UserError for settings
         that the model does not admit.
         """
-        question, length = asked.question, self._settings.model.max_length
+        question, length = request.question, self._settings.model.max_length
         rules = self._rules_of(decoding)
         uniform = np.zeros((question.replies, length), np.float32)
         if decoding.samples:
             seed = decoding.seed if question.seed is None else question.seed
             (uniform,) = uniform_numbers(seed, [source], question.replies, length)
-        asked.question_tokens, asked.unfinished = len(source), question.replies
+        request.question_tokens, request.unfinished = len(source), question.replies
         stops, limit = (*decoding.stop, *question.stop), min(question.max_tokens or length, length)
         replies = [
-            UnfinishedReply(asked, number, rules, stops, limit, self._vocabulary) for number in range(question.replies)
+            UnfinishedReply(request, number, rules, stops, limit, self._vocabulary)
+            for number in range(question.replies)
         ]
-        return Started(source, replies, uniform)
+        return NewReplies(source, replies, uniform)
 
     def _make(self, decoding: DecodingSettings) -> Rules:
         if decoding.hypotheses > 1:
@@ -224,37 +225,37 @@ class RowBatch:
         return len(self._replies) - int(self._has_ended.sum())
 
     @property
-    def asked(self) -> list[Asked]:
+    def requests(self) -> list[Request]:
         """The questions with unfinished replies."""
-        return list(dict.fromkeys(self._replies[row].asked for row in np.flatnonzero(~self._has_ended)))
+        return list(dict.fromkeys(self._replies[row].request for row in np.flatnonzero(~self._has_ended)))
 
-    def change(self, started: Sequence[Started]) -> None:
+    def change(self, new: Sequence[NewReplies]) -> None:
         """Add replies. If some are added, or many rows are not needed any more, leave these out."""
         for row, reply in enumerate(self._replies):
-            self._has_ended[row] |= reply.asked.is_over
-        kept, left = np.flatnonzero(~self._has_ended), self._generic_left()
+            self._has_ended[row] |= reply.request.is_over
+        kept, generic = np.flatnonzero(~self._has_ended), self._unfinished_generic()
         old, width = len(self._replies), len(self._replies) + len(self._generic)
-        if not started and len(kept) + len(left) > (1 - LEAVING_SHARE) * width:
+        if not new and len(kept) + len(generic) > (1 - LEAVING_SHARE) * width:
             return
-        arrived = [reply for one in started for reply in one.replies]
+        arrived = [reply for one in new for reply in one.replies]
         if not len(kept) + len(arrived):
             self.clear()
             return
         # The rows of the next state, as numbers of rows of the present one and of the questions behind it.
-        numbers = [kept, *(np.full(len(one.replies), width + i, np.int64) for i, one in enumerate(started))]
+        numbers = [kept, *(np.full(len(one.replies), width + i, np.int64) for i, one in enumerate(new))]
         needing = [len(kept) + i for i, reply in enumerate(arrived) if reply.rules.generic_tokens]
-        numbers += [old + left, np.full(len(needing), width + len(started), np.int64)]
+        numbers += [old + generic, np.full(len(needing), width + len(new), np.int64)]
         states, rows = [] if self._state is None else [self._state], np.concatenate(numbers)
-        if started:
-            sources = [one.source for one in started] + [EMPTY_QUESTION] * bool(needing)
+        if new:
+            sources = [one.source for one in new] + [EMPTY_QUESTION] * bool(needing)
             states.append(self._model.encode(sources))
         if self._state is None and np.array_equal(rows, np.arange(len(sources))):
             (self._state,) = states  # such as that of a single question
         else:
             self._state = self._model.take(states, rows)
-        self._generic = np.concatenate([np.searchsorted(kept, self._generic[left]), np.array(needing, np.int64)])
+        self._generic = np.concatenate([np.searchsorted(kept, self._generic[generic]), np.array(needing, np.int64)])
         self._replies = [self._replies[row] for row in kept] + arrived
-        joined: Any = zip(self._rows.of(kept), self._new_rows(started), strict=True)
+        joined: Any = zip(self._rows.of(kept), self._new_rows(new), strict=True)
         self._rows = Rows(*map(np.concatenate, joined))
         self._has_ended = np.zeros(len(self._replies), np.bool_)
 
@@ -265,8 +266,8 @@ class RowBatch:
         groups = defaultdict(list)
         for row, reply in enumerate(self._replies):
             groups[reply.rules].append(row)
-        left = self._generic_left()
-        generic_rows, generic_logits = self._generic[left], logits[number + left]
+        needed = self._unfinished_generic()
+        generic_rows, generic_logits = self._generic[needed], logits[number + needed]
         ids, states = np.full(number, EOS, np.int64), np.zeros(number, np.int64)
         with np.errstate(all="ignore"):  # logarithms of 0 and differences of infinities are meant
             for rules, of_group in groups.items():
@@ -281,25 +282,25 @@ class RowBatch:
                     ids[places], states[places] = rules.choose(logits[:number][places], rows.of(places), generic)
                 except Exception as error:  # of this group: the others go on
                     for row in of_group:
-                        self._replies[row].asked.give(error)
+                        self._replies[row].request.give(error)
         rows.ids[np.arange(number), rows.positions] = ids
         for row in np.flatnonzero(~self._has_ended).tolist():
             reply = self._replies[row]
-            self._has_ended[row] = reply.asked.is_over or reply.add(int(ids[row]), logits[row])
+            self._has_ended[row] = reply.request.is_over or reply.add(int(ids[row]), logits[row])
         self._rows = rows._replace(positions=rows.positions + ~self._has_ended, last=ids, states=states)
 
-    def _generic_left(self) -> npt.NDArray[np.intp]:
+    def _unfinished_generic(self) -> npt.NDArray[np.intp]:
         """Return which rows without the question are still needed, as numbers from 0."""
         tokens = np.array([self._replies[row].rules.generic_tokens for row in self._generic], np.int64)
         return np.flatnonzero(~self._has_ended[self._generic] & (self._rows.positions[self._generic] < tokens))
 
-    def _new_rows(self, started: Sequence[Started]) -> Rows:
-        starts = [reply.rules.automaton.start for one in started for reply in one.replies]
+    def _new_rows(self, new: Sequence[NewReplies]) -> Rows:
+        starts = [reply.rules.automaton.start for one in new for reply in one.replies]
         number = len(starts)
         return Rows(
             ids=np.full((number, self._max_length), PAD, np.int64),
             positions=np.zeros(number, np.int64),
             last=np.full(number, BOS, np.int64),
             states=np.array(starts, np.int64),
-            uniform=np.concatenate([one.uniform for one in started] or [np.zeros((0, self._max_length), np.float32)]),
+            uniform=np.concatenate([one.uniform for one in new] or [np.zeros((0, self._max_length), np.float32)]),
         )

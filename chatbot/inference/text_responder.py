@@ -13,7 +13,7 @@ from chatbot.config.training import Settings
 from chatbot.corpus.history import source_of
 from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary
-from chatbot.inference.questions import Asked, Message, Piece, Question, Ticket
+from chatbot.inference.questions import Message, Piece, Question, Request, Ticket
 from chatbot.inference.replier import Replier, Reply
 from chatbot.inference.rows import RowBatch, RuleBook
 
@@ -99,9 +99,9 @@ class TextResponder:
     def _pieces(self, source: Sequence[int]) -> Iterator[str]:
         """Yield the reply to a question in pieces. source: its ids, at least one."""
         messages: list[Message] = []
-        asked = Asked(Question(""), messages.append, Ticket())
+        request = Request(Question(""), messages.append, Ticket())
         batch = RowBatch(self.replier.model, self._max_length)
-        batch.change([self.rule_book.started(asked, source, self.decoding)])
+        batch.change([self.rule_book.begin(request, source, self.decoding)])
         while batch.unfinished:
             batch.advance()
             for message in messages:

@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict, deque
 
-from chatbot.inference.questions import Asked
+from chatbot.inference.questions import Request
 
 # All clients together may use this many times what one client may.
 SHARES = 4
@@ -23,7 +23,7 @@ class Waiting:
     def __init__(self, lanes: int, most: int) -> None:
         self._most = most
         # The questions of each client, the one whose turn is next first.
-        self._lanes = tuple(OrderedDict[str, deque[Asked]]() for _ in range(lanes))
+        self._lanes = tuple(OrderedDict[str, deque[Request]]() for _ in range(lanes))
         self._lock = threading.RLock()
         self._arrived = tuple(threading.Condition(self._lock) for _ in range(lanes))  # or `close` was called
         self._is_closed = False
@@ -38,18 +38,20 @@ class Waiting:
         with self._lock:
             return sum(map(len, self._lanes[lane].values()))
 
-    def put(self, lane: int, asked: Asked) -> None:
+    def put(self, lane: int, request: Request) -> None:
         """Add a question. Raises BusyError if there are too many, or after `close`."""
-        client = asked.question.client
+        client = request.question.client
         with self._lock:
             if self._is_full(client):
                 self._drop_cancelled()
             if self._is_closed or self._is_full(client):
                 raise BusyError
-            self._lanes[lane].setdefault(client, deque()).append(asked)
+            self._lanes[lane].setdefault(client, deque()).append(request)
             self._arrived[lane].notify_all()  # one of several threads may wait for more questions than this
 
-    def take(self, lane: int, replies: int, blocks: bool, wanted: int = 1, patience: float = 0.0) -> list[Asked] | None:
+    def take(
+        self, lane: int, replies: int, blocks: bool, wanted: int = 1, patience: float = 0.0
+    ) -> list[Request] | None:
         """Return the next questions of a lane with at most as many replies in all, but at least one if `blocks`.
 
         blocks: whether to wait for a question. Then None is returned after `close` when none is left. wanted, patience:
@@ -60,29 +62,29 @@ class Waiting:
             if wanted > 1:
                 arrived.wait_for(lambda: self._is_closed or self.number(lane) >= wanted, patience)
             while True:
-                taken = self._taken(lane, replies, blocks)
-                if taken or not blocks:
-                    return taken
+                requests = self._requests(lane, replies, blocks)
+                if requests or not blocks:
+                    return requests
                 if self._is_closed:
                     return None
                 arrived.wait()
 
-    def _taken(self, lane: int, replies: int, at_least_one: bool) -> list[Asked]:
+    def _requests(self, lane: int, replies: int, at_least_one: bool) -> list[Request]:
         """Remove and return the next questions with at most as many replies in all."""
-        clients, taken = self._lanes[lane], list[Asked]()
+        clients, requests = self._lanes[lane], list[Request]()
         while clients:
             client, questions = next(iter(clients.items()))
             if questions[0].is_over:
                 questions.popleft()
-            elif questions[0].question.replies > replies and (taken or not at_least_one):
+            elif questions[0].question.replies > replies and (requests or not at_least_one):
                 break
             else:
-                taken.append(questions.popleft())
-                replies -= taken[-1].question.replies
+                requests.append(questions.popleft())
+                replies -= requests[-1].question.replies
                 clients.move_to_end(client)
             if not questions:
                 del clients[client]
-        return taken
+        return requests
 
     def close(self) -> None:
         """Take no more questions."""
@@ -98,6 +100,6 @@ class Waiting:
     def _drop_cancelled(self) -> None:
         for clients in self._lanes:
             for client, questions in [*clients.items()]:
-                clients[client] = deque(asked for asked in questions if not asked.is_over)
+                clients[client] = deque(request for request in questions if not request.is_over)
                 if not clients[client]:
                     del clients[client]

@@ -4,7 +4,7 @@ import dataclasses
 import queue
 
 from chatbot.inference.engine import Engine
-from chatbot.inference.questions import Asked, Piece, Question, Ticket, TokenLogProb, Usage
+from chatbot.inference.questions import Piece, Question, Request, Ticket, TokenLogProb, Usage
 
 Message = Piece | Usage | Exception
 
@@ -34,9 +34,9 @@ class Answer:
         assert all(x.text for x in before_last)
 
 
-def asked(question: Question, messages: list[Message]) -> Asked:
+def asked(question: Question, messages: list[Message]) -> Request:
     """A question whose messages are put into a list."""
-    return Asked(question, messages.append, Ticket())
+    return Request(question, messages.append, Ticket())
 
 
 def messages_of(engine: Engine, question: Question, timeout: float = 60) -> list[Message]:

@@ -7,12 +7,12 @@ import time
 import hypothesis
 import hypothesis.strategies as st
 
-from chatbot.inference.questions import Asked, Question
+from chatbot.inference.questions import Question, Request
 from chatbot.inference.waiting import BusyError, Waiting
 from tests.inference.messages import asked
 
 
-def some(number: int) -> list[Asked]:
+def some(number: int) -> list[Request]:
     return [asked(Question(str(i)), []) for i in range(number)]
 
 
@@ -37,7 +37,7 @@ def test_patience_ends() -> None:
 
 def test_one_thread_waits_for_more_questions_while_another_takes_one() -> None:
     waiting, (one,) = Waiting(1, 10), some(1)
-    taken: list[list[Asked] | None] = []
+    taken: list[list[Request] | None] = []
     threads = [
         threading.Thread(target=lambda: taken.append(waiting.take(0, 10, True, wanted=2, patience=60)), daemon=True)
     ]
@@ -68,11 +68,11 @@ def test_close_ends_every_lane() -> None:
     assert taken == [None, None]
 
 
-def of(client: str, replies: int = 1) -> Asked:
+def of(client: str, replies: int = 1) -> Request:
     return asked(Question("", replies=replies, client=client), [])
 
 
-def one(waiting: Waiting) -> Asked | None:
+def one(waiting: Waiting) -> Request | None:
     """The next question."""
     taken = waiting.take(0, 1, blocks=len(waiting) > 0)
     return taken[0] if taken else None
@@ -90,7 +90,7 @@ STEPS = st.one_of(
 def test_a_new_client_waits_for_at_most_one_question_of_each_other_and_a_client_keeps_its_order(
     steps: list[object],
 ) -> None:
-    waiting, put, taken = Waiting(1, 1000), list[Asked](), list[Asked]()
+    waiting, put, taken = Waiting(1, 1000), list[Request](), list[Request]()
     since = dict[str, int]()  # client -> the number of questions taken when its first one was put
 
     def take() -> bool:
