@@ -67,6 +67,7 @@ def test_growth_compares_the_ends_after_the_warm_up() -> None:
         growth(samples[:3])
 
 
+@pytest.mark.slow
 def test_missing_peer_file_is_reported(pairs: str, tmp_path: Path) -> None:
     """By the command, with exit code 2."""
     completed = run("benchmarks", "train", "--data", pairs, "--peers", str(tmp_path))

@@ -127,6 +127,7 @@ FEEDING = {"input_feeding": True, "history": 2, "copy": True, "bidirectional": F
 NO_ATTENTION = {"attention": "none", "bidirectional": False, "both_directions": "off"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "search"),
     [

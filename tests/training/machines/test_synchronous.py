@@ -47,6 +47,7 @@ def worker_flags(count: int = 2) -> list[tuple[str, ...]]:
     return [("--worker-hosts", hosts, "--task-index", str(i)) for i in range(count)]
 
 
+@pytest.mark.slow
 def test_two_workers_with_two_towers_equal_one_device_after_lost_worker(
     pairs_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
