@@ -20,7 +20,7 @@ for module, names in {
 }.items():
     for name in names:
         delattr(module, name)
-sys.modules.update(dict.fromkeys(["readline", "resource", "pwd", "grp"]))
+sys.modules.update(dict.fromkeys(["fcntl", "readline", "resource", "pwd", "grp"]))
 """
 
 

@@ -4,7 +4,6 @@ A cache is bounded. Folders that were not used for long are removed when another
 used first, but none that a live process uses: it holds a shared lock of the manifest.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,12 @@ import xxhash
 
 from chatbot.corpus.reading.open.file_kinds import CACHE_TAG
 from chatbot.errors import UserError
+
+fcntl: Any
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None
 
 MANIFEST = "manifest.json"
 # Marks a folder as a cache, for backup programs and for `--data FOLDER` (https://bford.info/cachedir/).
@@ -132,7 +137,12 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _locked_by_nobody(path: Path) -> Iterator[None]:
-    """Lock a file of this user. Raises OSError if it is absent, another user's, or locked by a process."""
+    """Lock a file of this user. Raises OSError if it is absent, another user's, or locked by a process.
+
+    Also on Windows, where nothing can be locked so: no folder is removed.
+    """
+    if fcntl is None:
+        raise OSError
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,6 +165,8 @@ def _is_usable(folder: Path) -> bool:
 def _hold(folder: Path) -> None:
     """Lock the manifest, if there is one, so that no process removes the folder before this process ends."""
     _release(folder)
+    if fcntl is None:
+        return
     with suppress(OSError):  # absent, or a file system without locks
         descriptor = os.open(folder / MANIFEST, os.O_RDONLY)
         _held[folder] = descriptor
