@@ -48,7 +48,7 @@ def zip_members(path: Path, name: str, report: Report, wanted: Sequence[str] = (
                 report.read_bytes = before + file.tell()
     except (zipfile.BadZipFile, struct.error, EOFError, ValueError, UnicodeError):
         raise UserError(f"{name}: damaged zip file; download it again") from None
-    except (NotImplementedError, RuntimeError) as error:
+    except (NotImplementedError, RuntimeError) as error:  # of zipfile: a way of compression, a password
         raise UserError(f"{name}: cannot be unpacked ({error}); unpack it yourself and give the file") from None
     report.read_bytes = before + size
 

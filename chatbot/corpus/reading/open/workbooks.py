@@ -143,7 +143,7 @@ def _sheets_of_xls(path: Path, name: str, report: Report) -> Iterator[tuple[str,
         place = f"{name}: {one_line(title, 40)}"
         try:
             sheet = book.sheet_by_index(number)
-        except Exception as error:
+        except Exception as error:  # likewise
             raise UserError(_damage(place, error)) from None
         if sheet.visibility:
             report.drop(HIDDEN, place)
