@@ -73,7 +73,7 @@ def nats_per_character(ngrams: Ngrams, pairs: Iterable[EncodedPairs], copy_weigh
     return nats / characters
 
 
-def ngram_probabilities(ngrams: Ngrams, histories: Ids, ids: Ids) -> Floats:
+def ngram_probabilities(ngrams: Ngrams, histories: npt.NDArray[np.integer], ids: npt.NDArray[np.integer]) -> Floats:
     """Return the probability of each id after its history, [positions].
 
     histories: [positions, order - 1]. ids: [positions].

@@ -1,7 +1,7 @@
 """Folders that are computed once: named by a hash of their inputs, complete or absent, verified before use.
 
 A cache is bounded. Folders that were not used for long are removed when another one has been made, the least recently
-used first, but none that a live process uses: it holds a shared lock of the manifest.
+used first. The date of a manifest is the time of the last use of its folder, as `note_use` sets it.
 """
 
 import json
@@ -24,22 +24,14 @@ import xxhash
 from chatbot.corpus.reading.open.file_kinds import CACHE_TAG
 from chatbot.errors import UserError
 
-fcntl: Any
-try:
-    import fcntl
-except ModuleNotFoundError:  # Windows
-    fcntl = None
-
 MANIFEST = "manifest.json"
 # Marks a folder as a cache, for backup programs and for `--data FOLDER` (https://bford.info/cachedir/).
 CACHE_TAG_CONTENT = "Signature: 8a477f597d28d172789f06886806bc55\n"
 BLOCK = 1 << 20  # bytes read at once
-# The limits of a cache: bytes in all folders, and seconds since the last use of each.
-MOST_BYTES, MOST_SECONDS = 20 * 10**9, 90 * 86_400
+DAY = 86_400  # seconds
+# The limits of a cache: bytes in all folders, and seconds since the last use of each. What was used within a day stays.
+MOST_BYTES, MOST_SECONDS = 20 * 10**9, 90 * DAY
 NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")  # of a folder with a key
-HELD = 64  # folders that a process keeps for its use; an attempt needs four
-
-_held: dict[Path, int] = {}  # the descriptors of the locked manifests, the latest last
 
 
 def key_of(**parts: Any) -> str:
@@ -68,8 +60,7 @@ def make_once(folder: Path) -> Iterator[Path | None]:
     At the end of the block the temporary folder gets a tag and a manifest with the checksum of each file, and
     replaces `folder`; after an exception, Ctrl-C or SIGTERM the temporary folder is removed, and `folder` is unchanged.
     One process makes the folder while others wait. A damaged folder is replaced. A complete folder needs no write
-    permission. Other folders beyond the limits are removed, and `folder` is in use until this process ends.
-    Raises UserError if the files cannot be written, or if the block cannot read another file.
+    permission. Other folders beyond the limits are removed. Raises UserError if the disk is full.
     """
     if _is_usable(folder):
         yield None
@@ -86,16 +77,12 @@ def make_once(folder: Path) -> Iterator[Path | None]:
                     files = {path.name: content_key(path) for path in sorted(part.iterdir())}
                     (part / MANIFEST).write_text(json.dumps({"files": files}), encoding="utf-8")
                     _replace(folder, part)
-                    _hold(folder)
                 _remove_unused(folder.parent)
     except OSError as error:
-        reason = error.strerror or error
-        if isinstance(error.filename, str) and not _is_related(Path(error.filename), folder.parent):
-            raise UserError(
-                f"{error.filename}: cannot be read ({reason}); check that the file is still there"
-            ) from None
+        if error.filename is not None:
+            raise
         raise UserError(
-            f"{folder.parent}: encoded pairs cannot be written ({reason}); "
+            f"{folder.parent}: encoded pairs cannot be written ({error.strerror or error}); "
             "free some space, or choose another folder with --cache"
         ) from None
 
@@ -135,75 +122,42 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
         yield Path(folder)
 
 
-@contextmanager
-def _locked_by_nobody(path: Path) -> Iterator[None]:
-    """Lock a file of this user. Raises OSError if it is absent, another user's, or locked by a process.
-
-    Also on Windows, where nothing can be locked so: no folder is removed.
-    """
-    if fcntl is None:
-        raise OSError
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _is_usable(folder: Path) -> bool:
-    """Return whether the folder is complete, and if so, keep it for this process."""
-    _hold(folder)
-    if is_complete(folder):
-        with suppress(OSError):  # no permission to write
-            os.utime(folder / MANIFEST)  # the time of its last use
-        return True
-    _release(folder)
-    return False
+    """Return whether the folder is complete, and if so, note its use."""
+    complete = is_complete(folder)
+    if complete:
+        note_use(folder)
+    return complete
 
 
-def _hold(folder: Path) -> None:
-    """Lock the manifest, if there is one, so that no process removes the folder before this process ends."""
-    _release(folder)
-    if fcntl is None:
-        return
-    with suppress(OSError):  # absent, or a file system without locks
-        descriptor = os.open(folder / MANIFEST, os.O_RDONLY)
-        _held[folder] = descriptor
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    while len(_held) > HELD:
-        _release(next(iter(_held)))
-
-
-def _release(folder: Path) -> None:
-    if (descriptor := _held.pop(folder, None)) is not None:
-        os.close(descriptor)
+def note_use(folder: Path) -> None:
+    """Note that a complete folder is used now, so that it is not removed within a day."""
+    with suppress(OSError):  # no permission to write
+        os.utime(folder / MANIFEST)
 
 
 def _remove_unused(cache: Path) -> None:
-    """Remove the folders that were not used for MOST_SECONDS, and the least recently used ones beyond MOST_BYTES."""
+    """Remove the folders that were not used for MOST_SECONDS, and the least recently used ones beyond MOST_BYTES.
+
+    Raises no error: another process may remove or use the same ones, and some may be another user's.
+    """
     used: list[tuple[float, int, Path]] = []
     for folder in cache.iterdir():
-        with suppress(OSError):  # another process removes it
+        with suppress(OSError):
             if NAME.fullmatch(folder.name):
                 size = sum(path.stat().st_size for path in folder.iterdir())
                 used.append(((folder / MANIFEST).stat().st_mtime, size, folder))
     total = sum(size for _, size, _ in used)
     for last, size, folder in sorted(used):
-        if total <= MOST_BYTES and time.time() - last <= MOST_SECONDS:
+        unused = time.time() - last
+        if unused <= (DAY if total > MOST_BYTES else MOST_SECONDS):
             break
-        with suppress(OSError), _locked_by_nobody(folder / MANIFEST):
+        with suppress(OSError):
             removed = folder.with_name(f"{folder.name}.part-removed")
             os.rename(folder, removed)
             shutil.rmtree(removed)
             total -= size
-            print(f"{folder}: removed, not used for {(time.time() - last) / 86_400:.0f} days")
-
-
-def _is_related(path: Path, folder: Path) -> bool:
-    """Return whether one of the two is in the other, or is the other."""
-    path, folder = path.absolute(), folder.absolute()
-    return path.is_relative_to(folder) or folder.is_relative_to(path)
+            print(f"{folder}: removed, not used for {unused / DAY:.0f} days")
 
 
 def _lock(folder: Path) -> filelock.BaseFileLock:

@@ -18,7 +18,7 @@ import xxhash
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.corpus.cleaning import cleaner
-from chatbot.corpus.pair_ids import Hashes, Mask, Ragged
+from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask, Ragged
 from chatbot.corpus.reading.conversation import NEW, RESUMED, Pair
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import pair_filter
@@ -38,7 +38,6 @@ class Chunk:
     """
 
     token_text: npt.NDArray[np.uint8]  # the distinct tokens, in UTF-8, with a line break between them
-    token_hashes: Hashes  # [tokens]
     ids: npt.NDArray[np.unsignedinteger[Any]]  # [all tokens of all rows] indices of distinct tokens
     lengths: npt.NDArray[np.uint32]  # [2 * pairs]
     text_hashes: Hashes  # [2 * pairs]
@@ -58,37 +57,16 @@ class Chunk:
         text = self.token_text.tobytes().decode()
         return text.split("\n") if text else []
 
-    def token_characters(self) -> Ragged:
-        """Return the code points of each distinct token: [tokens] rows of uint32."""
-        points = np.frombuffer(self.token_text.tobytes().decode().encode("utf-32-le"), np.uint32)
-        return self._by_token(points)
-
-    def token_bytes(self) -> Ragged:
-        """Return the UTF-8 bytes of each distinct token: [tokens] rows of uint8."""
-        return self._by_token(self.token_text)
-
-    def _by_token(self, values: npt.NDArray[Any]) -> Ragged:
-        """Split the characters or bytes of all tokens at the line breaks between tokens: [tokens] rows."""
-        is_break = values == ord("\n")
-        ends = np.append(np.flatnonzero(is_break), len(values))[: len(self.token_hashes)]
-        return Ragged.from_lengths(values[~is_break], np.diff(ends, prepend=-1) - 1)
-
     def rows(self, kept: Mask) -> Ragged:
         """Return the alternating questions and answers of the kept pairs: [2 * kept pairs] rows of indices."""
         return Ragged.from_lengths(self.ids, self.lengths).select(np.flatnonzero(np.repeat(kept, 2)))
 
-    def pairs(self, indices: npt.NDArray[np.integer]) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield (tokens of the question, tokens of the answer) for the pairs with these indices."""
-        ids = self.ids.tolist()
-        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
-        for index in indices.tolist():
-            begin = ends[2 * index - 1] if index else 0
-            middle, end = ends[2 * index], ends[2 * index + 1]
-            yield [self.tokens[i] for i in ids[begin:middle]], [self.tokens[i] for i in ids[middle:end]]
-
     def texts(self, indices: npt.NDArray[np.integer]) -> Iterator[tuple[str, str]]:
         """Yield the cleaned question and answer of the pairs with these indices."""
-        return ((text_of(question), text_of(answer)) for question, answer in self.pairs(indices))
+        rows = Ragged.from_lengths(self.ids, self.lengths)
+        for index in indices.tolist():
+            question, answer = ([self.tokens[i] for i in rows.row(2 * index + side)] for side in (SOURCE, TARGET))
+            yield text_of(question), text_of(answer)
 
     def save(self, path: Path) -> None:
         """Write the chunk; equal chunks give equal bytes."""
@@ -115,7 +93,6 @@ def tokenise_chunk(pairs: Sequence[Pair], first: int, report: Report, settings: 
     tokens, ids, lengths = _numbered(texts, tokenizer(settings.tokenizer, settings.dictionary))
     return Chunk(
         np.frombuffer("\n".join(tokens).encode(), np.uint8),
-        hashes_of(tokens),
         ids.astype(np.uint16 if len(tokens) <= 1 << 16 else np.uint32),
         lengths.astype(np.uint32),
         hashes_of(texts),
@@ -174,80 +151,7 @@ def _numbered(
     return list(numbers)[1:], ids[~is_break] - 1, np.diff(ends, prepend=-1) - 1
 
 
-# Counts that are collected before they are summed: some hundred megabytes for a corpus of any size.
-AT_ONCE = 4_000_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """Counts of tokens and characters in a chunk or in a whole corpus. Hashes are distinct."""
-
-    hashes: Hashes  # [tokens] of the tokens with more than one character
-    counts: npt.NDArray[np.int64]  # [tokens]
-    characters: Counter[str]  # in tokens of any length
-    single: Counter[str]  # tokens of one character
-
-    def most_frequent(self, number: int, min_count: int) -> Hashes:
-        """Return the hashes of the `number` most frequent tokens, and of those as frequent as the last."""
-        if number == 0:
-            return self.hashes[:0]
-        frequent = self.counts >= min_count
-        if number < int(frequent.sum()):
-            frequent = self.counts >= np.partition(self.counts, -number)[-number]
-        return self.hashes[frequent]
-
-
-def count_chunk(chunk: Chunk, kept: Mask) -> Counts:
-    """Count the tokens in the pairs of a chunk that are kept."""
-    counts = np.bincount(chunk.rows(kept).joined(), minlength=len(chunk.token_hashes)).astype(np.int64)
-    characters = chunk.token_characters()
-    by_point = np.bincount(characters.flat, np.repeat(counts, characters.lengths)).astype(np.int64)
-    points = np.flatnonzero(by_point)
-    longer = (characters.lengths > 1) & (counts > 0)
-    single = (characters.lengths == 1) & (counts > 0)
-    return Counts(
-        chunk.token_hashes[longer],
-        counts[longer],
-        _by_character(points, by_point[points]),
-        _by_character(characters.flat[characters.starts[single]], counts[single]),
-    )
-
-
-def _by_character(points: npt.NDArray[np.integer], counts: npt.NDArray[np.int64]) -> Counter[str]:
-    """Return the count of each character. points: [characters] distinct code points."""
-    return Counter(dict(zip(map(chr, points.tolist()), counts.tolist(), strict=True)))
-
-
-def add_up(parts: Iterable[Counts]) -> Counts:
-    """Return the counts of all parts together."""
-    hashes, counts = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-    characters, single = Counter[str](), Counter[str]()
-    collected = 0
-    for part in parts:
-        hashes.append(part.hashes)
-        counts.append(part.counts)
-        characters.update(part.characters)
-        single.update(part.single)
-        collected += len(part.hashes)
-        if collected > AT_ONCE:
-            summed = _summed(hashes, counts)
-            hashes, counts, collected = [summed[0]], [summed[1]], 0
-    return Counts(*_summed(hashes, counts), characters, single)
-
-
-def _summed(hashes: Sequence[Hashes], counts: Sequence[npt.NDArray[np.int64]]) -> tuple[Hashes, npt.NDArray[np.int64]]:
-    """Return the distinct hashes and the summed counts of each."""
-    distinct, index = np.unique(np.concatenate(hashes), return_inverse=True)
-    return distinct, np.bincount(index, np.concatenate(counts), len(distinct)).astype(np.int64)
-
-
-def token_texts(hashes: Hashes, chunks: Iterable[Path]) -> dict[int, str]:
-    """Return the tokens with these hashes, by hash. Each hash must occur in one of the chunks."""
-    texts: dict[int, str] = {}
-    for path in chunks:
-        if len(texts) == len(hashes):
-            break
-        chunk = load_chunk(path)
-        indices = np.flatnonzero(np.isin(chunk.token_hashes, hashes)).tolist()
-        texts |= {int(chunk.token_hashes[index]): chunk.tokens[index] for index in indices}
-    return texts
+def count_chunk(chunk: Chunk, kept: Mask) -> Counter[str]:
+    """Return how often each token occurs in the pairs of a chunk that are kept."""
+    counts = np.bincount(chunk.rows(kept).joined(), minlength=len(chunk.tokens)).tolist()
+    return Counter({token: count for token, count in zip(chunk.tokens, counts, strict=True) if count})

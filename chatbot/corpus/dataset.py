@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import functools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from chatbot.config.corpus import AUTO, NONE, CorpusSettings, EncodingSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
-from chatbot.corpus.chunks import Counts, add_up, count_chunk, load_chunk, token_texts
+from chatbot.corpus.chunks import count_chunk, load_chunk
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise, training_files, validation_files
 from chatbot.corpus.pair_ids import Lengths, Mask
 from chatbot.corpus.reading.display import counted
@@ -20,7 +21,6 @@ from chatbot.corpus.reading.open.file_kinds import TRAINING, VALIDATION
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import Selection, select
 from chatbot.corpus.shards import (
-    IdTable,
     ShardArrays,
     Shards,
     by_shard,
@@ -30,7 +30,7 @@ from chatbot.corpus.shards import (
     shards_needed,
     write_shards,
 )
-from chatbot.corpus.vocabulary import MIN_COUNT, Vocabulary, build_vocabulary, load_vocabulary, longer_token_capacity
+from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary, load_vocabulary
 from chatbot.corpus.workers import Pool, progress_bar, worker_pool
 from chatbot.errors import UserError
 
@@ -145,8 +145,7 @@ def _write(
     if selection.part != VALIDATION:
         check_not_empty(pairs, reports)
     if isinstance(vocabulary, int):
-        counts = count_tokens(tokenised, kept, pool)
-        vocabulary = vocabulary_of_counts(tokenised, counts, vocabulary, marks=turns > 0)
+        vocabulary = build_vocabulary(count_tokens(tokenised, kept, pool), vocabulary, marks=turns > 0)
     vocabulary.save(folder / VOCABULARY)
     write_shards(folder, shards_needed(pairs), _encoded(tokenised, kept, folder, turns, pool))
     lengths = count_lengths(folder, shards_needed(pairs))
@@ -185,22 +184,17 @@ def _why_empty(report: Report) -> str:
     return f"{report.file}: no question-answer pairs: {reasons or nothing}"
 
 
-def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> Counts:
+def count_tokens(tokenised: TokenisedFiles, kept: Mask, pool: Pool) -> Counter[str]:
     """Count the tokens of the pairs that are kept."""
     tasks = zip((chunk.path.absolute() for chunk in tokenised.chunks), tokenised.by_chunk(kept), strict=True)
-    return add_up(pool.in_order(_count, tasks, len(tokenised.chunks) <= SERIAL_CHUNKS))
+    counts = Counter[str]()
+    for of_chunk in pool.in_order(_count, tasks, len(tokenised.chunks) <= SERIAL_CHUNKS):
+        counts.update(of_chunk)
+    return counts
 
 
-def _count(path: Path, kept: Mask) -> Counts:
+def _count(path: Path, kept: Mask) -> Counter[str]:
     return count_chunk(load_chunk(path), kept)
-
-
-def vocabulary_of_counts(tokenised: TokenisedFiles, counts: Counts, size: int, marks: bool = False) -> Vocabulary:
-    """Return a vocabulary of at most this size, built from the counted tokens. marks: whether to add MARKS."""
-    hashes = counts.most_frequent(longer_token_capacity(size, counts.characters), MIN_COUNT)
-    texts = token_texts(hashes, (chunk.path for chunk in tokenised.chunks))
-    by_hash = zip(counts.hashes.tolist(), counts.counts.tolist(), strict=True)
-    return build_vocabulary(counts.characters, {texts[h]: count for h, count in by_hash if h in texts}, size, marks)
 
 
 def _encoded(
@@ -218,10 +212,10 @@ def _encoded(
 
 def _encode(path: Path, kept: Mask, folder: Path, shards: int, turns: int) -> list[tuple[int, ShardArrays]]:
     chunk = load_chunk(path)
-    return list(by_shard(encode_chunk(chunk, kept, _id_table(folder), turns), chunk.pair_hashes[kept], shards))
+    return list(by_shard(encode_chunk(chunk, kept, _vocabulary(folder), turns), chunk.pair_hashes[kept], shards))
 
 
 @functools.lru_cache(1)
-def _id_table(folder: Path) -> IdTable:
-    """Return the id table of the vocabulary in a folder, read once in each process."""
-    return IdTable(load_vocabulary(folder / VOCABULARY))
+def _vocabulary(folder: Path) -> Vocabulary:
+    """Return the vocabulary in a folder, read once in each process."""
+    return load_vocabulary(folder / VOCABULARY)

@@ -15,9 +15,9 @@ import numpy as np
 
 from chatbot.config.corpus import AUTO, NONE, TEXT_RULES, CorpusSettings
 from chatbot.corpus.cache import content_key, key_of, make_once
-from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_chunk, load_hashes, tokenise_chunk
+from chatbot.corpus.chunks import PAIRS_PER_CHUNK, load_hashes, tokenise_chunk
 from chatbot.corpus.cleaning import cleaner, is_cut_into_words
-from chatbot.corpus.history import pair_hashes, turn_rows
+from chatbot.corpus.history import pair_hashes
 from chatbot.corpus.pair_ids import Mask
 from chatbot.corpus.reading.conversation import NEW, Pair
 from chatbot.corpus.reading.open.sources import Parts, Source, find_parts, find_sources
@@ -30,7 +30,7 @@ from chatbot.corpus.workers import Pool, progress_bar, worker_pool
 from chatbot.errors import UserError
 
 # Increase this whenever the same files and settings give other tokens than before.
-VERSION = 8
+VERSION = 9
 # Smaller files are tokenised in this process, before worker processes would have started.
 SERIAL_BYTES = 3_000_000
 
@@ -183,17 +183,6 @@ class TokenisedFiles:
         for chunk, part in zip(self.chunks, self.by_chunk(mask), strict=True):
             counts[chunk.source] += int(part.sum())
         return counts
-
-    def turns(self, history: int) -> Iterator[tuple[list[list[str]], list[str]]]:
-        """Yield the tokens of every question after those of the last turns before it, and the tokens of its answer.
-
-        history: the maximum number of turns before the question.
-        """
-        for path, _, pairs in self.chunks:
-            chunk = load_chunk(path)
-            rows = [row for pair in chunk.pairs(np.arange(pairs)) for row in pair]
-            for turns in turn_rows(chunk.links, history):
-                yield [rows[row] for row in turns[::-1].tolist() if row >= 0], rows[turns[0] + 1]
 
 
 def tokenise(files: CorpusFiles, pool: Pool | None = None) -> TokenisedFiles:

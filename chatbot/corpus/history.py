@@ -102,7 +102,7 @@ def rows_with_history(chunk: Chunk, kept: Mask, turns: int) -> Ragged:
 
     The marks have the indices after those of the chunk's distinct tokens.
     """
-    tokens, rows = len(chunk.token_hashes), len(chunk.lengths)
+    tokens, rows = len(chunk.tokens), len(chunk.lengths)
     flat = np.concatenate([chunk.ids.astype(np.int64), np.arange(tokens, tokens + len(MARKS))])
     all_rows = Ragged.from_lengths(flat, np.concatenate([chunk.lengths, np.ones(len(MARKS), np.uint32)]))
     history = turn_rows(chunk.links, turns)[kept, ::-1]  # [kept, turns] the oldest first, the question last

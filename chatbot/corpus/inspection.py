@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,8 @@ import numpy.typing as npt
 
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.model import ModelSettings
-from chatbot.corpus.chunks import Counts, load_chunk
-from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens, vocabulary_of_counts
+from chatbot.corpus.chunks import load_chunk
+from chatbot.corpus.dataset import check_not_empty, complete_reports, count_tokens
 from chatbot.corpus.files import CorpusFiles, TokenisedFiles, tokenise
 from chatbot.corpus.pair_ids import SOURCE, TARGET, Hashes, Mask
 from chatbot.corpus.reading.display import counted
@@ -20,8 +22,8 @@ from chatbot.corpus.reading.formats.subtitles import NO_SPEECH
 from chatbot.corpus.reading.read import NO_DATA
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.selection import Selection, select
-from chatbot.corpus.shards import IdTable, encode_chunk
-from chatbot.corpus.vocabulary import MIN_COUNT, Vocabulary, frequent_characters, longer_token_capacity
+from chatbot.corpus.shards import encode_chunk
+from chatbot.corpus.vocabulary import Vocabulary, build_vocabulary
 from chatbot.corpus.workers import Pool, progress_bar, worker_pool
 from chatbot.flags import command_line, program
 
@@ -78,14 +80,15 @@ def measure(files: CorpusFiles) -> Measurements:
         counts = count_tokens(tokenised, kept, pool)
         coverage = _coverage(counts)
         size = next(size for size, covered in coverage.items() if covered >= COVERED * max(coverage.values()))
-        lengths = _lengths(tokenised, kept, vocabulary_of_counts(tokenised, counts, size), pool)
+        lengths = _lengths(tokenised, kept, build_vocabulary(counts, size), pool)
+    characters = set().union(*counts)
     longest = int(np.quantile(lengths.max(axis=1), FITTING, method="inverted_cdf"))
     return Measurements(
         files=[File(report, pairs) for report, pairs in zip(reports, tokenised.by_source(kept), strict=True)],
         samples=_texts(tokenised, np.flatnonzero(kept)[:SAMPLES]),
         lengths=lengths,
-        tokens=len(counts.counts) + len(counts.characters),
-        characters=len(counts.characters),
+        tokens=len(characters | counts.keys()),
+        characters=len(characters),
         coverage=coverage,
         top_replies=_top_replies(tokenised, hashes.answers, kept),
         max_length=max(2, longest),
@@ -93,18 +96,13 @@ def measure(files: CorpusFiles) -> Measurements:
     )
 
 
-def _coverage(counts: Counts) -> dict[int, float]:
+def _coverage(counts: Counter[str]) -> dict[int, float]:
     """Return what vocabularies of several sizes cover. Sizes beyond the first that has every candidate are left out."""
-    candidates = np.sort(counts.counts[counts.counts >= MIN_COUNT])[::-1]
-    covered = np.concatenate([[0], np.cumsum(candidates)])  # [candidates + 1] occurrences of the first n
-    tokens = counts.single.total() + int(counts.counts.sum())
-    coverage = {}
+    coverage, candidates = {}, len(build_vocabulary(counts, sys.maxsize))
     for size in VOCABULARY_SIZES:
-        known = frequent_characters(counts.characters, size)
-        longer = longer_token_capacity(size, counts.characters)
-        single = sum(count for character, count in counts.single.items() if character in known)
-        coverage[size] = (single + int(covered[min(longer, len(candidates))])) / tokens
-        if longer >= len(candidates):
+        vocabulary = build_vocabulary(counts, size)
+        coverage[size] = sum(counts[token] for token in vocabulary.tokens) / counts.total()
+        if len(vocabulary) == candidates:
             break
     return coverage
 
@@ -122,7 +120,7 @@ def _lengths(tokenised: TokenisedFiles, kept: Mask, vocabulary: Vocabulary, pool
 
 
 def _lengths_of_chunk(path: Path, kept: Mask, vocabulary: Vocabulary) -> npt.NDArray[np.int64]:
-    lengths = encode_chunk(load_chunk(path), kept, IdTable(vocabulary)).lengths[:, [SOURCE, TARGET]].astype(np.int64)
+    lengths = encode_chunk(load_chunk(path), kept, vocabulary).lengths[:, [SOURCE, TARGET]].astype(np.int64)
     lengths[:, TARGET] += 1
     return lengths
 

@@ -6,9 +6,11 @@ UTF-8 bytes, as with SentencePiece's byte fallback (Kudo and Richardson, 2018).
 
 import functools
 import hashlib
+import heapq
 import itertools
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -123,35 +125,28 @@ class Vocabulary:
         write_file(path, self.content())
 
 
-def frequent_characters(characters: Mapping[str, int], size: int) -> dict[str, int]:
-    """Return the characters that enter a vocabulary of this size, with their counts: SPACE, and the most frequent."""
-    counts = {character: count for character, count in characters.items() if count >= MIN_COUNT and character != SPACE}
-    return {SPACE: characters.get(SPACE, 0), **_most_frequent(counts, size - LEAST_SIZE)}
+def build_vocabulary(tokens: Mapping[str, int], size: int, marks: bool = False) -> Vocabulary:
+    """Build a vocabulary of bytes and of the most frequent characters, and then words, that occur MIN_COUNT times.
 
-
-def longer_token_capacity(size: int, characters: Mapping[str, int]) -> int:
-    """Return the number of longer tokens that enter a vocabulary of this size. characters: counts of all characters."""
-    return size - len(SPECIALS) - len(BYTES) - len(frequent_characters(characters, size))
-
-
-def build_vocabulary(
-    characters: Mapping[str, int], tokens: Mapping[str, int], size: int, marks: bool = False
-) -> Vocabulary:
-    """Build a vocabulary of bytes and of the most frequent characters, and then tokens, that occur MIN_COUNT times.
-
-    characters, tokens: their counts. size: the maximum number of entries, at least LEAST_SIZE, and the marks.
-    Characters and longer tokens are ordered by count, then by text. marks: whether to add MARKS.
+    tokens: their counts. size: the maximum number of entries, at least LEAST_SIZE, and the marks. Characters, which
+    are counted within words too, and words are ordered by count, then by text. marks: whether to add MARKS.
     """
-    size -= len(MARKS) if marks else 0
-    longer = {token: count for token, count in tokens.items() if len(token) > 1 and count >= MIN_COUNT}
-    counts = frequent_characters(characters, size)
-    counts |= _most_frequent(longer, longer_token_capacity(size, characters))
-    return Vocabulary([*_most_frequent(counts, len(counts)), *(MARKS if marks else ()), *BYTES])
+    size -= LEAST_SIZE + (len(MARKS) if marks else 0)
+    characters = Counter[str]()
+    for token, count in tokens.items():
+        for character in token:
+            characters[character] += count
+    counts = {SPACE: characters.pop(SPACE, 0), **_most_frequent(characters, size)}
+    words = {token: count for token, count in tokens.items() if len(token) > 1}
+    counts |= _most_frequent(words, size + 1 - len(counts))
+    entries = sorted(counts, key=lambda text: (-counts[text], text))
+    return Vocabulary([*entries, *(MARKS if marks else ()), *BYTES])
 
 
 def _most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
-    """Return the most frequent texts with their counts, ordered by count, then by text."""
-    return {text: counts[text] for text in sorted(counts, key=lambda text: (-counts[text], text))[:number]}
+    """Return the most frequent texts that occur MIN_COUNT times with their counts; of equal counts, the first texts."""
+    frequent = [(-count, text) for text, count in counts.items() if count >= MIN_COUNT]
+    return {text: -negative for negative, text in heapq.nsmallest(number, frequent)}
 
 
 def load_vocabulary(path: Path) -> Vocabulary:

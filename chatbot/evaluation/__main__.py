@@ -26,9 +26,10 @@ def main() -> int:
 
     import_tensorflow()
     let_gpu_memory_grow()
-    from chatbot.corpus.files import corpus_files, tokenise
+    from chatbot.corpus.dataset import encode
+    from chatbot.corpus.files import corpus_files
+    from chatbot.corpus.selection import Selection
     from chatbot.corpus.tokenizer import without_pair_rules
-    from chatbot.corpus.workers import worker_pool
     from chatbot.evaluation.baseline import Baseline, pairs_of, training_pairs
     from chatbot.evaluation.evaluate import evaluate
     from chatbot.evaluation.report import rows_of, table
@@ -42,10 +43,9 @@ def main() -> int:
         format=settings.format,
         cache=settings.cache,
     )
-    files = corpus_files(sources, corpus_settings)
-    with worker_pool() as pool:
-        tokenised = tokenise(files, pool)
-    for report in tokenised.reports:
+    history, max_length = trained.settings.encoding.history, trained.settings.model.max_length
+    corpus = encode(corpus_files(sources, corpus_settings), Selection(), trained.vocabulary, history, max_length)
+    for report in corpus.reports:
         for line in report.lines():
             print(f"Left out of {report.file}: {line}", file=sys.stderr)
         for line in report.notes():
@@ -57,7 +57,7 @@ def main() -> int:
         )
     elif settings.baseline:
         baseline = Baseline(training_pairs(trained.settings, settings.cache))
-    measures = evaluate(trained, files, decoding, baseline, settings.report, directory.name, settings.tokenize)
+    measures = evaluate(trained, corpus, decoding, baseline, settings.report, directory.name, settings.tokenize)
     print(
         f"Replies to {counted(measures['pairs'], 'held-out question')}; BLEU by sacrebleu's tokenisation "
         f"{measures['bleu_tokenize']}:",

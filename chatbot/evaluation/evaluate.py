@@ -6,15 +6,11 @@ from tqdm import tqdm
 
 from chatbot.config.decoding import DecodingSettings
 from chatbot.config.evaluation import AUTO_TOKENIZE
-from chatbot.corpus.dataset import encode
-from chatbot.corpus.files import CorpusFiles, tokenise
-from chatbot.corpus.history import source_of
-from chatbot.corpus.selection import Selection
-from chatbot.corpus.tokenizer import text_of, tokens_of
-from chatbot.corpus.workers import worker_pool
+from chatbot.corpus.dataset import Corpus
+from chatbot.corpus.tokenizer import tokens_of
 from chatbot.evaluation.baseline import Baseline
 from chatbot.evaluation.likelihood import Scorer
-from chatbot.evaluation.measures import Measurer, Sample
+from chatbot.evaluation.measures import Measurer, Sample, sample_of
 from chatbot.evaluation.report import entries_of, write_report
 from chatbot.flags import command_line
 from chatbot.inference.replier import BATCH, Replier
@@ -25,7 +21,7 @@ from chatbot.quiet import no_bars
 
 def evaluate(
     trained: Trained,
-    files: CorpusFiles,
+    corpus: Corpus,
     decoding: DecodingSettings,
     baseline: Baseline | None = None,
     report: str | None = None,
@@ -37,14 +33,17 @@ def evaluate(
     "references", "random" and "baseline" have the same measures of the references, of references of other questions,
     and of the baseline's replies.
 
-    report: the path of an HTML file to write. name: the model's name, shown there. tokenize: --tokenize.
+    corpus: in the vocabulary of the model, with its turns of history. report: the path of an HTML file to write. name:
+    the model's name, shown there. tokenize: --tokenize.
     Raises OSError when the report cannot be written.
     """
-    turns, max_length = trained.settings.encoding.history, trained.settings.model.max_length
-    corpus = encode(files, Selection(), trained.vocabulary, turns, max_length)
     scorer = Scorer(trained.model)
     likelihood = scorer(corpus.shards)
-    samples = read_samples(trained, files)
+    samples = [
+        sample_of(pairs.sources.row(i).tolist(), pairs.targets.row(i).tolist(), trained.vocabulary)
+        for pairs in corpus.shards
+        for i in range(len(pairs))
+    ]
     both_directions = trained.settings.learning.both_directions == "on"
     tokens = tokens_of(trained.settings.corpus)
     measurer = Measurer(samples, trained.vocabulary, tokens, scorer if both_directions else None, tokenize)
@@ -64,24 +63,11 @@ def evaluate(
         **{name: measurer(of_row) for name, of_row in rows.items()},
     }
     if report:
-        data = ", ".join(source.name for source in files.sources)
+        data = ", ".join(read.file for read in corpus.reports)
         title = f"{name}, step {trained.step:,}: replies to {data}"
         entries = entries_of(trained, samples, replies, tokens, rows.get("baseline"))
         write_report(report, title, command_line(decoding), measures, entries)
     return measures
-
-
-def read_samples(trained: Trained, files: CorpusFiles) -> list[Sample]:
-    """Return all pairs of the files, in their order. The ids of a question include the turns before it."""
-    vocabulary, max_length = trained.vocabulary, trained.settings.model.max_length
-    with worker_pool() as pool:
-        pairs = tokenise(files, pool).turns(trained.settings.encoding.history)
-        return [
-            Sample(
-                source_of([*map(vocabulary.ids, turns)], vocabulary, max_length), text_of(turns[-1]), text_of(answer)
-            )
-            for turns, answer in pairs
-        ]
 
 
 def reply(replier: Replier, samples: list[Sample]) -> list[str]:

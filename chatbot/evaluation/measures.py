@@ -13,6 +13,7 @@ import numpy.typing as npt
 from chatbot.config.evaluation import ANY, AUTO_TOKENIZE, CHAR, ZH
 from chatbot.corpus.history import question_of
 from chatbot.corpus.pair_ids import EncodedPairs, Ragged
+from chatbot.corpus.tokenizer import text_of
 from chatbot.corpus.vocabulary import ASK, EOS, Vocabulary
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ class Sample(NamedTuple):
     ids: list[int]  # of the question
     question: str
     answer: str
+
+
+def sample_of(source: list[int], target: Sequence[int], vocabulary: Vocabulary) -> Sample:
+    """Return the sample of an encoded pair. Its ids include the turns before the question."""
+    question, answer = (vocabulary.tokens_of(ids) for ids in (question_of(source, vocabulary), target))
+    return Sample(source, text_of(question), text_of(answer))
 
 
 class Measurer:

@@ -14,15 +14,15 @@ from chatbot.config.stored import stored_settings
 from chatbot.config.training import Settings
 from chatbot.corpus.dataset import Corpus, training_set, validation_set
 from chatbot.corpus.files import SPACES, left_out, validation_files, without_word_spaces
-from chatbot.corpus.history import question_of, source_of, with_history
+from chatbot.corpus.history import source_of, with_history
 from chatbot.corpus.reading.display import counted
 from chatbot.corpus.reading.report import Report
 from chatbot.corpus.shards import Shards
-from chatbot.corpus.tokenizer import text_of, tokens_of
+from chatbot.corpus.tokenizer import tokens_of
 from chatbot.corpus.vocabulary import Vocabulary, load_vocabulary
 from chatbot.corpus.word_vectors import check_readable
 from chatbot.errors import UserError
-from chatbot.evaluation.measures import Sample
+from chatbot.evaluation.measures import Sample, sample_of
 from chatbot.flags import replace
 from chatbot.training.attempt import (
     check_data,
@@ -208,10 +208,7 @@ def _print_reports(reports: list[Report]) -> None:
 
 def _samples(shards: Shards, number: int, vocabulary: Vocabulary) -> list[Sample]:
     """Return at most this many pairs, spread over all shards."""
-    pairs = _spread(shards, number)
-    return [
-        Sample(q, *(text_of(vocabulary.tokens_of(side)) for side in (question_of(q, vocabulary), a))) for q, a in pairs
-    ]
+    return [sample_of(source, target, vocabulary) for source, target in _spread(shards, number)]
 
 
 def _spread(shards: Shards, number: int) -> list[tuple[list[int], list[int]]]:

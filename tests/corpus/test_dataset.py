@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatbot.corpus import chunks as counting
-from chatbot.corpus import dataset, files, selection, shards, workers
+from chatbot.corpus import dataset, files, shards, workers
 from chatbot.corpus.cleaning import cleaner
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.files import tokenise, tokenise_chunk, training_files
@@ -50,8 +49,6 @@ def test_shards_equal_a_slow_loop(
         patch.setattr(files, "PAIRS_PER_CHUNK", chunk)
         patch.setattr(shards, "PAIRS_PER_SHARD", shard)
         patch.setattr(shards, "BUFFER", 50)
-        patch.setattr(selection, "AT_ONCE", 7)
-        patch.setattr(counting, "AT_ONCE", 11)
         if not selected:
             with pytest.raises(UserError, match=r"no question-answer pairs|none of them left"):
                 training_set(chosen.corpus, chosen.encoding, earlier)

@@ -73,9 +73,8 @@ def test_coverage_is_the_share_of_tokens_in_a_vocabulary(tmp_path: Path, monkeyp
     ]
     measurements = measured(tmp_path, pairs)
     tokens = Counter(token for pair in pairs for side in pair for token in tokenizer()(side))
-    characters = Counter(character for token in tokens.elements() for character in token)
     for size, coverage in measurements.coverage.items():
-        vocabulary = build_vocabulary(characters, tokens, size).tokens
+        vocabulary = build_vocabulary(tokens, size).tokens
         assert coverage == pytest.approx(sum(tokens[t] for t in vocabulary) / tokens.total())
     assert 5 < len(measurements.coverage) < len(sizes)
 

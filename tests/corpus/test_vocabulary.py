@@ -26,15 +26,6 @@ from chatbot.errors import UserError
 COUNTS = Counter({"你好": 5, "我": 3, "他": 1, "好": 1, "吗": 1, "a": 1, "b": 1})
 
 
-def vocabulary_of(counts: Counter[str], size: int) -> Vocabulary:
-    """A vocabulary from counted tokens."""
-    characters = Counter[str]()
-    for token, count in counts.items():
-        for character in token:
-            characters[character] += count
-    return build_vocabulary(characters, counts, size)
-
-
 def entries(vocabulary: Vocabulary) -> list[str]:
     """The characters and words of a vocabulary, in the order of ids."""
     return vocabulary.tokens[len(SPECIALS) : vocabulary.first_byte]
@@ -42,7 +33,7 @@ def entries(vocabulary: Vocabulary) -> list[str]:
 
 @given(st.text("你我他好吗a b", max_size=30) | st.text(max_size=30), st.sampled_from([LEAST_SIZE, LEAST_SIZE + 2, 999]))
 def test_ids_restore_any_text(text: str, size: int) -> None:
-    vocabulary = vocabulary_of(COUNTS, size)
+    vocabulary = build_vocabulary(COUNTS, size)
     text = tidy(text)
     ids = vocabulary.ids(tokenizer()(text))
     assert vocabulary.text(ids) == text
@@ -52,7 +43,7 @@ def test_ids_restore_any_text(text: str, size: int) -> None:
 @given(st.lists(st.integers(0, 999), max_size=20))
 def test_any_ids_have_a_text(ids: list[int]) -> None:
     """Also those that are not UTF-8, against a twin that decodes the whole text at once."""
-    vocabulary = vocabulary_of(COUNTS, 999)
+    vocabulary = build_vocabulary(COUNTS, 999)
     ids = [i % len(vocabulary) for i in ids]
     shown = [i for i in ids[: ids.index(EOS) if EOS in ids else None] if i >= len(SPECIALS)]
     texts = [
@@ -81,22 +72,26 @@ def test_vocabulary_without_bytes_has_unknown_characters() -> None:
 
 def test_vocabulary_has_the_most_frequent_characters_then_words() -> None:
     counts = Counter({"天安门": 3, "北京": 9, "一次": 1, "我": 2, "上海": 5})
-    assert set(entries(vocabulary_of(counts, LEAST_SIZE + 8 + 2))) == set("天安门北京我上海") | {SPACE, "北京", "上海"}
-    assert entries(vocabulary_of(counts, 999))[0] == "京"  # by count, then by text
-    assert entries(vocabulary_of(counts, LEAST_SIZE + 3)) == ["京", "北", "上", SPACE]
-    assert entries(vocabulary_of(counts, LEAST_SIZE)) == [SPACE]
+    assert set(entries(build_vocabulary(counts, LEAST_SIZE + 8 + 2))) == set("天安门北京我上海") | {
+        SPACE,
+        "北京",
+        "上海",
+    }
+    assert entries(build_vocabulary(counts, 999))[0] == "京"  # by count, then by text
+    assert entries(build_vocabulary(counts, LEAST_SIZE + 3)) == ["京", "北", "上", SPACE]
+    assert entries(build_vocabulary(counts, LEAST_SIZE)) == [SPACE]
 
 
 def test_least_size_is_that_of_the_setting() -> None:
-    assert len(vocabulary_of(COUNTS, LEAST_SIZE)) == LEAST_SIZE == LEAST_VOCABULARY
+    assert len(build_vocabulary(COUNTS, LEAST_SIZE)) == LEAST_SIZE == LEAST_VOCABULARY
 
 
 def test_token_that_occurs_once_is_spelled() -> None:
-    assert set(entries(vocabulary_of(Counter({"一次": 1, "两次": 2}), 999))) == {"两次", "次", "两", SPACE}
+    assert set(entries(build_vocabulary(Counter({"一次": 1, "两次": 2}), 999))) == {"两次", "次", "两", SPACE}
 
 
 def test_vocabulary_survives_save_and_load(tmp_path: Path) -> None:
-    vocabulary = vocabulary_of(Counter({"你好": 2, "\u2028a": 2, "#": 4}), 999)
+    vocabulary = build_vocabulary(Counter({"你好": 2, "\u2028a": 2, "#": 4}), 999)
     vocabulary.save(tmp_path / "vocabulary.txt")
     loaded = load_vocabulary(tmp_path / "vocabulary.txt")
     assert loaded.tokens == vocabulary.tokens

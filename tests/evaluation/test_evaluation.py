@@ -166,13 +166,14 @@ def test_each_reply_is_compared_with_its_own_reference(
     monkeypatch.setattr(evaluate_module, "BATCH", 3)
     model = built_model(SETTINGS.model, len(vocabulary), seed=1)
     files = training_files(CorpusSettings(data=("pairs.tsv",), clean=("none",)))
-    measures = evaluate(Trained(SETTINGS, vocabulary, model, step=0), files, DecodingSettings())
+    corpus = encode(files, Selection(), vocabulary)
+    measures = evaluate(Trained(SETTINGS, vocabulary, model, step=0), corpus, DecodingSettings())
     assert measures["bleu"] == pytest.approx(100.0)
     assert (measures["pairs"], measures["characters"], measures["top_reply_share"]) == (4, 24, 0.5)
     assert measures["distinct_1"] < 1  # of words
     assert {**measures, **measures["references"]} == measures
     assert measures["random"]["bleu"] < 100
     assert measures["random"]["reply_entropy"] == measures["reply_entropy"]
-    scored = Scorer(model)(encode(files, Selection(), vocabulary).shards)
+    scored = Scorer(model)(corpus.shards)
     assert measures["nats_per_character"] == pytest.approx(scored.nats_per_character)
     assert (measures["perplexity"], measures["tokens"]) == (pytest.approx(scored.perplexity), scored.tokens)

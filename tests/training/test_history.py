@@ -12,8 +12,10 @@ from chatbot.chat.loading import LoadedModel, ModelCard
 from chatbot.config.chat import ChatSettings
 from chatbot.config.corpus import CorpusSettings
 from chatbot.config.decoding import DecodingSettings
+from chatbot.corpus.dataset import encode
 from chatbot.corpus.files import corpus_files
 from chatbot.corpus.reading.open.sources import find_sources
+from chatbot.corpus.selection import Selection
 from chatbot.errors import UserError
 from chatbot.evaluation.evaluate import evaluate
 from chatbot.inference.replier import Replier
@@ -71,7 +73,9 @@ def test_evaluation_and_chat_read_the_same_sources(trained: Trained, monkeypatch
 
     monkeypatch.setattr(Replier, "replies", recorded)
     settings = CorpusSettings(data=("talks.jsonl",), tokenizer="char", clean=("control",), cache="cache")
-    measures = evaluate(trained, corpus_files(find_sources(settings.data), settings), DecodingSettings(beam_size=1))
+    files, max_length = corpus_files(find_sources(settings.data), settings), trained.settings.model.max_length
+    corpus = encode(files, Selection(), trained.vocabulary, trained.settings.encoding.history, max_length)
+    measures = evaluate(trained, corpus, DecodingSettings(beam_size=1))
     of_evaluation, sources[:] = sorted(sources), []
     assert measures["pairs"] == 3 * len(TALKS)
     responder = Responder(trained, DecodingSettings(beam_size=1))

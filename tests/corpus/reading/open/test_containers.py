@@ -7,11 +7,13 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatbot.config.corpus import CorpusSettings, EncodingSettings
+from chatbot.corpus.chunks import load_chunk
 from chatbot.corpus.dataset import training_set
 from chatbot.corpus.files import CorpusFiles, left_out, tokenise, training_files, validation_files
 from chatbot.corpus.reading.open import compression, sources
@@ -247,7 +249,8 @@ def test_parts_have_caches_of_their_own(work_dir: Path, kind: str) -> None:
     def answers(files: CorpusFiles | None) -> list[str]:
         assert files is not None
         with worker_pool() as pool:
-            return ["".join(answer) for _, answer in tokenise(files, pool).turns(0)]
+            chunks = tokenise(files, pool).chunks
+        return [answer for path, _, pairs in chunks for _, answer in load_chunk(path).texts(np.arange(pairs))]
 
     assert answers(training_files(chosen)) == ["乙", "辛"]
     assert answers(validation_files(chosen)) == ["丁"]
